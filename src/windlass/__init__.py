@@ -1,0 +1,39 @@
+"""Windlass: one job file becomes a gang of training processes, here or on Kubernetes.
+
+Importing this package does nothing and costs nothing: every name below is fetched from its
+room when it is first used. `report` and `stopping` work in any rank, with nothing installed.
+
+Ships into strangers' images: standard library only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, List
+
+if TYPE_CHECKING:
+    from windlass._rank import report as report
+    from windlass._rank import stopping as stopping
+    from windlass.api import Run as Run
+    from windlass.api import load as load
+
+__version__ = "0.1.0"
+
+_ROOMS = {
+    "report": "windlass._rank",
+    "stopping": "windlass._rank",
+    "load": "windlass.api",
+    "Run": "windlass.api",
+}
+
+__all__ = ["__version__", *_ROOMS]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        return getattr(importlib.import_module(_ROOMS[name]), name)
+    raise AttributeError(f"module 'windlass' has no attribute {name!r}")
+
+
+def __dir__() -> List[str]:
+    return sorted([*globals(), *_ROOMS])

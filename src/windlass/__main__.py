@@ -1,0 +1,8 @@
+from __future__ import annotations
+
+import sys
+
+from windlass.cli.main import program
+
+if __name__ == "__main__":
+    sys.exit(program())

@@ -1,0 +1,135 @@
+"""Follows what a rank writes, to find its progress.
+
+Progress comes from `windlass.report(...)` (the rank's report file) or from a printed line
+
+    windlass: step=10 total=100 loss=0.31
+
+that stands at the beginning of a line: `windlass:`, then NAME=NUMBER pairs. Memory stays flat
+whatever is printed: only the possible beginning of such a line is kept between two reads.
+
+Ships into strangers' images: standard library only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from typing import Any, Dict, List, Union
+
+Point = Dict[str, Union[int, float, str]]
+
+MARK = b"windlass: "
+LONGEST = 4096
+"""A progress line that is longer is not one."""
+CHUNK = 1 << 20
+
+_PAIR = re.compile(rb"^([A-Za-z_][A-Za-z0-9_./-]*)=([-+]?(?:\d[\d_]*\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf))$")
+
+
+def parse_line(line: bytes) -> Point:
+    """The numbers of one printed progress line; empty when it is not one."""
+    point: Point = {}
+    if not line.startswith(MARK):
+        return point
+    for word in line[len(MARK) :].split():
+        pair = _PAIR.match(word)
+        if pair is None:
+            return {}
+        name, text = pair.group(1).decode(), pair.group(2).decode()
+        if text.lstrip("+-") in ("nan", "inf"):
+            point[name] = text
+        elif name in ("step", "total"):
+            point[name] = int(float(text))
+        else:
+            point[name] = int(text) if re.fullmatch(r"[-+]?\d+", text) else float(text)
+    return point
+
+
+class Tail:
+    """Reads a growing file from an offset on, in chunks."""
+
+    def __init__(self, path: str, offset: int) -> None:
+        self.path = path
+        self.offset = offset
+        self._fd = -1
+
+    def chunks(self) -> List[bytes]:
+        if self._fd < 0:
+            try:
+                self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                return []
+        found = []
+        while True:
+            data = os.pread(self._fd, CHUNK, self.offset)
+            if not data:
+                return found
+            self.offset += len(data)
+            found.append(data)
+            if len(data) < CHUNK or len(found) >= 64:
+                return found
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class Follower:
+    """The progress of one rank, from its log and its report file."""
+
+    def __init__(self, log: str, log_offset: int, reports: str, reports_offset: int) -> None:
+        self._log = Tail(log, log_offset)
+        self._reports = Tail(reports, reports_offset)
+        self._line_start = b"\n"
+        self._half_report = b""
+
+    def points(self) -> List[Point]:
+        """What was reported since the last call, in order within each of the two ways."""
+        found: List[Point] = []
+        for chunk in self._reports.chunks():
+            *lines, self._half_report = (self._half_report + chunk).split(b"\n")
+            for line in lines:
+                point = _json_point(line)
+                if point:
+                    found.append(point)
+        for chunk in self._log.chunks():
+            found += self._printed(chunk)
+        return found
+
+    def close(self) -> None:
+        self._log.close()
+        self._reports.close()
+
+    def _printed(self, chunk: bytes) -> List[Point]:
+        text = self._line_start + chunk
+        found: List[Point] = []
+        at = text.find(b"\n" + MARK)
+        kept = -1
+        while at >= 0:
+            end = text.find(b"\n", at + 1)
+            if end < 0:
+                kept = at
+                break
+            point = parse_line(text[at + 1 : end].rstrip(b"\r"))
+            if point:
+                point["t"] = round(time.time(), 6)
+                found.append(point)
+            at = text.find(b"\n" + MARK, end)
+        if kept >= 0 and len(text) - kept <= LONGEST:
+            self._line_start = text[kept:]
+        else:
+            self._line_start = text[-len(MARK) :]
+        return found
+
+
+def _json_point(line: bytes) -> Point:
+    try:
+        data: Any = json.loads(line)
+    except ValueError:
+        return {}
+    if not isinstance(data, dict):
+        return {}
+    return {str(key): value for key, value in data.items() if isinstance(value, (int, float, str))}

@@ -1,0 +1,163 @@
+"""Ranks that mpirun starts: the launcher's agent runs mpirun, and mpirun runs our shim for each.
+
+The shim (`shim.py`) gives each MPI process its own log, environment and record of how it
+ended; the launcher's agent reads those records. mpirun is looked for in the stage's own
+environment before PATH, because a wheel's mpirun beside a system library of another MPI is the
+classic way to get N jobs of size 1.
+
+Ships into strangers' images: standard library only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from windlass import layout
+from windlass.agent import system
+from windlass.agent.follow import Follower, Tail
+from windlass.causes import Cause
+from windlass.journal import cause_of
+from windlass.plan import Stage
+from windlass.rankenv import World
+
+if TYPE_CHECKING:
+    from windlass.agent.agent import Post
+
+INSTALL = "pip install 'windlass[mpi]'"
+
+
+class NoMpirun(Exception):
+    def __init__(self, looked_in: Sequence[str]) -> None:
+        super().__init__(f"no mpirun was found; install one with: {INSTALL}")
+        self.facts = (f"looked in {', '.join(looked_in)}",)
+
+
+@dataclass(frozen=True)
+class Mpirun:
+    path: str
+    vendor: str
+    """mpich or openmpi."""
+
+
+def find(first: Sequence[str], path: str) -> Optional[Mpirun]:
+    """The mpirun that will be used: the one in the given directories, else the first on PATH."""
+    for directory in [*first, *path.split(":")]:
+        for name in ("mpirun", "mpiexec"):
+            program = os.path.join(directory, name)
+            if os.access(program, os.X_OK):
+                return Mpirun(program, _vendor(program))
+    return None
+
+
+def _vendor(program: str) -> str:
+    """By what stands beside it: asking it for its version costs more than starting a job."""
+    directory = os.path.dirname(os.path.realpath(program))
+    beside = {os.path.dirname(program), directory}
+    real = os.path.basename(os.path.realpath(program))
+    if "hydra" in real or any(os.path.exists(os.path.join(d, "hydra_pmi_proxy")) for d in beside) and "orte" not in real:
+        return "mpich"
+    return "openmpi"
+
+
+@dataclass(frozen=True)
+class WorkerEvent:
+    """Something a shim wrote down: `observed_start` or `observed_end`."""
+
+    kind: str
+    rank: int
+    keys: Mapping[str, Any] = field(default_factory=dict)
+    follower: Optional[Follower] = None
+
+
+class Workers:
+    """The MPI processes of one life of the launcher."""
+
+    def __init__(self, post: Post, stage: Stage, world: World, restart: int) -> None:
+        self._post = post
+        self._stage = stage
+        self._world = world
+        self._restart = restart
+        self._scratch = tempfile.mkdtemp(prefix="mpi-")
+        self._records = os.path.join(self._scratch, "records.jsonl")
+        self._tail = Tail(self._records, 0)
+        self._half = b""
+        self._causes: List[Tuple[float, Cause]] = []
+
+    def command(self, command: Sequence[str], env: Dict[str, str]) -> Tuple[str, ...]:
+        """The mpirun command line; changes `env` so that the right MPI is loaded."""
+        first = [self._stage.python or self._post.python]
+        found = find(first, self._post.base.get("PATH", ""))
+        if found is None:
+            raise NoMpirun([*first, "PATH"])
+        workers = self._stage.role("worker").ranks
+        library = os.path.join(os.path.dirname(os.path.dirname(found.path)), "lib")
+        if os.path.isdir(library):
+            env["LD_LIBRARY_PATH"] = library + (":" + env["LD_LIBRARY_PATH"] if env.get("LD_LIBRARY_PATH") else "")
+        settings = os.path.join(self._scratch, "shim.json")
+        with open(settings, "w") as file:
+            json.dump(self._settings(command, workers), file)
+        os.chmod(settings, 0o600)
+        shim = os.path.join(os.path.dirname(os.path.abspath(__file__)), "shim.py")
+        flags: Tuple[str, ...] = ()
+        if found.vendor == "openmpi":
+            flags = ("--oversubscribe", "--bind-to", "none")
+            if os.geteuid() == 0:
+                flags += ("--allow-run-as-root",)
+        return (found.path, "-n", str(workers), *flags, sys.executable, "-S", "-E", shim, settings)
+
+    def _settings(self, command: Sequence[str], workers: int) -> Dict[str, Any]:
+        from windlass.agent.agent import places_of
+        from windlass.rankenv import environment
+
+        post, world = self._post, self._world
+        ranks = []
+        for rank in range(workers):
+            places = places_of(post, world.generation, "worker", rank)
+            env = environment(self._stage, "worker", rank, self._restart, world, places, {})
+            for name in ("PATH", "PYTHONPATH"):
+                env.pop(name)
+            env["WINDLASS_STACKS_FILE"] = layout.stacks(post.run_dir, post.stage, "worker", rank)
+            log = layout.log(post.run_dir, post.stage, "worker", rank)
+            os.makedirs(os.path.dirname(log), exist_ok=True)
+            ranks.append({"env": env, "log": log, "reports": places.report_file})
+        return {
+            "package": os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))),
+            "records": self._records,
+            "command": list(command),
+            "size": workers,
+            "ranks": ranks,
+            "run_dir": post.run_dir,
+        }
+
+    def events(self) -> List[WorkerEvent]:
+        found = []
+        for chunk in self._tail.chunks():
+            *lines, self._half = (self._half + chunk).split(b"\n")
+            for line in lines:
+                found.append(self._event(json.loads(line)))
+        return found
+
+    def _event(self, record: Dict[str, Any]) -> WorkerEvent:
+        rank = int(record["rank"])
+        if record["is"] == "started":
+            log = layout.log(self._post.run_dir, self._post.stage, "worker", rank)
+            reports = layout.reports(self._post.run_dir, self._post.stage, "worker", rank)
+            offsets = {key: record[key] for key in ("log_offset", "report_offset")}
+            follower = Follower(log, offsets["log_offset"], reports, offsets["report_offset"])
+            return WorkerEvent("observed_start", rank, {"pid": system.outside_pid_of(record["pid"]), **offsets}, follower)
+        cause = cause_of(record)
+        if cause is not None:
+            self._causes.append((float(record["at"]), cause))
+        keys = {key: record.get(key) for key in ("code", "signal", "cause")}
+        return WorkerEvent("observed_end", rank, keys)
+
+    def first_cause(self) -> Optional[Cause]:
+        """Why the worker that fell first fell; mpirun ends the others by a signal."""
+        falls = sorted(self._causes, key=lambda fall: fall[0])
+        by_itself = [cause for _, cause in falls if cause.exit_code > 0]
+        return by_itself[0] if by_itself else falls[0][1] if falls else None

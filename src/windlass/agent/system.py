@@ -1,0 +1,103 @@
+"""The few system calls that Python's os module lacks, and what to do where they do not exist.
+
+Ships into strangers' images: standard library only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from typing import Dict, List
+
+LINUX = sys.platform.startswith("linux")
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def die_with_parent(parent: int) -> None:
+    """SIGKILL for this process when its parent ends, also if that has happened already."""
+    if not LINUX:
+        return
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def adopt_orphans() -> None:
+    """Grandchildren whose parent ends become children of this process, and so can be found."""
+    if LINUX:
+        libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def process_tree() -> Dict[int, List[int]]:
+    """Parent -> children, for every process that /proc shows."""
+    children: Dict[int, List[int]] = {}
+    try:
+        names = os.listdir("/proc")
+    except OSError:
+        return children
+    for name in names:
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/stat", "rb") as file:
+                stat = file.read()
+        except OSError:
+            continue
+        parent = int(stat[stat.rindex(b")") + 2 :].split()[1])
+        children.setdefault(parent, []).append(int(name))
+    return children
+
+
+def below(tree: Dict[int, List[int]], root: int) -> List[int]:
+    found: List[int] = []
+    queue = list(tree.get(root, ()))
+    while queue:
+        pid = queue.pop()
+        found.append(pid)
+        queue += tree.get(pid, ())
+    return found
+
+
+def descendants(root: int) -> List[int]:
+    """All processes below `root`; none where there is no /proc."""
+    return below(process_tree(), root)
+
+
+outer_proc = -1
+"""The /proc of the machine, kept open by whoever moved into a PID namespace; -1 outside of one."""
+
+
+def outside_pid() -> int:
+    """The number by which the rest of the machine knows this process."""
+    return int(os.readlink("self", dir_fd=outer_proc)) if outer_proc >= 0 else os.getpid()
+
+
+def outside_pid_of(pid: int) -> int:
+    """The same for another process of this namespace; 0 when it has ended."""
+    if outer_proc < 0:
+        return pid
+    for name in os.listdir(outer_proc):
+        if name.isdigit() and int(name) >= pid:
+            try:
+                fd = os.open(f"{name}/status", os.O_RDONLY, dir_fd=outer_proc)
+                with os.fdopen(fd) as file:
+                    numbers = next((line.split() for line in file if line.startswith("NSpid:")), [])
+            except OSError:
+                continue
+            if len(numbers) > 2 and numbers[-1] == str(pid):
+                return int(name)
+    return 0
+
+
+def signal_all(pids: List[int], signum: int) -> None:
+    for pid in pids:
+        try:
+            os.kill(pid, signum)
+        except (ProcessLookupError, PermissionError):
+            pass

@@ -1,0 +1,45 @@
+"""Watches a run that is under way until it ends, and ends with the run's own exit code.
+
+RUN is a run's id, the beginning of one, or a job's name; without it, the newest run.
+Ctrl-C ends the viewing only: the run goes on (exit 130).
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+from windlass.cli import summary
+from windlass.cli.display import Display
+from windlass.cli.world import World
+from windlass.errors import FAILED, INTERRUPTED
+from windlass.runs import why
+from windlass.runs.state import load
+from windlass.runs.store import Store
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", nargs="?", metavar="RUN", help="a run (the newest if not given)")
+    parser.add_argument(
+        "--tail", type=int, default=10, metavar="N", help="begin with the last N lines of each rank (10)"
+    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="leave out what the ranks print")
+    parser.add_argument("--json", action="store_true", help="all events of the run as JSON, one a line")
+
+
+def main(args: argparse.Namespace, world: World) -> int:
+    run = Store(world.home).find(args.run)
+    state = load(run)
+    if not args.json:
+        if state.over:
+            world.say(summary.ending(state, run, time.time()))
+            return FAILED if state.code is None else state.code
+        world.say(f"attached to {run.name}, {state.state} for {why.took(state, time.time())}")
+    try:
+        after = 0 if args.json else state.events
+        state = Display(world, run, json=args.json, quiet=args.quiet, after=after, tail=args.tail).follow()
+    except KeyboardInterrupt:
+        lines = summary.next_lines([f"windlass attach {run.name}", f"windlass stop {run.name}"])
+        world.say("\n".join([f"{run.name} goes on", *lines]))
+        return INTERRUPTED
+    return FAILED if state.code is None else state.code

@@ -1,0 +1,52 @@
+"""Print a completion script for your shell.
+
+bash   windlass completion bash > ~/.local/share/bash-completion/completions/windlass
+zsh    windlass completion zsh > "${fpath[1]}/_windlass"
+tcsh   windlass completion tcsh > ~/.windlass-completion.tcsh, and source it
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from windlass.cli.world import World
+from windlass.errors import OK
+
+SHELLS = ("bash", "zsh", "fish")
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help="bash, zsh or fish")
+
+
+def main(args: argparse.Namespace, world: World) -> int:
+    import shtab
+
+    world.print(shtab.complete(whole_parser(), shell=args.shell))
+    return OK
+
+
+def whole_parser() -> argparse.ArgumentParser:
+    """One parser with all commands below it; every other command builds only its own."""
+    import importlib
+
+    import shtab
+
+    from windlass.cli.main import COMMANDS
+
+    parser = argparse.ArgumentParser(prog="windlass")
+    parser.add_argument("--version", action="store_true", help="print the version")
+    commands = parser.add_subparsers(metavar="COMMAND")
+    for name, about in COMMANDS.items():
+        try:
+            module = importlib.import_module(f"windlass.cli.{name}_command")
+        except ModuleNotFoundError as error:
+            if error.name != f"windlass.cli.{name}_command":
+                raise
+            continue
+        below = commands.add_parser(name, help=about)
+        module.arguments(below)
+        for action in below._actions:  # noqa: SLF001 (shtab has no other way in)
+            if action.metavar in ("FILE", "SCRIPT", "DIR"):
+                action.complete = shtab.FILE  # type: ignore[attr-defined]
+    return parser

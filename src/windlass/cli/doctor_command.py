@@ -1,0 +1,51 @@
+"""Say what this machine can do, what is missing, and the command that mends it.
+
+With a job FILE also check what that job needs: its programs and scripts, mounts, secrets,
+requirements, mpirun, memory and GPUs. Exits with 1 if something that the job needs is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from windlass.cli.jobfile import add_job_arguments, file_words, load_job
+from windlass.cli.world import World
+from windlass.errors import FAILED, OK
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    add_job_arguments(parser)
+    parser.set_defaults(file=None)
+    parser.add_argument("--json", action="store_true", help="the findings as JSON")
+
+
+def main(args: argparse.Namespace, world: World) -> int:
+    from windlass import doctor
+
+    plan = None if args.file is None else load_job(args, world).plan()
+    machine = doctor.of_machine(world.home, world.environ)
+    job = [] if plan is None else doctor.of_job(plan, world.environ)
+    # Without a home there is no run at all; the rest of the machine matters only to a job that asks for it.
+    needed = [finding for finding in machine if finding.about == "home"] + job
+    code = FAILED if plan is not None and any(f.state == doctor.MISSING for f in needed) else OK
+    if args.json:
+        import json
+        from dataclasses import asdict
+
+        world.print(json.dumps({"machine": [asdict(f) for f in machine], "job": [asdict(f) for f in job]}, indent=2))
+        return code
+    from windlass.cli import table
+
+    def rows(findings: list[doctor.Finding]) -> list[tuple[str, str, str]]:
+        return [(f.about, f.state, f.detail) for f in findings]
+
+    world.print(table.render(("THIS MACHINE", "", ""), rows(machine)))
+    if plan is not None:
+        world.print("\n" + table.render((f"JOB {plan.name}", "", ""), rows(job)))
+    fixes = list(dict.fromkeys((f.about, f.fix) for f in (job or machine) if f.fix and f.state != doctor.OK))
+    if fixes:
+        title = "To mend it:" if plan is not None else "To get what is not there:"
+        world.say(f"\n{title}\n" + table.render((), [(about, fix) for about, fix in fixes], indent="  "))
+    if plan is not None and code == OK:
+        world.say(f"\nnext:\n  windlass run{file_words(args)}")
+    return code

@@ -1,0 +1,135 @@
+"""Finds the command, hands it its arguments, turns what escapes into a message and an exit code.
+
+A command is a module of this package with two functions: `arguments(parser)` adds its
+arguments to an argparse parser, `main(args, world)` does the work and gives the exit code. Only
+the module of the command that was asked for is imported: `--help` imports none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from types import ModuleType
+
+from windlass import __version__
+from windlass.cli.world import World
+from windlass.errors import FAILED, INTERRUPTED, OK, WRONG_USE, WindlassError
+
+GROUPS: dict[str, dict[str, str]] = {
+    "a job file": {
+        "init": "write a job file: from a recipe, or around your own script",
+        "plan": "show what a run would do, without doing it",
+        "params": "list the params of a job file",
+        "set": "change a param in a job file, keeping its comments",
+        "schema": "print the JSON Schema of the job file, for editors",
+    },
+    "a run": {
+        "run": "run a job",
+        "attach": "watch a run that is under way",
+        "wait": "wait until a run has ended and take over its exit code",
+        "stop": "stop a run",
+        "exec": "run a command beside a rank",
+    },
+    "what runs left": {
+        "status": "list runs, or show one rank by rank",
+        "logs": "print or follow what the ranks wrote",
+        "why": "say why a run ended as it did, and what to do next",
+        "ls": "list the files of a run",
+        "cat": "print a file of a run",
+        "rm": "remove runs",
+        "prune": "remove old runs",
+    },
+    "this machine": {
+        "doctor": "say what this machine can do, and what is missing",
+        "completion": "print a completion script for your shell",
+    },
+}
+
+COMMANDS = {name: about for group in GROUPS.values() for name, about in group.items()}
+
+
+def parser_of(name: str) -> tuple[argparse.ArgumentParser, ModuleType]:
+    """The parser of one command and the module that carries it out."""
+    module = importlib.import_module(f"windlass.cli.{name}_command")
+    parser = argparse.ArgumentParser(
+        prog=f"windlass {name}",
+        description=module.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    module.arguments(parser)
+    return parser, module
+
+
+def help_text() -> str:
+    lines = ["windlass: one job file becomes a gang of training processes.", "", "usage: windlass COMMAND [...]", ""]
+    for group, commands in GROUPS.items():
+        lines += [f"{group}:", *(f"  {name:<11} {about}" for name, about in commands.items()), ""]
+    lines += [
+        "windlass COMMAND --help tells more. --version prints the version.",
+        "Exit codes: 0 done, 1 the job failed, 2 wrong use, 3 the gate was not met, 130 interrupted.",
+    ]
+    return "\n".join(lines)
+
+
+def main(argv: list[str], world: World) -> int:
+    if not argv or argv[0] in ("-h", "--help", "help") and len(argv) == 1:
+        world.print(help_text())
+        return OK if argv else WRONG_USE
+    if argv[0] in ("-V", "--version"):
+        world.print(f"windlass {__version__}")
+        return OK
+    if argv[0] == "help":
+        argv = [argv[1], "--help"]
+    name, *rest = argv
+    if name not in COMMANDS:
+        raise WindlassError(f"there is no command {name!r}", _nearest_command(name))
+    parser, module = parser_of(name)
+    args = parser.parse_args(rest)
+    code: int = module.main(args, world)
+    return code
+
+
+def _nearest_command(name: str) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(name, COMMANDS, n=1)
+    if near:
+        return f"did you mean `windlass {near[0]}`?"
+    if name.endswith((".yaml", ".yml")):
+        return f"to run a job file: `windlass run {name}`"
+    return "`windlass --help` lists the commands"
+
+
+def program() -> int:
+    """The process `windlass`: the world is the real one, and no traceback reaches the user."""
+    world = World()
+    try:
+        code = main(sys.argv[1:], world)
+        world.out.flush()
+        return code
+    except WindlassError as error:
+        world.say(f"error: {error.message}" + (f"\n\nhint: {error.hint}" if error.hint else ""))
+        return error.code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
+    except Exception as error:
+        return _bug(error, world)
+
+
+def _bug(error: Exception, world: World) -> int:
+    import tempfile
+    import traceback
+
+    if world.environ.get("WINDLASS_DEBUG"):
+        raise error
+    with tempfile.NamedTemporaryFile("w", prefix="windlass-bug-", suffix=".txt", delete=False) as file:
+        file.write(f"windlass {__version__} {sys.argv[1:]}\n")
+        traceback.print_exception(error, file=file)
+    world.say(f"error: windlass itself failed: {type(error).__name__}: {error}\n\nhint: this is a bug; the details are in {file.name}")
+    return FAILED

@@ -1,0 +1,51 @@
+"""Show what a run of a job file would do, without doing it.
+
+What is shown is exactly what `windlass run` runs; --json prints the whole of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from windlass.cli.jobfile import add_job_arguments, file_words, load_job
+from windlass.cli.world import World
+from windlass.errors import OK
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    add_job_arguments(parser)
+    parser.add_argument("--json", action="store_true", help="print the plan as JSON")
+
+
+def main(args: argparse.Namespace, world: World) -> int:
+    plan = load_job(args, world).plan()
+    if args.json:
+        from windlass.plan import to_json
+
+        world.print(to_json(plan))
+        return OK
+    from windlass.cli.plan_text import plan_text
+
+    world.print(plan_text(plan, _columns(world)))
+    world.say(f"\nnext:\n  windlass run{file_words(args)}{_options(args)}\n  windlass params{file_words(args)}")
+    return OK
+
+
+def _columns(world: World) -> int:
+    """The terminal's width; 0 where nobody looks at a terminal."""
+    if not world.out.isatty():
+        return 0
+    import shutil
+
+    return shutil.get_terminal_size().columns
+
+
+def _options(args: argparse.Namespace) -> str:
+    """The options again, so that the next command runs what was shown."""
+    import shlex
+
+    words = [word for text in args.sets for word in ("--set", text)]
+    words += ["--preset", args.preset] if args.preset else []
+    words += [word for path in args.env_files for word in ("--env-file", path)]
+    words += ["--on", args.on] if args.on != "local" else []
+    return "".join(f" {shlex.quote(word)}" for word in words)

@@ -1,0 +1,49 @@
+"""Removes runs with all that they left: logs, checkpoints, output.
+
+RUN is a run's id, the beginning of one, or a job's name (its newest run). A run that is under
+way is refused; with --force it is killed first.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from windlass.cli.world import World
+from windlass.errors import OK, WindlassError
+from windlass.runs import words
+from windlass.runs.store import Store, alive, tree_size
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="the runs to remove")
+    parser.add_argument("--force", action="store_true", help="kill a run that is under way, then remove it")
+
+
+def main(args: argparse.Namespace, world: World) -> int:
+    store = Store(world.home)
+    runs = list(dict.fromkeys(store.find(text) for text in args.runs))
+    refused: list[WindlassError] = []
+    for run in runs:
+        try:
+            if args.force and alive(run):
+                _kill(run)
+            removed(store, run, world)
+        except WindlassError as error:
+            refused.append(error)
+    if refused:
+        raise WindlassError("; ".join(error.message for error in refused), refused[0].hint)
+    return OK
+
+
+def removed(store: Store, run: Path, world: World) -> None:
+    """Removes a run and says what went."""
+    size = tree_size(run)
+    store.remove(run)
+    world.print(f"removed {run.name} ({words.size(size)})")
+
+
+def _kill(run: Path) -> None:
+    from windlass.engines import local
+
+    local.stop(run, kill=True)

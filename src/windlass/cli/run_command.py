@@ -1,0 +1,113 @@
+"""Runs a job: checks it, starts its gang, shows it until it has ended.
+
+The last lines say what to type next. Ctrl-C asks the ranks to stop (SIGTERM), waits for the
+grace period of the stage, then kills; a second Ctrl-C kills at once. With --detach the run goes
+on by itself: `windlass attach` shows it again.
+
+Exit codes: 0 done, 1 the job failed, 2 wrong use, 3 the gate was not met, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import TYPE_CHECKING
+
+from windlass.cli.jobfile import add_job_arguments, load_job
+from windlass.cli.world import World
+from windlass.errors import FAILED, OK, WindlassError
+
+if TYPE_CHECKING:
+    from windlass.engines.local.start import Started
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    add_job_arguments(parser)
+    parser.add_argument("-d", "--detach", action="store_true", help="return at once and let the run go on by itself")
+    parser.add_argument("-q", "--quiet", action="store_true", help="leave out what the ranks print")
+    parser.add_argument("--json", action="store_true", help="all events of the run as JSON on stdout, one a line")
+    parser.add_argument(
+        "--resume", metavar="RUN", help="go on with a run that was stopped, lost or failed; what had passed is kept"
+    )
+
+
+def main(args: argparse.Namespace, world: World) -> int:
+    from windlass.engines.local import start
+
+    if args.on != "local":
+        raise WindlassError(f"this version cannot run on {args.on}", "leave out --on to run on this machine")
+    if args.resume is not None:
+        if args.file != "." or args.sets or args.preset or args.env_files:
+            raise WindlassError("--resume goes on with the plan of its run", "leave out the job file and its settings")
+        run = start.reopened(args.resume, world.home, world.environ)
+    else:
+        run = start.opened(load_job(args, world).plan(), world.home, world.environ)
+    if args.detach:
+        return _detached(run, args, world)
+    viewer = _Viewer(run, args, world)
+    code = run.drive(begun=viewer.open)
+    viewer.wait()
+    return code
+
+
+def _detached(run: Started, args: argparse.Namespace, world: World) -> int:
+    from windlass.cli import summary
+
+    if not run.detach():
+        world.say(f"error: {run.id} did not start\n\nhint: windlass why {run.id}")
+        return FAILED
+    world.print(run.id)
+    commands = [f"windlass attach {run.id}", f"windlass logs -f {run.id}", f"windlass stop {run.id}"]
+    world.say("\n".join([f"{run.id} runs in the background", *summary.next_lines(commands)]))
+    return OK
+
+
+class _Viewer:
+    """A process of its own that shows the run, so that drawing never holds the driver up."""
+
+    def __init__(self, run: Started, args: argparse.Namespace, world: World) -> None:
+        self._run = run
+        self._args = args
+        self._world = world
+        self._pid = 0
+
+    def open(self) -> None:
+        self._world.out.flush()
+        self._world.err.flush()
+        self._pid = os.fork()
+        if self._pid == 0:
+            code = 1
+            try:
+                self._show()
+                code = 0
+            finally:
+                os._exit(code)
+
+    def wait(self) -> None:
+        if self._pid:
+            os.waitpid(self._pid, 0)
+
+    def _show(self) -> None:
+        import signal
+
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+            signal.signal(signum, signal.SIG_DFL)
+        os.closerange(3, 1024)  # the driver's end of every pipe must be the driver's alone
+        from windlass.cli.display import Display
+        from windlass.engines.local import provenance
+
+        display = Display(
+            self._world,
+            self._run.directory,
+            json=self._args.json,
+            quiet=self._args.quiet,
+            after=self._run.events,
+            resumed=self._run.events > 0,
+        )
+        if not self._args.json:
+            self._world.say(f"{self._run.id} started")
+        provenance.write(self._run.plan, self._run.directory)
+        display.follow()
+        self._world.out.flush()

@@ -1,0 +1,28 @@
+"""Print the JSON Schema of the job file.
+
+Editors complete and check job files with it. For VS Code's YAML extension and others that use the
+YAML language server, write it to a file and name that in the first line of the job file:
+
+  windlass schema > windlass.schema.json
+  # yaml-language-server: $schema=windlass.schema.json
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from windlass.cli.world import World
+from windlass.errors import OK
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    pass
+
+
+def main(_args: argparse.Namespace, world: World) -> int:
+    import json
+
+    from windlass.spec.json_schema import document
+
+    world.print(json.dumps(document(), indent=2, ensure_ascii=False))
+    return OK

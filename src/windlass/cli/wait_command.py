@@ -1,0 +1,43 @@
+"""Waits until a run has ended and ends with the run's own exit code. Shows nothing meanwhile.
+
+RUN is a run's id, the beginning of one, or a job's name; without it, the newest run.
+With --timeout it gives up after that time: exit code 1, and the run goes on. Ctrl-C ends the
+waiting only (exit 130).
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+from windlass.cli.world import World
+from windlass.errors import FAILED, INTERRUPTED
+from windlass.runs import words
+from windlass.runs.store import Store
+from windlass.runs.watch import PAUSE, Watch
+from windlass.runs.why import headline
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", nargs="?", metavar="RUN", help="a run (the newest if not given)")
+    parser.add_argument("--timeout", metavar="TIME", help="give up after 30s, 5m, 2h")
+
+
+def main(args: argparse.Namespace, world: World) -> int:
+    run = Store(world.home).find(args.run)
+    limit = words.seconds(args.timeout) if args.timeout is not None else None
+    watch = Watch(run)
+    end = None if limit is None else time.monotonic() + limit
+    try:
+        watch.poll()
+        while not watch.over:
+            if end is not None and time.monotonic() >= end:
+                world.say(f"{run.name} is still {watch.state.state} after {words.span(limit or 0.0)}; it goes on")
+                return FAILED
+            time.sleep(PAUSE)
+            watch.poll()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    state = watch.state
+    world.say(headline(state))
+    return FAILED if state.code is None else state.code

@@ -1,0 +1,41 @@
+"""The outside world as one value, so that a test can hand in another.
+
+Results go to `out`, everything else to `err`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TextIO
+
+
+@dataclass(frozen=True)
+class World:
+    out: TextIO = field(default_factory=lambda: sys.stdout)
+    err: TextIO = field(default_factory=lambda: sys.stderr)
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+
+    @property
+    def home(self) -> str:
+        """Where runs and downloaded data are kept: $WINDLASS_HOME, else ~/.windlass."""
+        return os.path.abspath(os.path.expanduser(self.environ.get("WINDLASS_HOME") or "~/.windlass"))
+
+    @property
+    def colour(self) -> bool:
+        """May stderr be drawn on: a terminal, and nobody said NO_COLOR."""
+        return self.interactive and not self.environ.get("NO_COLOR")
+
+    @property
+    def interactive(self) -> bool:
+        return self.err.isatty() and self.environ.get("TERM") != "dumb"
+
+    def say(self, text: str) -> None:
+        """A line for the person at the terminal."""
+        print(text, file=self.err, flush=True)
+
+    def print(self, text: str) -> None:
+        """A line of the result."""
+        print(text, file=self.out)

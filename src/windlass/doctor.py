@@ -1,0 +1,269 @@
+"""What this machine can do, and whether it can do what a plan asks: a list of findings.
+
+Each finding names the command that mends it. Looking changes nothing: no package is imported, no
+rank is started, and the one file written (is the home writable?) is removed again. Nothing here prints.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from windlass import machine
+from windlass.agent import mpi
+from windlass.plan import Mount, Plan, Role, Secret, Stage
+
+OK, MISSING, NOTE = "ok", "missing", "note"
+"""`note`: not there, and nothing that was asked about needs it."""
+
+_FRAMEWORKS = (
+    ("JAX", "jax", ("jax",), "pip install 'windlass[jax]'"),
+    ("mpi4py", "mpi4py", ("mpi4py",), "pip install 'windlass[mpi]'"),
+    ("TensorFlow", "tensorflow", ("tensorflow", "tensorflow-cpu"), "pip install 'windlass[tensorflow]'"),
+    ("PyTorch", "torch", ("torch",), "pip install torch"),
+    ("Keras", "keras", ("keras",), "pip install keras"),
+)
+"""Name, module, distributions that bring it, command."""
+
+_LOW_DISK = 1 << 30
+
+_SHELL = re.compile(
+    r"[^\w/.].*|\.|alias|case|cd|command|echo|eval|exit|export|false|for|function|if|printf|pwd|read|set|source|test|trap|true"
+    r"|ulimit|umask|unset|until|wait|while"
+)
+"""First words that the shell itself understands."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    about: str
+    state: str
+    detail: str
+    fix: str = ""
+
+
+def of_machine(home: str, environ: Mapping[str, str]) -> list[Finding]:
+    """What there is, whatever the job."""
+    cores, memory = machine.cores(), machine.memory()
+    quota = "" if cores.quota is None else f"; the cgroup grants {cores.quota:g}"
+    limit = "" if memory.limit is None else f"; the cgroup grants {machine.size(memory.limit)}"
+    return [
+        Finding("Python", OK, f"{sys.version.split()[0]}, {sys.executable}"),
+        Finding("cores", OK, f"{cores.allowed}{quota}"),
+        Finding("memory", OK, machine.size(memory.total) + limit),
+        *_home(home),
+        _containment(),
+        _mpirun(machine.programs(), environ) or Finding("mpirun", NOTE, "not found; shape mpi needs it", mpi.INSTALL),
+        _gpus(environ),
+        *_frameworks(),
+    ]
+
+
+def of_job(plan: Plan, environ: Mapping[str, str]) -> list[Finding]:
+    """What the plan's own needs are, met or not."""
+    found: list[Finding] = []
+    for stage in plan.stages:
+        for role in stage.roles:
+            found += _command(plan, stage, role, environ)
+        if stage.merge:
+            found += _command(plan, stage, Role("merge", 1, command=stage.merge), environ)
+    if any(stage.shape == "mpi" for stage in plan.stages):
+        first = next(stage.python for stage in plan.stages if stage.shape == "mpi") or machine.programs()
+        missing = Finding("mpirun", MISSING, "not found; a stage has the shape mpi", mpi.INSTALL)
+        found.append(_mpirun(first, environ) or missing)
+    found += [_mount(mount) for mount in plan.storage]
+    found += [_secret(secret, environ) for secret in plan.secrets]
+    found += [_requirement(text) for text in plan.requirements]
+    found += _resources(plan, environ)
+    return found
+
+
+def _home(home: str) -> Iterator[Finding]:
+    place = home
+    while not os.path.isdir(place) and os.path.dirname(place) != place:
+        place = os.path.dirname(place)
+    if os.path.lexists(home) and not os.path.isdir(home):
+        yield Finding("home", MISSING, f"{home} is not a directory", "export WINDLASS_HOME=/another/directory")
+    elif not _writable(place):
+        yield Finding("home", MISSING, f"{home} cannot be written", "export WINDLASS_HOME=/another/directory")
+    else:
+        yield Finding("home", OK, home + ("" if place == home else " (will be made)"))
+    free = shutil.disk_usage(place).free
+    state, fix = (OK, "") if free >= _LOW_DISK else (NOTE, "windlass prune --older-than 7d")
+    yield Finding("disk", state, f"{machine.size(free)} free at {place}", fix)
+
+
+def _containment() -> Finding:
+    from windlass.engines.local import containment
+
+    probed = containment.probe()
+    return Finding("containment", OK if probed.complete else NOTE, f"{probed.kind}: {probed.detail}")
+
+
+def _mpirun(first: str, environ: Mapping[str, str]) -> Finding | None:
+    found = mpi.find([first], environ.get("PATH", ""))
+    if found is None:
+        return None
+    import subprocess
+
+    try:
+        done = subprocess.run([found.path, "--version"], capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.SubprocessError) as error:
+        return Finding("mpirun", MISSING, f"{found.path} does not run: {error}", mpi.INSTALL)
+    said = re.search(r"(?:Version:\s*|\) |version )(\d[\w.]*)", done.stdout)
+    vendor = {"mpich": "MPICH", "openmpi": "Open MPI"}.get(found.vendor, found.vendor)
+    return Finding("mpirun", OK, f"{vendor} {said[1] if said else '(version not told)'}, {found.path}")
+
+
+def _gpus(environ: Mapping[str, str]) -> Finding:
+    found = machine.gpus(environ.get("PATH"))
+    if not found:
+        return Finding("GPUs", NOTE, "none that nvidia-smi lists")
+    kinds = {gpu: found.count(gpu) for gpu in found}
+    return Finding("GPUs", OK, ", ".join(f"{count} x {gpu.name} ({gpu.memory})" for gpu, count in kinds.items()))
+
+
+def _frameworks() -> Iterator[Finding]:
+    from importlib.util import find_spec
+
+    for name, module, distributions, fix in _FRAMEWORKS:
+        if find_spec(module) is None:
+            yield Finding(name, NOTE, "not installed", fix)
+        else:
+            yield Finding(name, OK, machine.version(*distributions) or "installed")
+
+
+def _command(plan: Plan, stage: Stage, role: Role, environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Is the program there, and the script that it is to run? Only what can be told without a shell is told."""
+    words = _words(role.command)
+    if not words or _SHELL.fullmatch(words[0]) or "$" in words[0]:
+        return
+    about = f"{stage.name}/{role.name}"
+    code = plan.code or "."
+    program = words[0]
+    if "/" in program:
+        path = os.path.join(code, program)
+        if not os.path.exists(path):
+            yield Finding(about, MISSING, f"{program} is not in {code}", "correct the stage's `run:`")
+        elif not os.access(path, os.X_OK):
+            yield Finding(about, MISSING, f"{program} is not executable", f"chmod +x {shlex.quote(path)}")
+        else:
+            yield Finding(about, OK, program)
+        return
+    search = os.pathsep.join([stage.python or machine.programs(), environ.get("PATH", os.defpath)])
+    path_found = shutil.which(program, path=search)
+    if path_found is None:
+        yield Finding(about, MISSING, f"{program} is not on PATH", f"install {program}, or correct the stage's `run:`")
+        return
+    yield Finding(about, OK, f"{program} is {path_found}")
+    script = next((word for word in words[1:] if not word.startswith("-")), "")
+    plain = program.startswith("python") and script.endswith(".py") and "$" not in script
+    if plain and not os.path.exists(os.path.join(code, script)):
+        yield Finding(about, MISSING, f"{script} is not in {code}", "correct the stage's `run:` or the job's `code:`")
+
+
+def _words(command: tuple[str, ...]) -> list[str]:
+    """The words of the first program that the command starts; none where only a shell could tell."""
+    if len(command) >= 3 and os.path.basename(command[0]) in ("sh", "bash") and command[1] == "-c":
+        first = re.split(r"&&|\|\||[;|&\n<>]", command[2], maxsplit=1)[0]
+        try:
+            words = shlex.split(first)
+        except ValueError:
+            return []
+    else:
+        words = list(command)
+    while words and (re.fullmatch(r"\w+=.*", words[0]) or words[0] in ("exec", "nohup", "time")):
+        words.pop(0)
+    return words
+
+
+def _mount(mount: Mount) -> Finding:
+    about = f"mount {mount.name}"
+    if not mount.path:
+        return Finding(about, OK, mount.note or "a directory of the run")
+    make = f"mkdir -p {shlex.quote(mount.path)}"
+    if not os.path.isdir(mount.path):
+        return Finding(about, MISSING, f"{mount.path} is not there", make)
+    if not mount.read_only and not _writable(mount.path):
+        fix = f"chown {os.geteuid()} {shlex.quote(mount.path)}, or say `read_only: true`"
+        return Finding(about, MISSING, f"{mount.path} cannot be written by user {os.geteuid()}", fix)
+    return Finding(about, OK, mount.path + (", read-only" if mount.read_only else ""))
+
+
+def _secret(secret: Secret, environ: Mapping[str, str]) -> Finding:
+    about = f"secret {secret.name}"
+    if secret.source == "env":
+        if environ.get(secret.ref):
+            return Finding(about, OK, f"${secret.ref} is set")
+        return Finding(about, MISSING, f"${secret.ref} is not set", f"export {secret.ref}=...")
+    if secret.source == "file":
+        if os.access(secret.ref, os.R_OK):
+            return Finding(about, OK, secret.ref)
+        return Finding(
+            about, MISSING, f"{secret.ref} cannot be read", f"write the value into {shlex.quote(secret.ref)}"
+        )
+    return Finding(about, NOTE, f"in the cluster's Secret {secret.ref}; a local run does not have it")
+
+
+def _requirement(text: str) -> Finding:
+    fix = f"pip install {shlex.quote(text)}"
+    name = re.match(r"[A-Za-z0-9][A-Za-z0-9._-]*", text.strip())
+    if name is None:
+        return Finding("requirement", NOTE, f"{text}: not checked")
+    installed = machine.version(name[0])
+    if installed is None:
+        return Finding("requirement", MISSING, f"{text}: not installed", fix)
+    fits = _satisfies(installed, text)
+    if fits is False:
+        return Finding("requirement", MISSING, f"{text}: {installed} is installed", fix)
+    return Finding("requirement", OK, f"{text}: {installed}" + ("" if fits else ", version not compared"))
+
+
+def _satisfies(installed: str, requirement: str) -> bool | None:
+    """None: there is nothing here that can compare versions."""
+    try:
+        from packaging.requirements import InvalidRequirement, Requirement
+    except ImportError:
+        return None
+    try:
+        return Requirement(requirement).specifier.contains(installed, prereleases=True)
+    except InvalidRequirement:
+        return None
+
+
+def _resources(plan: Plan, environ: Mapping[str, str]) -> Iterator[Finding]:
+    """The largest stage against the machine: stages that run one after another do not add up."""
+    from windlass.engines.local.machine import gpus as usable_gpus
+
+    memory, cores = machine.memory().usable, machine.cores().usable
+    for stage in plan.stages:
+        asked_memory = sum(role.ranks * (role.resources.memory or 0) for role in stage.roles)
+        asked_cores = sum(role.ranks * (role.resources.cpu or 0) for role in stage.roles)
+        asked_gpus = sum(role.ranks * role.resources.gpu for role in stage.roles)
+        if asked_memory > memory:
+            detail = f"its ranks ask for {machine.size(asked_memory)} together, the machine has {machine.size(memory)}"
+            yield Finding(f"{stage.name} memory", MISSING, detail, "fewer ranks, or less `memory:` for each")
+        if asked_cores > cores:
+            detail = f"its ranks ask for {asked_cores:g} cores together, the machine has {cores:g}: they will share"
+            yield Finding(f"{stage.name} cores", NOTE, detail)
+        if asked_gpus:
+            there = len(usable_gpus(environ.get("CUDA_VISIBLE_DEVICES")))
+            state = OK if there >= asked_gpus else MISSING
+            detail = f"its ranks ask for {asked_gpus} together, the machine has {there}"
+            yield Finding(f"{stage.name} GPUs", state, detail, "" if state == OK else "fewer ranks, or `gpu: 0`")
+
+
+def _writable(directory: str) -> bool:
+    """By trying: root may write where the mode forbids it, and nobody may on a read-only file system."""
+    import tempfile
+
+    try:
+        with tempfile.TemporaryFile(dir=directory):
+            return True
+    except OSError:
+        return False

@@ -1,0 +1,532 @@
+"""The driver's loop: it feeds two pure machines (pipeline, gang) and carries out what they say.
+
+It alone writes the journal. It starts no process itself: a Launcher, which the engine hands in,
+brings an agent to a seat and says when one is gone for good. One thread, one selector: agents'
+connections, the launcher, signals, and the machines' own deadlines.
+
+SIGINT, SIGTERM and SIGHUP ask the run to stop, with the grace period; a second one, or SIGQUIT,
+ends it at once.
+
+Ships into strangers' images: standard library only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import socket
+import time
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, List, Mapping, Optional, Protocol, Sequence, Set, Tuple
+
+from windlass import gang as g
+from windlass import layout, wire
+from windlass import pipeline as p
+from windlass.causes import Cause, Kind
+from windlass.driver.links import Link, Links, Seat
+from windlass.errors import FAILED
+from windlass.journal import JournalFull, Writer, cause_of
+from windlass.plan import Plan, Stage
+from windlass.rankenv import Address, Peers
+from windlass.shapes import MERGE_ROLE, SHAPES
+
+LEAST_FREE = 128 * 1024
+"""Bytes; with less left on the run's disk the run cannot go on."""
+
+
+@dataclass(frozen=True)
+class Gone:
+    """An agent has ended, and nothing that it started is left."""
+
+    seat: Seat
+    cause: Cause
+
+
+class Launcher(Protocol):
+    """What an engine gives the driver: a way to bring agents to seats."""
+
+    def launch(self, seat: Seat, ports: Sequence[int]) -> None:
+        """Start an agent; it will join by itself."""
+
+    def fence(self, seat: Seat) -> None:
+        """Kill the seat's agent and all below it; Gone follows."""
+
+    def fileno(self) -> int:
+        """Readable when `poll` has something to tell."""
+
+    def poll(self) -> List[Gone]:
+        """Agents that have ended since the last call."""
+
+    def close(self) -> None:
+        """End every agent and process; returns when nothing is left."""
+
+
+@dataclass(frozen=True)
+class Before:
+    """What earlier parts of a resumed run left behind."""
+
+    passed: Tuple[str, ...] = ()
+    attempts: Mapping[str, int] = field(default_factory=dict)
+    generations: Mapping[str, int] = field(default_factory=dict)
+    metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+
+def look_back(events: Sequence[Dict[str, Any]]) -> Before:
+    passed: Dict[str, bool] = {}
+    attempts: Dict[str, int] = {}
+    generations: Dict[str, int] = {}
+    metrics: Dict[str, Dict[str, float]] = {}
+    for event in events:
+        stage = event.get("stage", "")
+        if event["ev"] == "stage.started":
+            attempts[stage] = event.get("attempt", 1)
+            passed[stage] = False
+        elif event["ev"] == "gen.started":
+            generations[stage] = event["gen"]
+        elif event["ev"] == "stage.ended":
+            passed[stage] = event.get("state") == "succeeded"
+        elif event["ev"] == "rank.report":
+            for point in event.get("points", ()):
+                metrics.setdefault(stage, {}).update(_metrics(point))
+    return Before(tuple(s for s, ok in passed.items() if ok), attempts, generations, metrics)
+
+
+@dataclass
+class StageRun:
+    """A stage that is under way: the gang of its trainers or of its merge."""
+
+    stage: Stage
+    attempt: int
+    gang: g.Gang
+    round: int = 1
+    merging: bool = False
+    observed: Set[int] = field(default_factory=set)
+    """MPI workers that are known to run."""
+    first_fall: str = ""
+    halted: bool = False
+
+
+class Driver:
+    def __init__(
+        self,
+        plan: Plan,
+        run_id: str,
+        run_dir: str,
+        journal: Writer,
+        token: bytes,
+        before: Before = Before(),
+    ) -> None:
+        self.plan = plan
+        self.run_id = run_id
+        self.run_dir = run_dir
+        self.journal = journal
+        self._token = token
+        self._before = before
+        self._pipeline = p.Pipeline(plan, frozenset(before.passed), before.attempts)
+        for stage, values in before.metrics.items():
+            for name, value in values.items():
+                self._pipeline.metric(stage, name, value)
+        self._generations = dict(before.generations)
+        self._running: Dict[str, StageRun] = {}
+        self._finished: Optional[p.Finished] = None
+        self._selector = selectors.DefaultSelector()
+        self._links: Links
+        self._launcher: Launcher
+        self._stops = 0
+        self._starts: Dict[Tuple[str, int, int], bytes] = {}
+        self._metric_rank: Dict[Tuple[str, str], Tuple[str, int]] = {}
+        self._verdicts: List[Dict[str, Any]] = []
+        self._next_look = 0.0
+
+    def run(
+        self, listener: socket.socket, launcher: Launcher, begun: Optional[Callable[[], None]] = None
+    ) -> int:
+        """Runs the plan to its end; the exit code. `begun` is called once the first agents are under way."""
+        self._launcher = launcher
+        self._links = Links(listener, self._token, self._selector)
+        self._selector.register(launcher.fileno(), selectors.EVENT_READ, launcher)
+        wake = self._catch_signals()
+        try:
+            try:
+                self._follow(self._pipeline.begin())
+                if begun is not None:
+                    begun()
+                while self._finished is None:
+                    self._turn(wake)
+            except JournalFull:
+                self._finished = p.Finished("failed", FAILED, self._disk_full())
+            finally:
+                self._launcher.close()
+                self._links.close()
+            return self._conclude(self._finished)
+        finally:
+            signal.set_wakeup_fd(-1)
+
+    # One turn of the loop.
+
+    def _turn(self, wake: int) -> None:
+        for key, events in self._selector.select(self._patience()):
+            if key.data is self._links:
+                self._links.accept()
+            elif key.data is self._launcher:
+                for gone in self._launcher.poll():
+                    self._gone(gone)
+            elif key.data == "signals":
+                self._signalled(os.read(wake, 4096))
+            else:
+                if events & selectors.EVENT_WRITE:
+                    self._links.flush(key.data)
+                if events & selectors.EVENT_READ:
+                    self._hear(key.data)
+        now = time.monotonic()
+        for run in list(self._running.values()):
+            due = run.gang.deadline()
+            if due is not None and now >= due:
+                self._gang(run, g.Tick())
+        if now >= self._next_look:
+            self._next_look = now + 1.0
+            self._look_around()
+
+    def _patience(self) -> float:
+        now = time.monotonic()
+        dues = [due for due in (run.gang.deadline() for run in self._running.values()) if due is not None]
+        return max(0.0, min([*dues, self._next_look]) - now)
+
+    def _look_around(self) -> None:
+        self._links.sweep()
+        free = os.statvfs(self.run_dir)
+        if free.f_bavail * free.f_frsize < LEAST_FREE or self.journal.full:
+            for run in list(self._running.values()):
+                self._gang(run, g.Fault(self._disk_full()))
+
+    def _disk_full(self) -> Cause:
+        free = os.statvfs(self.run_dir)
+        fact = f"{free.f_bavail * free.f_frsize} bytes are free where the run is kept"
+        return Cause(Kind.DISK_FULL, f"the disk of {self.run_dir} is full", evidence=(fact,))
+
+    # Signals.
+
+    def _catch_signals(self) -> int:
+        wake, write = os.pipe()
+        for fd in (wake, write):
+            os.set_blocking(fd, False)
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+            signal.signal(signum, lambda *_: None)
+        self._selector.register(wake, selectors.EVENT_READ, "signals")
+        return wake
+
+    def _signalled(self, numbers: bytes) -> None:
+        for number in numbers:
+            if number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+                self._stops += 1
+                self.stop(_who(number, self.run_dir), now=self._stops > 1 or number == signal.SIGQUIT)
+
+    def stop(self, by: str, now: bool) -> None:
+        cause = Cause(Kind.STOPPED, f"stopped by {by}")
+        self.journal.write("stopping", by=by, now=now)
+        for run in list(self._running.values()):
+            self._gang(run, g.Stop(cause, now))
+        self._follow(self._pipeline.stop(cause))
+
+    # The pipeline's wishes.
+
+    def _follow(self, steps: Sequence[p.Step]) -> None:
+        for step in steps:
+            if isinstance(step, p.Begin):
+                self._begin(step.stage, step.attempt)
+            elif isinstance(step, p.Halt):
+                run = self._running.get(step.stage)
+                if run is not None and not run.halted:
+                    run.halted = True
+                    cause = Cause(Kind.STOPPED, "stopped because another stage failed")
+                    self._gang(run, g.Stop(cause))
+            elif isinstance(step, p.Answer):
+                self._answered(step)
+            elif isinstance(step, p.StageEnded):
+                self.journal.write(
+                    "stage.ended", stage=step.stage, state=step.state, attempts=step.attempts, cause=step.cause
+                )
+            elif isinstance(step, p.Finished):
+                self._finished = step
+
+    def _begin(self, name: str, attempt: int) -> None:
+        stage = self.plan.stage(name)
+        self.journal.write("stage.started", stage=name, attempt=attempt)
+        self._form(StageRun(stage, attempt, self._new_gang(stage, False)))
+
+    def _form(self, run: StageRun) -> None:
+        self._running[run.stage.name] = run
+        self._carry_out(run, run.gang.begin(time.monotonic()))
+
+    def _new_gang(self, stage: Stage, merging: bool) -> g.Gang:
+        shape = SHAPES[stage.shape]
+        seats = {
+            (role.name, rank): (role.finishes, role.alone)
+            for role in stage.roles
+            if not shape.launcher or role.name == shape.launcher
+            for rank in range(role.ranks)
+        }
+        if merging:
+            seats = {(MERGE_ROLE, 0): (True, False)}
+        rules = g.Rules(
+            seats,
+            restarts=stage.restarts,
+            timeout=stage.timeout,
+            stall_after=0.0 if merging else stage.stall_after,
+            restart_on_stall=stage.on_stall == "restart",
+            grace=stage.grace,
+        )
+        return g.Gang(rules, self._generations.get(stage.name, 0), time.monotonic())
+
+    def _answered(self, answer: p.Answer) -> None:
+        gate = answer.gate
+        verdict = {
+            "stage": answer.stage,
+            "of": gate.of,
+            "metric": gate.metric,
+            "value": answer.value,
+            "at_least": gate.at_least,
+            "at_most": gate.at_most,
+            "passed": answer.passed,
+            "attempt": answer.attempt,
+        }
+        self.journal.write("verdict", **verdict)
+        self._verdicts.append(verdict)
+        path = os.path.join(self.run_dir, layout.VERDICT)
+        with open(path + ".new", "w") as file:
+            json.dump({"passed": answer.passed, "tries": self._verdicts}, file, indent=2)
+        os.replace(path + ".new", path)
+
+    # The gang's wishes.
+
+    def _gang(self, run: StageRun, event: g.Happening) -> None:
+        self._carry_out(run, run.gang.handle(event, time.monotonic()))
+
+    def _carry_out(self, run: StageRun, actions: Sequence[g.Action]) -> None:
+        for action in actions:
+            self._do(run, action)
+
+    def _do(self, run: StageRun, action: g.Action) -> None:
+        name = run.stage.name
+        if isinstance(action, g.Launch):
+            self._launcher.launch((name, *action.seat), action.keep.ports if action.keep else ())
+        elif isinstance(action, g.Start):
+            self._links.send((name, *action.seat), self._start_message(run, action))
+        elif isinstance(action, g.Kill):
+            message = {"is": "kill", "gen": action.generation, "grace": action.grace}
+            self._links.send((name, *action.seat), wire.encode(message))
+        elif isinstance(action, g.DumpStacks):
+            self._links.send((name, *action.seat), wire.encode({"is": "stacks", "gen": action.generation}))
+        elif isinstance(action, g.Fence):
+            self._launcher.fence((name, *action.seat))
+        elif isinstance(action, g.Record):
+            self._record(run, action)
+        elif isinstance(action, g.Over):
+            self._gang_over(run, action)
+
+    def _record(self, run: StageRun, record: g.Record) -> None:
+        name = run.stage.name
+        keys = dict(record.keys)
+        if record.ev == "gen.started":
+            self._generations[name] = keys["gen"]
+            self._starts.clear()
+            run.first_fall = ""
+            keys.update(attempt=run.attempt)
+            if run.stage.rounds > 1:
+                keys.update(round=run.round)
+        if record.ev == "gen.ended":
+            self._end_observed(run, keys["state"])
+        cause = keys.get("cause")
+        if isinstance(cause, Cause):
+            keys["cause"] = _staged(cause, name)
+        self.journal.write(record.ev, stage=name, **keys)
+
+    def _start_message(self, run: StageRun, action: g.Start) -> bytes:
+        key = (run.stage.name, action.generation, action.restart)
+        if key not in self._starts:
+            self._starts[key] = wire.encode(
+                {
+                    "is": "start",
+                    "gen": action.generation,
+                    "restart": action.restart,
+                    "attempt": run.attempt,
+                    "round": run.round,
+                    "peers": _encoded(action.peers),
+                    "resume_from": "",
+                    "merge_role": MERGE_ROLE if run.merging else "",
+                    "launcher": bool(SHAPES[run.stage.shape].launcher),
+                }
+            )
+        return self._starts[key]
+
+    def _gang_over(self, run: StageRun, over: g.Over) -> None:
+        name = run.stage.name
+        for seat in run.gang.members:
+            self._links.send((name, *seat), wire.encode({"is": "bye"}))
+        del self._running[name]
+        if over.state == "succeeded" and run.stage.merge and self._finished is None:
+            if not run.merging:
+                self._form(StageRun(run.stage, run.attempt, self._new_gang(run.stage, True), run.round, True))
+                return
+            if run.round < run.stage.rounds:
+                self._form(StageRun(run.stage, run.attempt, self._new_gang(run.stage, False), run.round + 1))
+                return
+        cause = _staged(over.cause, name) if over.cause is not None else None
+        self._follow(self._pipeline.stage_over(name, over.state, cause))
+
+    # What agents say.
+
+    def _hear(self, link: Link) -> None:
+        seat = link.seat
+        for message in self._links.read(link):
+            seat = link.seat or seat
+            if seat is not None:
+                self._heard(seat, message)
+
+    def _heard(self, seat: Seat, message: Mapping[str, Any]) -> None:
+        stage, role, rank = seat
+        run = self._running.get(stage)
+        if run is None or (role, rank) not in run.gang.members:
+            self._links.send(seat, wire.encode({"is": "bye"}))
+            return
+        kind = message["is"]
+        if kind == "join":
+            host, ports = message["address"]
+            self._gang(run, g.Joined((role, rank), Address(str(host), tuple(ports))))
+        elif kind == "started":
+            self._started(run, role, rank, message)
+            self._gang(run, g.Started((role, rank), message["gen"], message["restart"], message["pid"]))
+        elif kind == "report":
+            self._reported(run, (role, rank), message)
+        elif kind == "exited":
+            self._gang(run, _exit((role, rank), message))
+        elif kind == "observed_start":
+            run.observed.add(message["rank"])
+            self._started(run, message["role"], message["rank"], message)
+        elif kind == "observed_end":
+            self._observed_end(run, message)
+        else:
+            self._gang(run, g.Heard((role, rank)))
+
+    def _started(self, run: StageRun, role: str, rank: int, message: Mapping[str, Any]) -> None:
+        self.journal.write(
+            "rank.started",
+            stage=run.stage.name,
+            role=role,
+            rank=rank,
+            **{key: message[key] for key in ("gen", "restart", "pid", "log_offset", "report_offset")},
+        )
+
+    def _reported(self, run: StageRun, seat: g.Seat, message: Mapping[str, Any]) -> None:
+        role, rank, points = message["role"], message["rank"], message["points"]
+        self.journal.write(
+            "rank.report", stage=run.stage.name, role=role, rank=rank, gen=message["gen"], points=points
+        )
+        step = max((int(point.get("step", -1)) for point in points), default=-1)
+        for point in points:
+            for name, value in _metrics(point).items():
+                speaker = self._metric_rank.setdefault((run.stage.name, name), (role, rank))
+                if (role, rank) <= speaker:
+                    self._metric_rank[(run.stage.name, name)] = (role, rank)
+                    self._pipeline.metric(run.stage.name, name, value)
+        self._gang(run, g.Progress(seat, message["gen"], step))
+
+    def _observed_end(self, run: StageRun, message: Mapping[str, Any]) -> None:
+        rank, code = message["rank"], message.get("code")
+        run.observed.discard(rank)
+        cause = cause_of(dict(message))
+        state, because = "succeeded", None
+        if code != 0:
+            state = "killed" if run.first_fall else "failed"
+            because = run.first_fall or None
+            run.first_fall = run.first_fall or f"worker-{rank}"
+        self.journal.write(
+            "rank.ended",
+            stage=run.stage.name,
+            role="worker",
+            rank=rank,
+            gen=message["gen"],
+            restart=message["restart"],
+            state=state,
+            code=code if code is not None and code >= 0 else None,
+            signal=message.get("signal"),
+            because=because,
+            cause=_staged(cause, run.stage.name) if cause is not None and state == "failed" else None,
+        )
+
+    def _end_observed(self, run: StageRun, state: str) -> None:
+        """Workers whose end nobody could write down: they went with mpirun."""
+        for rank in sorted(run.observed):
+            self.journal.write(
+                "rank.ended",
+                stage=run.stage.name,
+                role="worker",
+                rank=rank,
+                gen=run.gang.generation,
+                restart=0,
+                state="stopped" if state == "stopped" else "killed",
+                because=run.first_fall or "launcher-0",
+            )
+        run.observed.clear()
+
+    def _gone(self, gone: Gone) -> None:
+        stage, role, rank = gone.seat
+        for message in self._links.drain(gone.seat):
+            self._heard(gone.seat, message)
+        run = self._running.get(stage)
+        if run is not None and (role, rank) in run.gang.members:
+            self._gang(run, g.Lost((role, rank), gone.cause))
+
+    def _conclude(self, finished: Optional[p.Finished]) -> int:
+        finished = finished or p.Finished("failed", FAILED, Cause(Kind.INTERNAL, "the driver ended too early"))
+        try:
+            self.journal.write("run.ended", state=finished.state, code=finished.code, cause=finished.cause)
+        except JournalFull:
+            pass
+        return finished.code
+
+
+def _encoded(peers: Peers) -> Dict[str, List[Any]]:
+    return {role: [[a.host, list(a.ports)] for a in addresses] for role, addresses in peers.items()}
+
+
+def _exit(seat: g.Seat, message: Mapping[str, Any]) -> g.Exited:
+    return g.Exited(
+        seat,
+        message["gen"],
+        message["restart"],
+        message["code"],
+        message["signal"],
+        message["at"],
+        message["asked"],
+        cause_of(dict(message)),
+    )
+
+
+def _metrics(point: Mapping[str, Any]) -> Dict[str, float]:
+    found = {}
+    for name, value in point.items():
+        if name not in ("t", "step", "total") and isinstance(value, (int, float, str)):
+            try:
+                found[name] = float(value)
+            except ValueError:
+                continue
+    return found
+
+
+def _staged(cause: Cause, stage: str) -> Cause:
+    import dataclasses
+
+    return cause if cause.stage else dataclasses.replace(cause, stage=stage)
+
+
+def _who(signum: int, run_dir: str) -> str:
+    """Who asked: `windlass stop` leaves its name, a key or a kill does not."""
+    try:
+        with open(os.path.join(run_dir, layout.STOP)) as file:
+            return file.read().strip()
+    except OSError:
+        return {signal.SIGINT: "Ctrl-C", signal.SIGHUP: "the terminal's end"}.get(signum, signal.Signals(signum).name)

@@ -1,0 +1,1 @@
+"""The embedded default: a gang of plain processes on this machine."""

@@ -1,0 +1,281 @@
+"""Runs a Plan on this machine: checks what it needs, then hands it to the driver.
+
+`check` finds what would fail before anything is created. `drive` makes the calling process the
+run's driver until the run has ended. `stop` asks another process's run to end.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+
+from windlass import __version__, layout, lock
+from windlass.agent import mpi
+from windlass.agent.agent import Post
+from windlass.causes import Cause, Kind
+from windlass.driver.driver import Before, Driver, look_back
+from windlass.driver.links import Seat
+from windlass.engines.local import machine, requirements
+from windlass.engines.local.keeper import LocalLauncher
+from windlass.errors import FAILED, WindlassError
+from windlass.journal import Writer, read
+from windlass.plan import Plan, Stage
+from windlass.shapes import SHAPES
+
+
+def check(plan: Plan, environ: Mapping[str, str]) -> None:
+    """Raises for what this machine lacks; nothing has been created yet."""
+    for stage in plan.stages:
+        if stage.kind in ("serve", "bench"):
+            raise WindlassError(
+                f"stage {stage.name}: this version of the local engine has no {stage.kind} stages",
+                "leave the stage out, or put the server into a `run:` stage",
+            )
+    secrets(plan, environ)
+    for mount in plan.storage:
+        if mount.path and mount.read_only and not os.path.isdir(mount.path):
+            raise WindlassError(
+                f"storage {mount.name}: {mount.path} is not a directory", "create it, or change the path in the job file"
+            )
+    have = machine.gpus(environ.get("CUDA_VISIBLE_DEVICES"))
+    for stage in plan.stages:
+        asked = sum(role.ranks * role.resources.gpu for role in stage.roles)
+        if asked > len(have):
+            raise WindlassError(
+                f"stage {stage.name} asks for {asked} GPUs "
+                f"({' + '.join(f'{r.ranks} x {r.resources.gpu} {r.name}' for r in stage.roles if r.resources.gpu)})"
+                f" and this machine has {len(have)}",
+                "ask for fewer ranks or fewer GPUs per rank",
+            )
+        if stage.kind == "gang" and SHAPES[stage.shape].launcher:
+            first = stage.python or _own_bin()
+            if mpi.find([first], environ.get("PATH", "")) is None:
+                raise WindlassError(
+                    f"stage {stage.name} has shape {stage.shape} and no mpirun was found in {first} or on PATH",
+                    f"install one: {mpi.INSTALL}",
+                )
+    if plan.code and not os.path.isdir(plan.code):
+        raise WindlassError(f"code: {plan.code} is not a directory", "change `code:` in the job file")
+
+
+def secrets(plan: Plan, environ: Mapping[str, str]) -> dict[str, str]:
+    """The secrets' values, from where the plan says they are."""
+    found = {}
+    for secret in plan.secrets:
+        if secret.source == "file":
+            try:
+                with open(os.path.expanduser(secret.ref)) as file:
+                    found[secret.name] = file.read().rstrip("\n")
+            except OSError as error:
+                raise WindlassError(
+                    f"secret {secret.name}: cannot read {secret.ref}: {error.strerror}", "change its `file:`"
+                ) from None
+        else:
+            variable = secret.ref if secret.source == "env" else secret.name
+            if variable not in environ:
+                raise WindlassError(
+                    f"secret {secret.name}: the environment variable {variable} is not set",
+                    f"export {variable}=..., then run again",
+                )
+            found[secret.name] = environ[variable]
+    return found
+
+
+def drive(
+    plan: Plan,
+    run_dir: str,
+    home: str,
+    environ: Mapping[str, str],
+    begun: Callable[[], None] | None = None,
+) -> int:
+    """Runs the plan in this process until it has ended; the exit code. A run directory that has a
+    journal already is resumed."""
+    held = lock.take(run_dir)
+    _forget(os.path.join(run_dir, layout.STOP))
+    values = secrets(plan, environ)
+    events = read(run_dir)
+    before = look_back(events)
+    scratch = _make_scratch(environ)
+    journal = Writer(run_dir, redact=tuple(values.values()))
+    try:
+        return _drive(plan, run_dir, home, {**environ, **values}, begun, scratch, journal, before, bool(events))
+    except Exception:
+        text = traceback.format_exc()
+        with open(os.path.join(run_dir, layout.DRIVER_LOG), "a") as file:
+            file.write(text)
+        lines = tuple(text.splitlines()[-8:])
+        cause = Cause(Kind.INTERNAL, "windlass itself failed", lines=lines)
+        journal.write("run.ended", state="failed", code=FAILED, cause=cause)
+        return FAILED
+    finally:
+        journal.close()
+        shutil.rmtree(scratch, ignore_errors=True)
+        os.close(held)
+
+
+def _drive(
+    plan: Plan,
+    run_dir: str,
+    home: str,
+    base: Mapping[str, str],
+    begun: Callable[[], None] | None,
+    scratch: str,
+    journal: Writer,
+    before: Before,
+    resumed: bool,
+) -> int:
+    run_id = os.path.basename(run_dir)
+    token = os.urandom(32)
+    address = os.path.join(scratch, "driver.sock")
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(address)
+    listener.listen(1024)
+    posts = Posts(plan, run_id, run_dir, home, base, address, token, scratch)
+    launcher = LocalLauncher(posts.post, scratch)
+    journal.write(
+        "run.started",
+        run=run_id,
+        name=plan.name,
+        pid=os.getpid(),
+        host=socket.gethostname(),
+        engine="local",
+        contained=launcher.containment.kind,
+        version=__version__,
+        resumed=resumed or None,
+    )
+    for stage in before.passed:
+        journal.write("stage.reused", stage=stage)
+    return Driver(plan, run_id, run_dir, journal, token, before).run(listener, launcher, begun)
+
+
+class Posts:
+    """What each agent of a run is told before it starts."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        run_id: str,
+        run_dir: str,
+        home: str,
+        base: Mapping[str, str],
+        address: str,
+        token: bytes,
+        scratch: str,
+    ) -> None:
+        self._plan = plan
+        self._run_id = run_id
+        self._run_dir = run_dir
+        self._address = address
+        self._token = token
+        temporary = os.path.join(scratch, "tmp")
+        os.mkdir(temporary, 0o700)
+        self._base = {**base, "TMPDIR": temporary}
+        self._packages = {
+            stage.name: requirements.directory(plan.requirements, stage.python or _own_bin(), home)
+            for stage in plan.stages
+            if plan.requirements and stage.kind == "gang"
+        }
+        self._mounts = {m.name: m.path or layout.storage(run_dir, m.name) for m in plan.storage}
+        for mount in plan.storage:
+            if not mount.read_only or not mount.path:
+                os.makedirs(self._mounts[mount.name], exist_ok=True)
+        self._data = self._mounts.get("data", os.path.join(home, "data"))
+        os.makedirs(self._data, exist_ok=True)
+        self._gpus = machine.gpus(base.get("CUDA_VISIBLE_DEVICES"))
+        self._cores = machine.cores()
+
+    def post(self, seat: Seat, ports: Sequence[int]) -> Post:
+        name, role, rank = seat
+        stage = self._plan.stage(name)
+        return Post(
+            plan=self._plan,
+            run_id=self._run_id,
+            run_dir=self._run_dir,
+            stage=name,
+            role=role,
+            rank=rank,
+            driver=self._address,
+            token=self._token,
+            base=self._base_of(name),
+            data=self._data,
+            rank_path=os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "rank_path"),
+            python=_own_bin(),
+            threads=self._threads(stage, role),
+            gpus=self._gpus_of(stage, role, rank),
+            mounts=self._mounts,
+            ports=tuple(ports),
+        )
+
+    def _base_of(self, stage: str) -> Mapping[str, str]:
+        packages = self._packages.get(stage)
+        if not packages:
+            return self._base
+        rest = self._base.get("PYTHONPATH")
+        return {**self._base, "PYTHONPATH": f"{packages}:{rest}" if rest else packages}
+
+    def _threads(self, stage: Stage, role: str) -> int:
+        ranks = stage.ranks
+        asked = next((r.resources.cpu for r in stage.roles if r.name == role), None)
+        if asked:
+            return max(1, int(asked))
+        return max(1, self._cores // ranks) if ranks > 1 else 0
+
+    def _gpus_of(self, stage: Stage, role: str, rank: int) -> tuple[str, ...]:
+        first = 0
+        for each in stage.roles:
+            if each.name == role:
+                begin = first + rank * each.resources.gpu
+                return self._gpus[begin : begin + each.resources.gpu]
+            first += each.ranks * each.resources.gpu
+        return ()
+
+
+def stop(run_dir: str, by: str = "windlass stop", now: bool = False, wait: float | None = None) -> bool:
+    """Asks a run to end, with its grace period or at once. False when nobody drives it; with
+    `wait`, also when it has not ended after so many seconds."""
+    pid = lock.holder(run_dir)
+    if not pid:
+        return False
+    with open(os.path.join(run_dir, layout.STOP), "w") as file:
+        file.write(by)
+    os.kill(pid, signal.SIGQUIT if now else signal.SIGTERM)
+    due = time.monotonic() + (wait or 0)
+    while wait is not None and lock.holder(run_dir) == pid:
+        if time.monotonic() > due:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def driven(run_dir: str) -> bool:
+    return lock.holder(run_dir) != 0
+
+
+def _own_bin() -> str:
+    return os.path.dirname(sys.executable)
+
+
+def _make_scratch(environ: Mapping[str, str]) -> str:
+    parent = environ.get("TMPDIR") or "/tmp"
+    while True:
+        path = os.path.join(parent, f"windlass-{os.urandom(4).hex()}")
+        try:
+            os.mkdir(path, 0o700)
+            return path
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise WindlassError(f"cannot create a directory in {parent}: {error.strerror}", "set TMPDIR") from None
+
+
+def _forget(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass

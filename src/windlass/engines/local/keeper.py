@@ -1,0 +1,242 @@
+"""The processes between the driver and its agents: a keeper, and a nursery inside the box.
+
+    driver ── keeper ── nursery (pid 1 of the box) ── agents ── ranks
+
+The nursery forks agents from a warm process, which is many times cheaper than executing each,
+and is the last parent of whatever an agent leaves behind when it is killed. The keeper stands
+outside: when the driver is gone it ends the nursery, and with it the box, and removes the run's
+scratch directory. If the keeper is killed as well, the nursery dies with it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from windlass.agent import system
+from windlass.agent.agent import Post
+from windlass.agent.agent import run as run_agent
+from windlass.agent.evidence import signal_name
+from windlass.causes import Cause, Kind
+from windlass.driver.driver import Gone
+from windlass.driver.links import Seat
+from windlass.engines.local import containment
+from windlass.engines.local.containment import BOX, GROUPS, REAPER, Containment
+
+MakePost = Callable[[Seat, Sequence[int]], Post]
+
+
+class LocalLauncher:
+    """The driver's handle on the tree: a Launcher."""
+
+    def __init__(self, make_post: MakePost, scratch: str) -> None:
+        self.containment = GROUPS
+        for kind in (BOX, REAPER) if system.LINUX else (GROUPS,):
+            if self._start(make_post, scratch, kind):
+                self.containment = kind
+                return
+        raise OSError("the keeper of the run's processes could not be started")
+
+    def launch(self, seat: Seat, ports: Sequence[int]) -> None:
+        self._tell({"launch": [*seat], "ports": list(ports)})
+
+    def fence(self, seat: Seat) -> None:
+        self._tell({"fence": [*seat]})
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def poll(self) -> list[Gone]:
+        data = self._socket.recv(1 << 16)
+        if not data:
+            raise OSError("the keeper of the run's processes was killed")
+        *lines, self._half = (self._half + data).split(b"\n")
+        return [_gone(json.loads(line)) for line in lines]
+
+    def close(self) -> None:
+        os.close(self._life)
+        self._socket.close()
+        os.waitpid(self._keeper, 0)
+
+    def _tell(self, message: dict[str, Any]) -> None:
+        self._socket.sendall(json.dumps(message).encode() + b"\n")
+
+    def _start(self, make_post: MakePost, scratch: str, kind: Containment) -> bool:
+        ours, theirs = socket.socketpair()
+        watch, self._life = os.pipe()
+        driver = os.getpid()
+        self._half = b""
+        self._keeper = os.fork()
+        if self._keeper == 0:
+            ours.close()
+            os.close(self._life)
+            _keep(make_post, scratch, kind, theirs, watch, driver)
+        theirs.close()
+        os.close(watch)
+        self._socket = ours
+        if ours.recv(1) == b"\n":
+            return True
+        self.close()
+        return False
+
+
+def _keep(
+    make_post: MakePost, scratch: str, kind: Containment, link: socket.socket, watch: int, driver: int
+) -> NoReturn:
+    """The keeper: holds the driver's end of life in one hand and the nursery in the other."""
+    code = 1
+    try:
+        os.setsid()
+        _default_signals()
+        if kind is BOX:
+            containment.unshare()
+        keeper = os.getpid()
+        nursery = os.fork()
+        if nursery == 0:
+            os.close(watch)
+            _nurse(make_post, kind, link, keeper)
+        link.close()
+        wake = _wake_on_child()
+        while os.waitpid(nursery, os.WNOHANG)[0] == 0:
+            ready, _, _ = select.select([watch, wake], [], [])
+            if watch in ready:
+                os.kill(nursery, signal.SIGKILL)
+                os.waitpid(nursery, 0)
+                break
+            os.read(wake, 4096)
+        if os.getppid() != driver:
+            shutil.rmtree(scratch, ignore_errors=True)
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _nurse(make_post: MakePost, kind: Containment, link: socket.socket, keeper: int) -> NoReturn:
+    try:
+        if kind is BOX:
+            system.die_with_parent(0)  # a parent outside the box has no number inside it
+            system.outer_proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            containment.furnish()
+        else:
+            system.die_with_parent(keeper)
+            system.adopt_orphans()
+        Nursery(make_post, link).serve()
+    finally:
+        os._exit(1)
+
+
+class Nursery:
+    """Forks agents, and clears away what a dead one has left."""
+
+    def __init__(self, make_post: MakePost, link: socket.socket) -> None:
+        self._make_post = make_post
+        self._link = link
+        self._agents: dict[int, Seat] = {}
+        self._fallen: list[tuple[Seat, int]] = []
+
+    def serve(self) -> None:
+        wake = _wake_on_child()
+        self._link.sendall(b"\n")
+        half = b""
+        while True:
+            ready, _, _ = select.select([self._link, wake], [], [], 0.02 if self._fallen else None)
+            if wake in ready:
+                os.read(wake, 4096)
+            if self._link in ready:
+                data = self._link.recv(1 << 16)
+                if not data:
+                    return
+                *lines, half = (half + data).split(b"\n")
+                for line in lines:
+                    self._obey(json.loads(line))
+            self._reap()
+
+    def _obey(self, message: dict[str, Any]) -> None:
+        if "launch" in message:
+            stage, role, rank = message["launch"]
+            self._launch((stage, role, rank), message["ports"])
+        else:
+            stage, role, rank = message["fence"]
+            for pid, seat in self._agents.items():
+                if seat == (stage, role, rank):
+                    os.kill(pid, signal.SIGKILL)
+
+    def _launch(self, seat: Seat, ports: Sequence[int]) -> None:
+        nursery = os.getpid()
+        pid = os.fork()
+        if pid:
+            self._agents[pid] = seat
+            return
+        code = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            system.die_with_parent(nursery)
+            self._link.close()
+            code = run_agent(self._make_post(seat, ports))
+        finally:
+            os._exit(code)
+
+    def _reap(self) -> None:
+        """Takes in the dead. An agent counts as gone only when nothing that it started is left:
+        a child of this process that is no agent can only come from an agent that died."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                break
+            if pid == 0:
+                break
+            seat = self._agents.pop(pid, None)
+            if seat is not None:
+                self._fallen.append((seat, os.waitstatus_to_exitcode(status)))
+        if not self._fallen:
+            return
+        strays = _strays(os.getpid(), self._agents)
+        if strays:
+            system.signal_all(strays, signal.SIGKILL)
+            return
+        for seat, status in self._fallen:
+            self._link.sendall(json.dumps({"gone": [*seat], "status": status}).encode() + b"\n")
+        self._fallen = []
+
+
+def _strays(root: int, agents: dict[int, Seat]) -> list[int]:
+    """Descendants of the nursery that stand below no living agent."""
+    tree = system.process_tree()
+    found = []
+    for child in tree.get(root, ()):
+        if child not in agents:
+            found += [child, *system.below(tree, child)]
+    return found
+
+
+def _gone(message: dict[str, Any]) -> Gone:
+    stage, role, rank = message["gone"]
+    status = message["status"]
+    if status < 0:
+        text = f"the agent was killed by signal {-status} ({signal_name(-status)}), sender unknown"
+    else:
+        text = f"the agent ended with code {status}"
+    return Gone((stage, role, rank), Cause(Kind.AGENT_LOST, text, role=role, rank=rank))
+
+
+def _wake_on_child() -> int:
+    """A descriptor that becomes readable when a child ends."""
+    wake, write = os.pipe()
+    for fd in (wake, write):
+        os.set_blocking(fd, False)
+    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    return wake
+
+
+def _default_signals() -> None:
+    signal.set_wakeup_fd(-1)
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(signum, signal.SIG_DFL)

@@ -1,0 +1,83 @@
+"""The `requirements:` of a job, installed beside its code: a directory of its own on PYTHONPATH.
+
+One directory per interpreter and list of requirements, made once and shared by all runs. The
+environment that Windlass or the stage's `python:` lives in is never changed. A requirement that
+the interpreter satisfies already is not installed again.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from hashlib import sha256
+
+from windlass.errors import WindlassError
+
+_SATISFIED = """
+import sys
+from importlib.metadata import PackageNotFoundError, version
+try:
+    from packaging.requirements import Requirement
+except ImportError:
+    from pip._vendor.packaging.requirements import Requirement
+for text in sys.argv[1:]:
+    need = Requirement(text)
+    if need.marker is not None and not need.marker.evaluate():
+        continue
+    try:
+        if need.extras or not need.specifier.contains(version(need.name), prereleases=True):
+            sys.exit(1)
+    except PackageNotFoundError:
+        sys.exit(1)
+"""
+
+
+def directory(requirements: tuple[str, ...], python: str, home: str) -> str:
+    """Where the packages are for the interpreter in `python` (a bin directory); empty: nothing to add."""
+    if not requirements:
+        return ""
+    program = os.path.join(python, "python")
+    if not os.path.exists(program):
+        program = sys.executable
+    identity = subprocess.run([program, "-VV"], capture_output=True, text=True, check=False).stdout
+    key = sha256("\0".join([program, identity, *requirements]).encode()).hexdigest()[:16]
+    place = os.path.join(home, "packages", key)
+    if os.path.isdir(place):
+        return place
+    if subprocess.run([program, "-c", _SATISFIED, *requirements], capture_output=True, check=False).returncode == 0:
+        return ""
+    return _install(requirements, program, place)
+
+
+def _install(requirements: tuple[str, ...], program: str, place: str) -> str:
+    unfinished = f"{place}.{os.getpid()}"
+    os.makedirs(os.path.dirname(place), exist_ok=True)
+    command = [*_installer(program), "--target", unfinished, *requirements]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        last = next((x for x in reversed((done.stderr or done.stdout).splitlines()) if x.strip()), "no message")
+        raise WindlassError(
+            f"requirements: {' '.join(requirements)} could not be installed: {last.strip()}",
+            f"try it by hand: {' '.join(command)}",
+        )
+    try:
+        os.rename(unfinished, place)
+    except OSError:
+        shutil.rmtree(unfinished, ignore_errors=True)  # somebody else was faster
+    return place
+
+
+def _installer(program: str) -> list[str]:
+    has_pip = subprocess.run([program, "-c", "import pip"], capture_output=True, check=False).returncode == 0
+    if has_pip:
+        return [program, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    beside = os.path.join(os.path.dirname(sys.executable), "uv")
+    uv = beside if os.access(beside, os.X_OK) else shutil.which("uv")
+    if uv is None:
+        raise WindlassError(
+            f"requirements: {program} has no pip, and there is no uv", f"{program} -m ensurepip, or install uv"
+        )
+    return [uv, "pip", "install", "--quiet", "--python", program]

@@ -1,0 +1,196 @@
+"""The run's journal: `events.jsonl`, one JSON object a line, written by the driver alone.
+
+Every line has `t` (seconds since the epoch), `n` (1, 2, 3 ... without a gap) and `ev`, one of
+the names below. Where an event speaks of a rank it has `stage`, `role`, `rank`, `gen`.
+
+| ev | further keys | meaning |
+|---|---|---|
+| run.started | run, name, pid, host, engine, contained, resumed | the driver took the run up |
+| stage.started | stage, attempt, round | a stage's gang is being formed |
+| stage.reused | stage | `--resume`: the stage had passed before and is not run again |
+| gen.started | stage, gen, attempt, round, reason | all ranks of the generation were told to start |
+| rank.started | + restart, pid, log_offset, report_offset | the user's process runs |
+| rank.report | + points: [{t, step, total, <metric>: number ...}] | what the rank reported, in order |
+| rank.ended | + restart, state, code, signal, cause, because | it ended; state: succeeded, failed, killed, stopped, lost |
+| gen.ended | stage, gen, state, cause, consequences | every process of the generation has ended |
+| stage.ended | stage, state, attempts, cause, note | state: succeeded, failed, stopped |
+| verdict | stage, of, metric, value, at_least, at_most, passed, attempt | a gate was asked |
+| stopping | by, grace | somebody asked the run to stop |
+| note | text, level | something a reader should know; level: info, warning |
+| run.ended | state, code, cause | state: succeeded, failed, stopped, gate_missed; code: the exit code |
+
+`because` names the rank whose fall brought this one down (`role-rank`): a consequence, not a
+cause. `cause` is a causes.Cause as an object. Unknown events and unknown keys are skipped by
+readers; a half-written last line is normal and skipped too. An event before `run.ended` may be
+followed by another `run.started`: the run was resumed.
+
+A full disk must not make the journal unreadable: a reserve file beside it is given up for the
+last events, and a line that does not fit whole is taken back.
+
+Ships into strangers' images: standard library only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import json
+import os
+import time
+from enum import Enum
+from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Optional, Tuple
+
+from windlass.causes import Cause, Kind
+from windlass.plan import build
+
+FILE = "events.jsonl"
+RESERVE = ".journal-reserve"
+RESERVE_BYTES = 256 * 1024
+
+Event = Dict[str, Any]
+
+
+class JournalFull(OSError):
+    """The disk is full; the event that would not fit was not written."""
+
+
+class Writer:
+    """Appends events. One per run at a time: the driver holds the run's lock."""
+
+    def __init__(self, run_dir: str, clock: Callable[[], float] = time.time, redact: Tuple[str, ...] = ()) -> None:
+        path = os.path.join(run_dir, FILE)
+        self._reserve = os.path.join(run_dir, RESERVE)
+        self._clock = clock
+        self._redact = tuple(json.dumps(secret, ensure_ascii=False)[1:-1] for secret in redact if secret)
+        self.full = False
+        self._count = _repair(path)
+        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._reserve_space()
+
+    def write(self, ev: str, **keys: Any) -> Event:
+        event: Event = {"t": round(self._clock(), 6), "n": self._count + 1, "ev": ev}
+        event.update((key, plain(value)) for key, value in keys.items() if value is not None)
+        text = json.dumps(event, ensure_ascii=False, separators=(",", ":"))
+        for secret in self._redact:
+            text = text.replace(secret, "***")
+        self._append(text.encode("utf-8", "backslashreplace") + b"\n")
+        self._count += 1
+        return event
+
+    def close(self) -> None:
+        os.close(self._fd)
+        try:
+            os.unlink(self._reserve)
+        except OSError:
+            pass
+
+    def _append(self, line: bytes) -> None:
+        try:
+            self._write_whole(line)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            self.full = True
+            try:
+                os.unlink(self._reserve)
+            except OSError:
+                raise JournalFull(error.errno, "no space left for the journal") from None
+            self._write_whole(line)
+
+    def _write_whole(self, line: bytes) -> None:
+        start = os.fstat(self._fd).st_size
+        done = 0
+        try:
+            while done < len(line):
+                done += os.write(self._fd, line[done:])
+        except OSError:
+            os.ftruncate(self._fd, start)
+            raise
+
+    def _reserve_space(self) -> None:
+        try:
+            fd = os.open(self._reserve, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                os.write(fd, b"\0" * RESERVE_BYTES)
+            finally:
+                os.close(fd)
+        except OSError:
+            pass
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON can hold it: a Cause without its empty parts, an enum as its value."""
+    if isinstance(value, Cause):
+        found = {}
+        for field in dataclasses.fields(value):
+            held = getattr(value, field.name)
+            if held != field.default:
+                found[field.name] = held.value if isinstance(held, Enum) else held
+        return found
+    if isinstance(value, Enum):
+        return value.value
+    return value
+
+
+def cause_of(event: Event) -> Optional[Cause]:
+    """The cause in an event, read leniently: a kind this version does not know is internal."""
+    data = event.get("cause")
+    if not isinstance(data, dict):
+        return None
+    known = {kind.value for kind in Kind}
+    data = dict(data, kind=Kind(data["kind"]) if data.get("kind") in known else Kind.INTERNAL)
+    data.setdefault("message", "")
+    return build(Cause, data)
+
+
+def read(run_dir: str) -> List[Event]:
+    """All whole events so far; none when the journal does not exist yet."""
+    return list(Reader(run_dir).poll())
+
+
+class Reader:
+    """Follows a journal that may still grow: each poll gives the events since the last one."""
+
+    def __init__(self, run_dir: str) -> None:
+        self._path = os.path.join(run_dir, FILE)
+        self._file: Optional[BinaryIO] = None
+        self._half = b""
+
+    def poll(self) -> Iterator[Event]:
+        if self._file is None:
+            try:
+                self._file = open(self._path, "rb")
+            except FileNotFoundError:
+                return
+        data = self._half + self._file.read()
+        *lines, self._half = data.split(b"\n")
+        for line in lines:
+            event = _parse(line)
+            if event is not None:
+                yield event
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _parse(line: bytes) -> Optional[Event]:
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) and isinstance(event.get("ev"), str) else None
+
+
+def _repair(path: str) -> int:
+    """Cuts off a half-written last line (the writer was killed) and counts the events."""
+    try:
+        with open(path, "r+b") as file:
+            data = file.read()
+            whole = data.rfind(b"\n") + 1
+            if whole != len(data):
+                file.truncate(whole)
+            return data.count(b"\n", 0, whole)
+    except FileNotFoundError:
+        return 0

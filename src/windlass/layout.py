@@ -1,0 +1,40 @@
+"""The run directory: which file is where. The same locally and on a cluster.
+
+Ships into strangers' images: standard library only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import os
+
+PLAN = "plan.json"
+PROVENANCE = "provenance.json"
+LOCK = "driver.lock"
+DRIVER_LOG = "driver.log"
+STOP = "stop"
+VERDICT = "verdict.json"
+
+
+def log(run_dir: str, stage: str, role: str, rank: int) -> str:
+    return os.path.join(run_dir, "logs", stage, f"{role}-{rank}.log")
+
+
+def reports(run_dir: str, stage: str, role: str, rank: int) -> str:
+    return os.path.join(run_dir, "reports", stage, f"{role}-{rank}.jsonl")
+
+
+def stacks(run_dir: str, stage: str, role: str, rank: int) -> str:
+    return os.path.join(run_dir, "stacks", stage, f"{role}-{rank}.txt")
+
+
+def output(run_dir: str, stage: str) -> str:
+    return os.path.join(run_dir, "output", stage)
+
+
+def checkpoints(run_dir: str, stage: str, generation: int) -> str:
+    """A place of the generation's own: a fenced rank of an older one cannot write into it."""
+    return os.path.join(run_dir, "checkpoints", stage, f"generation-{generation}")
+
+
+def storage(run_dir: str, mount: str) -> str:
+    return os.path.join(run_dir, "storage", mount)

@@ -1,0 +1,214 @@
+"""The pipeline: a pure state machine that walks the stages of a plan.
+
+A stage starts when all those it comes after have passed; stages that do not wait for each
+other run side by side. A failed stage is tried again as often as its `retries` say, each try
+continuing from what the last one left. A gate compares a metric of a stage with its target; a
+miss sends that stage through another attempt, up to the gate's `retries`. Attempts are counted
+per stage and never reset. The first stage that fails for good ends the run: what still runs is
+stopped.
+
+No clock, process or file in here. Ships into strangers' images: standard library only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Dict, FrozenSet, List, Mapping, Optional, Union
+
+from windlass.causes import Cause, Kind
+from windlass.errors import FAILED, GATE_NOT_MET, INTERRUPTED, OK
+from windlass.plan import Gate, Plan, Stage
+
+
+@dataclass(frozen=True)
+class Begin:
+    """Start this attempt at a stage."""
+
+    stage: str
+    attempt: int
+
+
+@dataclass(frozen=True)
+class Halt:
+    """A stage that runs must end, because another failed for good."""
+
+    stage: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A gate's verdict. `passed` is None when there was nothing to compare with."""
+
+    stage: str
+    gate: Gate
+    value: Optional[float]
+    passed: Optional[bool]
+    attempt: int
+
+
+@dataclass(frozen=True)
+class StageEnded:
+    """What the journal says of a stage that is done with."""
+
+    stage: str
+    state: str
+    attempts: int
+    cause: Optional[Cause] = None
+
+
+@dataclass(frozen=True)
+class Finished:
+    state: str
+    code: int
+    cause: Optional[Cause] = None
+
+
+Step = Union[Begin, Halt, Answer, StageEnded, Finished]
+
+HOPELESS = frozenset({Kind.NOT_FOUND, Kind.NOT_EXECUTABLE, Kind.MPI_MISMATCH, Kind.DISK_FULL, Kind.NOT_WRITABLE})
+"""Causes that another attempt cannot cure."""
+
+
+@dataclass
+class _Progress:
+    state: str = "waiting"
+    attempts: int = 0
+    retries_used: int = 0
+
+
+@dataclass
+class Pipeline:
+    plan: Plan
+    passed: FrozenSet[str] = frozenset()
+    """Stages that an earlier part of this run has passed."""
+    attempts: Mapping[str, int] = field(default_factory=dict)
+    """Attempts that earlier parts of this run made."""
+
+    def __post_init__(self) -> None:
+        self._at: Dict[str, _Progress] = {}
+        for stage in self.plan.stages:
+            state = "succeeded" if stage.name in self.passed else "waiting"
+            self._at[stage.name] = _Progress(state, self.attempts.get(stage.name, 0))
+        self._end: Optional[Finished] = None
+        self._over = False
+        self._metrics: Dict[str, Dict[str, float]] = {}
+
+    def begin(self) -> List[Step]:
+        return self._advance()
+
+    def metric(self, stage: str, name: str, value: float) -> None:
+        """The newest value of a metric that a stage reported."""
+        self._metrics.setdefault(stage, {})[name] = value
+
+    def attempt(self, stage: str) -> int:
+        return self._at[stage].attempts
+
+    def stage_over(self, name: str, state: str, cause: Optional[Cause]) -> List[Step]:
+        """The gang of a stage is done: succeeded, failed or stopped."""
+        at = self._at[name]
+        if state == "succeeded":
+            at.state = "succeeded"
+            return [StageEnded(name, state, at.attempts), *self._advance()]
+        hopeless = cause is not None and cause.kind in HOPELESS
+        if state == "failed" and self._end is None and not hopeless and at.retries_used < self.plan.stage(name).retries:
+            at.retries_used += 1
+            return [self._begin(name)]
+        at.state = state
+        ended = StageEnded(name, state, at.attempts, cause)
+        code = INTERRUPTED if state == "stopped" else FAILED
+        return [ended, *self._give_up(Finished(state, code, cause))]
+
+    def stop(self, cause: Cause) -> List[Step]:
+        """Somebody stops the run: no further stage begins."""
+        return self._give_up(Finished("stopped", INTERRUPTED, cause))
+
+    def _begin(self, name: str) -> Begin:
+        at = self._at[name]
+        at.state = "running"
+        at.attempts += 1
+        return Begin(name, at.attempts)
+
+    def _advance(self) -> List[Step]:
+        steps: List[Step] = []
+        moved = self._end is None
+        while moved:
+            moved = False
+            for stage in self.plan.stages:
+                if self._at[stage.name].state == "waiting" and self._ready(stage):
+                    if stage.gate is not None:
+                        steps += self._ask(stage, stage.gate)
+                        moved = self._end is None
+                    else:
+                        steps.append(self._begin(stage.name))
+        return steps + self._finish()
+
+    def _ready(self, stage: Stage) -> bool:
+        return all(self._at[name].state == "succeeded" for name in stage.after)
+
+    def _ask(self, stage: Stage, gate: Gate) -> List[Step]:
+        at = self._at[stage.name]
+        at.attempts += 1
+        value = self._metrics.get(gate.of, {}).get(gate.metric)
+        passed = _compare(gate, value)
+        answer = Answer(stage.name, gate, value, passed, at.attempts)
+        if passed or passed is None:
+            at.state = "succeeded"
+            return [answer, StageEnded(stage.name, "succeeded", at.attempts)]
+        if value is not None and at.retries_used < gate.retries:
+            at.retries_used += 1
+            return [answer, *self._again(stage, gate)]
+        at.state = "failed"
+        cause = Cause(Kind.GATE_NOT_MET, _miss(gate, value, at.attempts), stage=stage.name)
+        ended = StageEnded(stage.name, "failed", at.attempts, cause)
+        return [answer, ended, *self._give_up(Finished("gate_missed", GATE_NOT_MET, cause))]
+
+    def _again(self, stage: Stage, gate: Gate) -> List[Step]:
+        """Another attempt at the gated stage; what stood between it and the gate runs again after it."""
+        for other in self.plan.stages:
+            if self._behind(other, gate.of) and other.name != stage.name and self._leads_to(other.name, stage):
+                self._at[other.name].state = "waiting"
+        return [self._begin(gate.of)]
+
+    def _behind(self, stage: Stage, name: str) -> bool:
+        return any(n == name or self._behind(self.plan.stage(n), name) for n in stage.after)
+
+    def _leads_to(self, name: str, stage: Stage) -> bool:
+        return self._behind(stage, name)
+
+    def _give_up(self, end: Finished) -> List[Step]:
+        if self._end is None:
+            self._end = end
+        halts: List[Step] = [Halt(name) for name, at in self._at.items() if at.state == "running"]
+        return halts + self._finish()
+
+    def _finish(self) -> List[Step]:
+        if self._over or any(at.state == "running" for at in self._at.values()):
+            return []
+        if self._end is None and any(at.state == "waiting" for at in self._at.values()):
+            return []
+        self._over = True
+        return [self._end or Finished("succeeded", OK)]
+
+
+def _compare(gate: Gate, value: Optional[float]) -> Optional[bool]:
+    if gate.at_least is None and gate.at_most is None:
+        return None
+    if value is None or math.isnan(value):
+        return False
+    return (gate.at_least is None or value >= gate.at_least) and (gate.at_most is None or value <= gate.at_most)
+
+
+def _miss(gate: Gate, value: Optional[float], attempts: int) -> str:
+    target = " and ".join(
+        part
+        for part in (
+            f"at least {gate.at_least:g}" if gate.at_least is not None else "",
+            f"at most {gate.at_most:g}" if gate.at_most is not None else "",
+        )
+        if part
+    )
+    if value is None:
+        return f"stage {gate.of} never reported {gate.metric}, which must be {target}"
+    tries = f"after {attempts} tries" if attempts > 1 else "at the first try"
+    return f"{gate.metric} is {value:g} {tries} and must be {target}"

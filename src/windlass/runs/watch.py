@@ -1,0 +1,62 @@
+"""Following a run until it is over: the one loop body that attach, wait, logs -f and the display share.
+
+It reads; it never sleeps and never prints. The driver is asked after before the journal is
+read, so that a run which ends between the two looks is seen as ended, not as lost.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from windlass import journal
+from windlass.journal import Event
+from windlass.runs.state import BIRTH, Folder, alive_or_newborn, plan_of
+from windlass.runs.values import RunState
+
+PAUSE = 0.1
+"""Seconds to wait between two looks."""
+
+
+class Watch:
+    """`after`: that many events were there before the run was taken up again; an end among
+    them is not the end. `living`: asks after the driver, by its lock if not said otherwise."""
+
+    def __init__(self, run: Path, after: int = 0, living: Callable[[], bool] | None = None) -> None:
+        self.run = run
+        self.plan = plan_of(run)
+        self._reader = journal.Reader(str(run))
+        self._folder = Folder(run.name, self.plan)
+        self._living = living or (lambda: alive_or_newborn(run))
+        self._after = after
+        self._seen = 0
+        self._since = time.monotonic()
+        self._alive = True
+
+    def poll(self) -> list[Event]:
+        """The events since the last look; the state is up to date with them."""
+        self._alive = self._living()
+        events = list(self._reader.poll())
+        for event in events:
+            self._folder.feed(event)
+        self._seen += len(events)
+        if self.plan is None and events:
+            self.plan = plan_of(self.run)
+        return events
+
+    @property
+    def state(self) -> RunState:
+        return self._folder.state(self._alive or self._coming_up)
+
+    @property
+    def over(self) -> bool:
+        return not self._coming_up and self.state.over
+
+    @property
+    def _coming_up(self) -> bool:
+        """Taken up again, but its driver has not written yet."""
+        return 0 < self._after >= self._seen and time.monotonic() - self._since < BIRTH
+
+    def close(self) -> None:
+        self._reader.close()

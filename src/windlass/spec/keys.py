@@ -1,0 +1,172 @@
+"""Every key of the job file: one table, from which come the checks, the hints, `windlass schema`
+and the reference page. A key that is neither in here nor in `stage_keys` does not exist.
+"""
+
+from __future__ import annotations
+
+from windlass.spec.kinds import AnyScalar, Anything, Either, Field, Flag, Integer, ListOf, MapOf, Record, Text
+from windlass.spec.stage_keys import ENV_VALUE, IMAGE, LABELS, NAME, STAGE, VARIABLE
+
+VERSION = 1
+
+PARAM = Record(
+    "param",
+    "A named value of the job. `NAME: value` is short for `NAME: {value: value}`.",
+    (
+        Field("value", AnyScalar(), "The value, if nobody sets another.", also=("default",)),
+        Field("help", Text(), "What the value means, in a few words.", "", also=("description", "doc", "about")),
+        Field("required", Flag(), "The plan is refused while the value is empty or `0.0.0.0`.", False),
+    ),
+)
+
+NFS = Record(
+    "nfs",
+    "An NFS export.",
+    (
+        Field("server", Text("a host", r"\S+"), "Host name or address.", required=True),
+        Field(
+            "path", Text("an absolute path", r"/.*"), "The exported directory.", required=True, example="/exports/data"
+        ),
+    ),
+)
+
+MOUNT = Record(
+    "mount",
+    "A place for data. A text is short for `{path: …}`, `{gs: …}` or `{s3: …}`.",
+    (
+        Field("path", Text(), "A directory; relative to the job file.", also=("local", "directory", "dir")),
+        Field("nfs", NFS, "An NFS export."),
+        Field(
+            "pvc",
+            Text("the name of a claim", r"\S+"),
+            "A PersistentVolumeClaim.",
+            also=("persistentVolumeClaim", "claim"),
+        ),
+        Field("hostPath", Text("an absolute path", r"[/~].*"), "A directory of the node.", also=("host_path",)),
+        Field("emptyDir", Anything(), "An empty directory that ends with the run.", also=("empty_dir",)),
+        Field("gs", Text("a URL that begins with gs://", r"gs://\S+"), "A Google Cloud Storage bucket."),
+        Field("s3", Text("a URL that begins with s3://", r"s3://\S+"), "An S3 bucket."),
+        Field("read_only", Flag(), "Ranks may not write to it.", False, also=("readOnly", "ro")),
+    ),
+    one_of=("path", "nfs", "pvc", "hostPath", "emptyDir", "gs", "s3"),
+)
+
+SECRET = Record(
+    "secret",
+    "Where a secret's value is to be had; the value itself never stands in a job file, plan or journal.",
+    (
+        Field("env", VARIABLE, "A variable of whoever starts the run.", also=("variable",)),
+        Field("file", Text(), "A file; relative to the job file.", also=("path",)),
+        Field("secret", Text("the name of a Secret", r"\S+"), "A Secret of the cluster.", also=("secretKeyRef",)),
+        Field("key", Text(), "The key in that Secret.", only=("secret",)),
+    ),
+    one_of=("env", "file", "secret"),
+)
+
+ID = Integer(0, 2**31 - 1)
+
+SECURITY = Record(
+    "security",
+    "As whom the ranks run on a cluster.",
+    (
+        Field("user", ID, "User id.", also=("uid", "runAsUser", "user_id")),
+        Field("group", ID, "Group id.", also=("gid", "runAsGroup", "group_id")),
+        Field("fs_group", ID, "Group that owns the volumes.", also=("fsGroup", "fs_id")),
+        Field("user_name", Text(), "Name of the user id inside the pod.", ""),
+        Field("group_name", Text(), "Name of the group id inside the pod.", ""),
+        Field("service_account", Text(), "The service account.", "", also=("serviceAccount", "serviceAccountName")),
+        Field("annotations", LABELS, "Of the service account, for workload identity."),
+    ),
+)
+
+_JOB_FIELDS = (
+    Field("windlass", Integer(1), "Version of the job file's schema.", VERSION, also=("version",)),
+    Field("name", NAME, "Name of the job; runs are named after it.", required=True, example="wide-deep"),
+    Field(
+        "params",
+        MapOf(Either((AnyScalar(), PARAM)), "a mapping of params", key=VARIABLE, word="param"),
+        "Every knob of the job; `${NAME}` anywhere below stands for the value.",
+        also=("parameters", "variables", "vars"),
+    ),
+    Field(
+        "presets",
+        MapOf(
+            MapOf(AnyScalar(), "a mapping of params", key=VARIABLE, word="param"),
+            "a mapping of presets",
+            key=NAME,
+            word="preset",
+        ),
+        "Named sets of values for params, chosen with `--preset`.",
+        also=("profiles",),
+    ),
+    Field(
+        "code",
+        Text(),
+        "The tree that every rank runs in; relative to the job file.",
+        ".",
+        also=("source", "src", "context", "workdir"),
+    ),
+    Field(
+        "requirements",
+        Either((Text("a path that ends in .txt", r".*\.txt"), ListOf(Text(), "a list of requirements"))),
+        "Python packages put beside the code: a list, or a requirements file.",
+        example="[numpy>=2]",
+        also=("packages", "pip", "dependencies"),
+    ),
+    Field("image", IMAGE, "The image on a cluster.", ""),
+    Field(
+        "pull_secrets",
+        ListOf(Text(), "a name or a list of names", or_one=True),
+        "Secrets that let the cluster pull the image.",
+        also=("imagePullSecrets", "pull_secret"),
+    ),
+    Field(
+        "env", MapOf(ENV_VALUE, key=VARIABLE, word="variable"), "Variables of every rank.", also=("environment", "envs")
+    ),
+    Field(
+        "env_files",
+        ListOf(Text(), "a path or a list of paths", or_one=True),
+        "Files of KEY=VALUE lines: variables of every rank, below `env`. Later files win.",
+        also=("env_file", "envFrom", "dotenv"),
+    ),
+    Field(
+        "secrets",
+        MapOf(SECRET, "a mapping of secrets", key=VARIABLE, word="secret"),
+        "Variables of every rank whose value is fetched when the run starts, and shown nowhere.",
+        also=("secret",),
+    ),
+    Field(
+        "storage",
+        MapOf(Either((Text(), MOUNT)), "a mapping of mounts", key=NAME, word="mount"),
+        "Named places for data: mount `NAME` is `$WINDLASS_MOUNT_NAME` in every rank.",
+        also=("volumes", "mounts", "data"),
+    ),
+    Field("security", SECURITY, "As whom the ranks run on a cluster.", also=("securityContext",)),
+)
+
+STAGES = Field(
+    "stages",
+    MapOf(STAGE, "a mapping of stages", key=NAME, word="stage", not_empty=True),
+    "The steps of the job, by name.",
+    also=("steps", "tasks", "jobs"),
+)
+
+JOB = Record("job", "The job file.", (*_JOB_FIELDS, STAGES), extensions=True)
+
+_TAKEN = {field.name for field in _JOB_FIELDS} | {"gate", "serve", "bench"}
+
+SHORT_STAGE = Record(
+    "short stage",
+    STAGE.help,
+    tuple(f for f in STAGE.fields if f.name not in _TAKEN and f.name != "after"),
+    one_of=("run",),
+)
+"""What a job of one stage may say at the top, without `stages`."""
+
+SHORT_JOB = Record(
+    "short job",
+    "A job of one stage, `main`.",
+    (*_JOB_FIELDS, STAGES, *SHORT_STAGE.fields),
+    one_of=("run", "stages"),
+    extensions=True,
+)

@@ -1,0 +1,36 @@
+"""In which order stages come: every one behind those it comes after, else as written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+
+def ordered(after: Mapping[str, Sequence[str]]) -> tuple[list[str], list[list[str]]]:
+    """The stages in order, and the cycles that keep the others out of it, each as a path `a, b, a`."""
+    order: list[str] = []
+    placed: set[str] = set()
+    waiting = list(after)
+    while True:
+        ready = next((name for name in waiting if placed.issuperset(after[name])), None)
+        if ready is None:
+            break
+        order.append(ready)
+        placed.add(ready)
+        waiting.remove(ready)
+    return order, _cycles({name: [a for a in after[name] if a in waiting] for name in waiting})
+
+
+def _cycles(after: Mapping[str, Sequence[str]]) -> list[list[str]]:
+    """A cycle through each stage that is in one and in none found before."""
+    cycles: list[list[str]] = []
+    seen: set[str] = set()
+    for start in after:
+        path: list[str] = []
+        name = start
+        while name not in seen and name not in path:
+            path.append(name)
+            name = after[name][0]
+        if name in path:
+            cycles.append([*path[path.index(name) :], name])
+        seen.update(path)
+    return cycles
