@@ -34,16 +34,22 @@ def report(step: Optional[int] = None, total: Optional[int] = None, **metrics: A
         point["total"] = int(total)
     for name, value in metrics.items():
         point[name] = number(value, name)
-    path = os.environ.get("WINDLASS_REPORT_FILE")
-    if not path:
+    if not append(point):
         del point["t"]
         print("windlass:", *(f"{name}={value}" for name, value in point.items()), flush=True)
-        return
-    line = json.dumps(point, separators=(",", ":")) + "\n"
+
+
+def append(record: Dict[str, Any]) -> bool:
+    """A record for the agent; False outside of Windlass."""
+    path = os.environ.get("WINDLASS_REPORT_FILE")
+    if not path:
+        return False
+    line = json.dumps(record, separators=(",", ":")) + "\n"
     try:
         os.write(_descriptor(path), line.encode())
     except OSError:
         pass  # a full disk must not end the training; the driver notices it by itself
+    return True
 
 
 def number(value: Any, name: str) -> Union[int, float, str]:
@@ -73,7 +79,7 @@ def stopping() -> bool:
     return _stop_asked
 
 
-def _remember(signum: int, frame: Any) -> None:
+def _remember(*_: Any) -> None:
     global _stop_asked
     _stop_asked = True
 

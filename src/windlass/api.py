@@ -1,10 +1,10 @@
 """Windlass from Python: what the commands do, with the same names.
 
-    job = windlass.load("job.yaml", set={"STEPS": 200})
-    print(job.plan())
-    run = job.run()
-    run.wait()
-    run.status().state, run.why().headline, list(run.logs())
+job = windlass.load("job.yaml", set={"STEPS": 200})
+print(job.plan())
+run = job.run()
+run.wait()
+run.status().state, run.why().headline, list(run.logs())
 """
 
 from __future__ import annotations
@@ -126,9 +126,7 @@ def _background(directory: str, events: int) -> Run:
     home, run = str(Path(directory).parent.parent), os.path.basename(directory)
     with open(os.path.join(directory, layout.DRIVER_LOG), "ab") as log:
         command = [sys.executable, "-m", "windlass.engines.local", directory]
-        driver = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-        )
+        driver = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
     while len(journal.read(directory)) <= events:
         if driver.poll() is not None:
             raise WindlassError(f"{run} did not start", f"see {directory}/{layout.DRIVER_LOG}")
@@ -141,4 +139,7 @@ def _home(home: str | None) -> str:
 
 
 def _text(value: object) -> str:
-    return {True: "true", False: "false", None: "null"}.get(value, str(value)) if not isinstance(value, (int, float)) or isinstance(value, bool) else repr(value)
+    """A value as `--set` takes it."""
+    if value is None or isinstance(value, bool):
+        return str(value).lower().replace("none", "null")
+    return str(value)

@@ -38,6 +38,12 @@ class Kind(str, Enum):
     INTERNAL = "internal_error"
 
 
+HOPELESS = frozenset(
+    {Kind.NOT_FOUND, Kind.NOT_EXECUTABLE, Kind.DISK_FULL, Kind.NOT_WRITABLE, Kind.MPI_MISMATCH, Kind.MISSING_INPUT}
+)
+"""Causes that neither a restart nor another attempt can cure."""
+
+
 @dataclass(frozen=True)
 class Cause:
     """Why a rank, a stage or a run ended as it did."""

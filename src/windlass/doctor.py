@@ -211,17 +211,14 @@ def _secret(secret: Secret, environ: Mapping[str, str]) -> Finding:
 
 
 def _requirement(text: str) -> Finding:
-    fix = f"pip install {shlex.quote(text)}"
+    """What is not there is no obstacle: the run installs it beside the code."""
     name = re.match(r"[A-Za-z0-9][A-Za-z0-9._-]*", text.strip())
-    if name is None:
-        return Finding("requirement", NOTE, f"{text}: not checked")
-    installed = machine.version(name[0])
+    installed = machine.version(name[0]) if name else None
     if installed is None:
-        return Finding("requirement", MISSING, f"{text}: not installed", fix)
-    fits = _satisfies(installed, text)
-    if fits is False:
-        return Finding("requirement", MISSING, f"{text}: {installed} is installed", fix)
-    return Finding("requirement", OK, f"{text}: {installed}" + ("" if fits else ", version not compared"))
+        return Finding("requirement", NOTE, f"{text}: not installed; the run will install it for itself")
+    if _satisfies(installed, text) is False:
+        return Finding("requirement", NOTE, f"{text}: {installed} is here; the run will install another for itself")
+    return Finding("requirement", OK, f"{text}: {installed}")
 
 
 def _satisfies(installed: str, requirement: str) -> bool | None:
@@ -238,7 +235,6 @@ def _satisfies(installed: str, requirement: str) -> bool | None:
 
 def _resources(plan: Plan, environ: Mapping[str, str]) -> Iterator[Finding]:
     """The largest stage against the machine: stages that run one after another do not add up."""
-    from windlass.engines.local.machine import gpus as usable_gpus
 
     memory, cores = machine.memory().usable, machine.cores().usable
     for stage in plan.stages:
@@ -252,7 +248,7 @@ def _resources(plan: Plan, environ: Mapping[str, str]) -> Iterator[Finding]:
             detail = f"its ranks ask for {asked_cores:g} cores together, the machine has {cores:g}: they will share"
             yield Finding(f"{stage.name} cores", NOTE, detail)
         if asked_gpus:
-            there = len(usable_gpus(environ.get("CUDA_VISIBLE_DEVICES")))
+            there = len(machine.visible_gpus(environ.get("CUDA_VISIBLE_DEVICES")))
             state = OK if there >= asked_gpus else MISSING
             detail = f"its ranks ask for {asked_gpus} together, the machine has {there}"
             yield Finding(f"{stage.name} GPUs", state, detail, "" if state == OK else "fewer ranks, or `gpu: 0`")

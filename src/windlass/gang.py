@@ -9,9 +9,12 @@ generation:
 - The stage succeeds when every rank that must finish has exited 0 in one generation.
 - The first failure is the cause; what falls after it is its consequence.
 
-What restarts together is a property of the seat (`alone`), not of this code. A restart costs
-one of the budget; a preemption costs none; a newer complete checkpoint fills the budget again.
-The same failure twice without any progress in between is not tried a third time.
+An agent says again and again what it is doing (`Seen`), and the gang compares that with what it
+wants: a lost or doubled message, a torn connection or a driver that was started anew are all
+healed in that one place. What restarts together is a property of the seat (`alone`), not of this
+code. A restart costs one of the budget; a preemption costs none; a newer complete checkpoint
+fills the budget again. The same failure twice without progress in between is not tried a third
+time.
 
 Ships into strangers' images: standard library only, Python 3.9.
 """
@@ -22,11 +25,16 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
-from windlass.causes import Cause, Kind
+from windlass.causes import HOPELESS, Cause, Kind
 from windlass.rankenv import Address, Peers
 
 Seat = Tuple[str, int]
 """Role and rank."""
+
+Life = Tuple[int, int]
+"""Generation and restart: which life of a seat's process is meant. (0, 0): none yet."""
+
+NO_LIFE: Life = (0, 0)
 
 
 @dataclass(frozen=True)
@@ -52,30 +60,13 @@ class Rules:
 
 
 @dataclass(frozen=True)
-class Joined:
-    """An agent is there and has nothing running."""
-
-    seat: Seat
-    address: Address
-
-
-@dataclass(frozen=True)
-class Started:
-    seat: Seat
-    generation: int
-    restart: int
-    pid: int
-
-
-@dataclass(frozen=True)
 class Exited:
     """The user's process and everything it started have ended."""
 
     seat: Seat
-    generation: int
-    restart: int
+    life: Life
     code: int
-    """Exit code, -1 when a signal ended it."""
+    """Exit code, -1 when a signal ended it or it never ran."""
     signal: int = 0
     at: float = 0.0
     """When, on the agent's clock: orders falls that are reported out of order."""
@@ -89,23 +80,31 @@ class Exited:
 
 
 @dataclass(frozen=True)
+class Seen:
+    """An agent says what it is doing: on joining, and then as its heartbeat."""
+
+    seat: Seat
+    agent: str
+    """Names this very agent; its successor at the seat has another name."""
+    address: Address
+    life: Life
+    """The last one that it was told to start."""
+    running: bool
+    exit: Optional[Exited] = None
+    """How that life ended, when it did."""
+
+
+@dataclass(frozen=True)
 class Lost:
-    """The agent is gone and nothing that it started is left."""
+    """The agent is gone and nothing that it started is left, or can go on unseen."""
 
     seat: Seat
     cause: Cause
 
 
 @dataclass(frozen=True)
-class Heard:
-    """A sign of life from an agent."""
-
-    seat: Seat
-
-
-@dataclass(frozen=True)
 class Progress:
-    """A rank reported. A hang is when nobody does."""
+    """A rank reported."""
 
     seat: Seat
     generation: int
@@ -115,6 +114,13 @@ class Progress:
 @dataclass(frozen=True)
 class Checkpoint:
     """A newer checkpoint is complete."""
+
+
+@dataclass(frozen=True)
+class Notice:
+    """The seat's machine will be taken away soon."""
+
+    seat: Seat
 
 
 @dataclass(frozen=True)
@@ -137,7 +143,7 @@ class Tick:
     pass
 
 
-Happening = Union[Joined, Started, Exited, Lost, Heard, Progress, Checkpoint, Stop, Fault, Tick]
+Happening = Union[Seen, Exited, Lost, Progress, Checkpoint, Notice, Stop, Fault, Tick]
 
 
 # What the gang wants done.
@@ -154,8 +160,7 @@ class Launch:
 @dataclass(frozen=True)
 class Start:
     seat: Seat
-    generation: int
-    restart: int
+    life: Life
     peers: Peers
 
 
@@ -164,7 +169,7 @@ class Kill:
     """End the seat's process: SIGTERM, `grace` seconds, SIGKILL."""
 
     seat: Seat
-    generation: int
+    life: Life
     grace: float
 
 
@@ -178,7 +183,7 @@ class Fence:
 @dataclass(frozen=True)
 class DumpStacks:
     seat: Seat
-    generation: int
+    life: Life
 
 
 @dataclass(frozen=True)
@@ -200,6 +205,8 @@ Action = Union[Launch, Start, Kill, Fence, DumpStacks, Record, Over]
 
 
 class Phase(Enum):
+    RECOVERING = "recovering"
+    """The driver was started anew and asks who is still there."""
     FORMING = "forming"
     RUNNING = "running"
     ENDING = "ending"
@@ -222,11 +229,16 @@ class Member:
     finishes: bool
     alone: bool
     at: At = At.ABSENT
+    agent: str = ""
     address: Optional[Address] = None
     restart: int = 0
     heard: float = 0.0
+    progress_at: float = -1.0
+    """When it last reported in this life; -1: not yet."""
     fenced: bool = False
     exit: Optional[Exited] = None
+    doom: Optional[Cause] = None
+    """Why we ended it ourselves: its exit will count as a failure of this cause."""
     recorded: bool = False
     """The journal knows how its current process ended."""
 
@@ -238,128 +250,199 @@ class Ending:
     state: str
     cause: Optional[Cause] = None
     again: bool = False
+    grace: float = 0.0
+
+
+DECIDED_OUTSIDE = frozenset({Kind.STALLED, Kind.TIMED_OUT, Kind.DISK_FULL, Kind.NODE_LOST, Kind.PREEMPTED})
+"""Causes that stand although ranks fell after them."""
 
 
 class Gang:
-    """One stage's gang. Feed `handle`, carry out what it returns, call it again by `deadline`."""
+    """One stage's gang. Feed `handle`, carry out what it returns, call it again by `deadline`.
 
-    def __init__(self, rules: Rules, generation: int = 0, now: float = 0.0) -> None:
+    recover: the journal says that `generation` was started and not that it ended, by a driver
+    that is gone; its agents may still be there.
+    """
+
+    def __init__(self, rules: Rules, generation: int = 0, now: float = 0.0, recover: bool = False) -> None:
         self.rules = rules
         self.generation = generation
         """The last one that was started; the next is one higher."""
-        self.phase = Phase.FORMING
+        self.phase = Phase.RECOVERING if recover else Phase.FORMING
         self.members = {seat: Member(finishes, alone) for seat, (finishes, alone) in rules.seats.items()}
         self.budget = rules.restarts
-        self.first_started: Optional[float] = None
-        self._forming_since = now
-        self._progress_at = now
+        self.first_started: Optional[float] = now if recover else None
+        self._absent = len(self.members)
+        self._running = 0
+        self._unfinished = sum(m.finishes for m in self.members.values())
+        self._since = now
+        """When the present phase began."""
+        self._next_lease_check = now + rules.lease
         self._step = -1
         self._best_step = -1
         self._ending: Optional[Ending] = None
         self._falls: List[Exited] = []
         self._last_failure: Optional[Tuple[Any, ...]] = None
         self._stall_at = 0.0
+        self._next_stall_check = 0.0
         self._peers: Peers = {}
         self._reason = "first"
-        self._open = False
+        self._open = recover
         """A generation was started and its end is not recorded yet."""
 
     def begin(self, now: float) -> List[Action]:
-        return [self._launch(seat, now) for seat in self.members]
+        if self.phase is Phase.RECOVERING:
+            return []
+        return [Launch(seat) for seat in self.members]
 
     def handle(self, event: Happening, now: float) -> List[Action]:
         """Takes one event; stale and repeated ones are harmless."""
         if self.phase is Phase.OVER:
             return []
-        return {
-            Joined: self._joined,
-            Started: self._heard,
-            Exited: self._exited,
-            Lost: self._lost,
-            Heard: self._heard,
-            Progress: self._progress,
-            Checkpoint: self._checkpoint,
-            Stop: self._stop,
-            Fault: self._fault,
-            Tick: self._tick,
-        }[type(event)](event, now)
+        actions: List[Action] = _HANDLERS[type(event)](self, event, now)
+        return actions
 
     def deadline(self) -> Optional[float]:
         """When `Tick` is due at the latest."""
-        times = [m.heard + self.rules.lease for m in self.members.values() if m.at is not At.ABSENT and not m.fenced]
+        times = [self._next_lease_check]
         if self.phase is Phase.FORMING:
-            times.append(self._forming_since + self.rules.form_timeout)
+            times.append(self._since + self.rules.form_timeout)
+        if self.phase is Phase.RECOVERING:
+            times.append(self._since + self.rules.lease)
         if self.phase is Phase.RUNNING:
             if self.rules.timeout and self.first_started is not None:
                 times.append(self.first_started + self.rules.timeout)
             if self.rules.stall_after:
-                times.append(self._stall_at + self.rules.stacks_wait if self._stall_at else self._stall_due())
-        return min(times) if times else None
+                times.append(self._stall_at + self.rules.stacks_wait if self._stall_at else self._next_stall_check)
+        return min(times)
 
     # Coming together.
 
-    def _launch(self, seat: Seat, now: float) -> Launch:
-        member = self.members[seat]
-        member.fenced = False
-        return Launch(seat, member.address)
+    def _move(self, member: Member, at: At) -> None:
+        """The one place that changes where a member is: the counts stay right."""
+        self._absent += (at is At.ABSENT) - (member.at is At.ABSENT)
+        self._running += (at is At.RUNNING) - (member.at is At.RUNNING)
+        member.at = at
 
-    def _joined(self, event: Joined, now: float) -> List[Action]:
+    def _seen(self, event: Seen, now: float) -> List[Action]:
+        """What an agent does against what it should do."""
         member = self.members.get(event.seat)
-        if member is None or member.at is not At.ABSENT:
+        if member is None:
             return []
+        if member.at is not At.ABSENT and member.agent and member.agent != event.agent:
+            gone = Cause(Kind.AGENT_LOST, "another agent took its place", role=event.seat[0], rank=event.seat[1])
+            actions = self._lost(Lost(event.seat, gone), now)
+            return [*actions, *self.handle(event, now)]
+        member.heard, member.agent = now, event.agent
+        if member.at is At.ABSENT:
+            return self._arrived(event, member, now)
+        if member.at is At.RUNNING:
+            current = (self.generation, member.restart)
+            if event.running and event.life == current:
+                return self._kill(event.seat) if self.phase is Phase.ENDING else []
+            if event.exit is not None and event.life == current:
+                return self._exited(event.exit, now)
+            if event.life < current and not event.running and self.phase is Phase.RUNNING:
+                return [Start(event.seat, current, self._peers)]
+            if event.life < current and not event.running:
+                return self._exited(_never_ran(event.seat, current, now), now)
+        if event.running and event.life < (self.generation, member.restart):
+            return [Kill(event.seat, event.life, 0.0)]
+        return []
+
+    def _arrived(self, event: Seen, member: Member, now: float) -> List[Action]:
         moved = member.address is not None and member.address != event.address
-        member.at, member.address, member.heard, member.fenced = At.IDLE, event.address, now, False
+        member.address, member.fenced = event.address, False
+        if self.phase is Phase.RECOVERING:
+            return self._recovered(event, member, now)
+        if event.running:
+            return [Kill(event.seat, event.life, 0.0)]
+        self._move(member, At.IDLE)
         if self.phase is Phase.FORMING:
-            return self._start_generation(now) if self._formed() else []
+            return self._start_generation(now) if not self._absent else []
         if self.phase is Phase.RUNNING and member.alone:
             if moved:
-                return self._fail(
-                    Cause(Kind.AGENT_LOST, "the rank came back at another address", role=event.seat[0], rank=event.seat[1]),
-                    now,
-                )
+                text = "the rank came back at another address than its peers know"
+                return self._fail(Cause(Kind.AGENT_LOST, text, role=event.seat[0], rank=event.seat[1]), now)
             return self._start_alone(event.seat)
         return []
 
-    def _formed(self) -> bool:
-        return all(m.at in (At.IDLE, At.DONE) for m in self.members.values())
-
     def _start_generation(self, now: float) -> List[Action]:
         self.generation += 1
-        self.phase = Phase.RUNNING
+        self.phase, self._since = Phase.RUNNING, now
         if self.first_started is None:
             self.first_started = now
-        self._progress_at, self._step, self._stall_at = now, -1, 0.0
+        self._step, self._stall_at = -1, 0.0
+        self._next_stall_check = now + self.rules.stall_after
         self._falls, self._ending, self._open = [], None, True
+        self._unfinished = sum(m.finishes for m in self.members.values())
+        self._set_peers()
+        actions: List[Action] = [Record("gen.started", {"gen": self.generation, "reason": self._reason})]
+        for seat, member in self.members.items():
+            self._move(member, At.RUNNING)
+            member.restart, member.heard = 0, now
+            self._new_life(member)
+            actions.append(Start(seat, (self.generation, 0), self._peers))
+        return actions
+
+    def _set_peers(self) -> None:
         peers: Dict[str, List[Address]] = {}
         for (role, _), member in sorted(self.members.items()):
             assert member.address is not None
             peers.setdefault(role, []).append(member.address)
         self._peers = {role: tuple(addresses) for role, addresses in peers.items()}
-        actions: List[Action] = [Record("gen.started", {"gen": self.generation, "reason": self._reason})]
-        for seat, member in self.members.items():
-            member.at, member.restart, member.exit, member.recorded = At.RUNNING, 0, None, False
-            member.heard = now
-            actions.append(Start(seat, self.generation, 0, self._peers))
-        return actions
+
+    def _new_life(self, member: Member) -> None:
+        member.exit, member.doom, member.recorded, member.progress_at = None, None, False, -1.0
 
     def _start_alone(self, seat: Seat) -> List[Action]:
         member = self.members[seat]
-        member.at, member.exit, member.recorded = At.RUNNING, None, False
+        self._move(member, At.RUNNING)
         member.restart += 1
-        return [Start(seat, self.generation, member.restart, self._peers)]
+        self._new_life(member)
+        return [Start(seat, (self.generation, member.restart), self._peers)]
+
+    # A driver that was started anew.
+
+    def _recovered(self, event: Seen, member: Member, now: float) -> List[Action]:
+        """Takes a survivor as it is; once all are there, goes on with the generation if it is whole."""
+        member.restart = event.life[1] if event.life[0] == self.generation else 0
+        if event.running and event.life[0] < self.generation:
+            return [Kill(event.seat, event.life, 0.0)]
+        self._move(member, At.RUNNING if event.life[0] == self.generation else At.IDLE)
+        return self._take_up(now) if not self._absent else []
+
+    def _take_up(self, now: float) -> List[Action]:
+        """All are accounted for: who never heard of the generation is told now."""
+        self.phase, self._since = Phase.RUNNING, now
+        self._next_stall_check = now + self.rules.stall_after
+        self._set_peers()
+        actions: List[Action] = []
+        for seat, member in self.members.items():
+            if member.at is At.IDLE:
+                self._move(member, At.RUNNING)
+                actions.append(Start(seat, (self.generation, member.restart), self._peers))
+        return actions
+
+    def _give_up_recovery(self, now: float) -> List[Action]:
+        """Some did not come back in time: they are fenced, and the generation ends for all."""
+        missing = [seat for seat, m in self.members.items() if m.at is At.ABSENT]
+        for member in self.members.values():
+            if member.at is At.IDLE:
+                self._move(member, At.DONE)
+        for seat in missing:
+            self._move(self.members[seat], At.RUNNING)
+            self.members[seat].fenced = True
+        text = f"{_some(missing)} did not come back after the driver was started anew"
+        fences: List[Action] = [Fence(seat) for seat in missing]
+        return fences + self._fail(Cause(Kind.NODE_LOST, text), now)
 
     # Signs of life.
 
-    def _heard(self, event: Union[Started, Heard], now: float) -> List[Action]:
-        member = self.members.get(event.seat)
-        if member is not None:
-            member.heard = now
-        return []
-
     def _progress(self, event: Progress, now: float) -> List[Action]:
-        if event.generation == self.generation:
-            self._heard(Heard(event.seat), now)
-            self._progress_at = now
+        member = self.members.get(event.seat)
+        if member is not None and event.generation == self.generation:
+            member.heard = member.progress_at = now
             self._stall_at = 0.0
             self._step = max(self._step, event.step)
         return []
@@ -369,72 +452,77 @@ class Gang:
         self._last_failure = None
         return []
 
+    def _notice(self, event: Notice, now: float) -> List[Action]:
+        member = self.members.get(event.seat)
+        if member is None or member.at is not At.RUNNING or self.phase is not Phase.RUNNING:
+            return []
+        role, rank = event.seat
+        cause = Cause(Kind.PREEMPTED, "its machine was taken away", role=role, rank=rank, generation=self.generation)
+        if member.alone:
+            member.doom = cause
+            return self._kill(event.seat, self.rules.grace)
+        return self._end(Ending("failed", cause, again=True, grace=self.rules.grace), now)
+
     # Falling.
 
     def _exited(self, event: Exited, now: float) -> List[Action]:
         member = self.members.get(event.seat)
-        current = (
-            member is not None
-            and member.at is At.RUNNING
-            and event.generation == self.generation
-            and event.restart == member.restart
-        )
-        if member is None or not current:
+        if member is None or member.at is not At.RUNNING or event.life != (self.generation, member.restart):
             return []
-        member.at, member.exit, member.heard = At.DONE, event, now
-        return self._fell(event.seat, event, now)
+        if self.phase is Phase.RECOVERING:
+            return []  # the agent will say it again once all are there
+        self._move(member, At.DONE)
+        member.heard = now
+        return self._fell(event.seat, member, event, now)
 
     def _lost(self, event: Lost, now: float) -> List[Action]:
         member = self.members.get(event.seat)
         if member is None:
             return []
-        was, member.at = member.at, At.ABSENT
+        was = member.at
+        self._move(member, At.ABSENT)
+        member.agent, member.fenced = "", False
+        if self.phase is Phase.RECOVERING:
+            return self._give_up_recovery(now)
         if was is At.RUNNING:
-            fall = Exited(
-                event.seat,
-                self.generation,
-                member.restart,
-                code=-1,
-                at=now,
-                asked=self.phase is Phase.ENDING,
-                cause=event.cause,
-            )
-            member.exit = fall
-            return self._fell(event.seat, fall, now)
+            life = (self.generation, member.restart)
+            ending = self.phase is Phase.ENDING
+            return self._fell(event.seat, member, Exited(event.seat, life, -1, 0, now, ending, event.cause), now)
         if self.phase is Phase.FORMING:
-            return self._spend(event.cause, now) or [self._launch(event.seat, now)]
+            return self._spend(event.cause, now) or [Launch(event.seat, member.address)]
         return []
 
-    def _fell(self, seat: Seat, event: Exited, now: float) -> List[Action]:
-        member = self.members[seat]
+    def _fell(self, seat: Seat, member: Member, event: Exited, now: float) -> List[Action]:
+        if member.doom is not None:
+            event = replace(event, cause=member.doom, asked=False, code=event.code or -1)
+        member.exit = event
         if self.phase is Phase.ENDING:
             if not event.ok and not event.asked:
                 self._falls.append(event)
             return self._conclude(now)
         if event.ok:
             recorded: List[Action] = [self._rank_ended(seat, event, "succeeded")]
-            if all(m.exit is not None and m.exit.ok for m in self.members.values() if m.finishes):
-                return recorded + self._end(Ending("succeeded"), self.rules.grace, now)
+            self._unfinished -= member.finishes
+            if not self._unfinished:
+                return recorded + self._end(Ending("succeeded", grace=self.rules.grace), now)
             return recorded
         cause = self._located(event)
         if member.alone and not self._refusal(cause):
-            self.budget -= cause.kind is not Kind.PREEMPTED
-            self._remember(cause)
+            self._pay(cause)
             recorded = [self._rank_ended(seat, event, "failed")]
             if member.at is At.ABSENT:
-                return [*recorded, self._launch(seat, now)]
+                return [*recorded, Launch(seat, member.address)]
             return recorded + self._start_alone(seat)
         self._falls.append(event)
         return self._fail(cause, now)
 
     def _fail(self, cause: Cause, now: float) -> List[Action]:
         """The generation is over for all: kill what is left at once, then begin again or give up."""
-        refusal = self._refusal(cause)
-        return self._end(Ending("failed", cause, again=not refusal), 0.0, now)
+        return self._end(Ending("failed", cause, again=not self._refusal(cause)), now)
 
     def _refusal(self, cause: Cause) -> str:
         """Why this failure is not followed by a restart; empty when it is."""
-        if cause.kind in (Kind.NOT_FOUND, Kind.NOT_EXECUTABLE, Kind.DISK_FULL, Kind.NOT_WRITABLE, Kind.MPI_MISMATCH, Kind.TIMED_OUT):
+        if cause.kind in HOPELESS or cause.kind is Kind.TIMED_OUT:
             return "a restart would not help"
         if cause.kind is Kind.PREEMPTED:
             return ""
@@ -448,40 +536,69 @@ class Gang:
         """What makes two failures the same: kind, place in the code, and how far training had come."""
         return (cause.kind, cause.exit_code, cause.signal, cause.frame, cause.error, max(self._step, self._best_step))
 
-    def _remember(self, cause: Cause) -> None:
+    def _pay(self, cause: Cause) -> None:
+        self.budget -= cause.kind is not Kind.PREEMPTED
         self._last_failure = self._failure(cause) if cause.kind is Kind.USER_ERROR else None
         self._best_step = max(self._best_step, self._step)
 
+    def _spend(self, cause: Cause, now: float) -> List[Action]:
+        """Pays for an agent that fell before it ran anything; actions only when it cannot."""
+        if self._refusal(cause):
+            return self._end(Ending("failed", cause), now)
+        self._pay(cause)
+        return []
+
     def _stop(self, event: Stop, now: float) -> List[Action]:
         grace = 0.0 if event.now else self.rules.grace
+        if self.phase is Phase.RECOVERING:
+            for member in self.members.values():
+                if member.at is At.ABSENT:
+                    self._move(member, At.RUNNING)
         if self.phase is Phase.ENDING and self._ending is not None:
-            if self._ending.state == "failed":
+            if self._ending.again:
                 self._ending = replace(self._ending, again=False, state="stopped", cause=event.cause)
-            return self._kill_running(grace)
-        return self._end(Ending("stopped", event.cause), grace, now)
+            self._ending = replace(self._ending, grace=min(grace, self._ending.grace))
+            return self._kill_running()
+        return self._end(Ending("stopped", event.cause, grace=grace), now)
 
     def _fault(self, event: Fault, now: float) -> List[Action]:
         if self.phase is Phase.ENDING and self._ending is not None:
             if self._ending.again:
                 self._ending = Ending("failed", event.cause)
             return []
-        return self._end(Ending("failed", event.cause), 0.0, now)
+        return self._end(Ending("failed", event.cause), now)
 
     # Winding up a generation.
 
-    def _end(self, ending: Ending, grace: float, now: float) -> List[Action]:
-        self.phase, self._ending = Phase.ENDING, ending
-        return self._kill_running(grace) + self._conclude(now)
+    def _end(self, ending: Ending, now: float) -> List[Action]:
+        self.phase, self._ending, self._since = Phase.ENDING, ending, now
+        return self._kill_running() + self._conclude(now)
 
-    def _kill_running(self, grace: float) -> List[Action]:
-        return [Kill(seat, self.generation, grace) for seat, m in self.members.items() if m.at is At.RUNNING]
+    def _kill_running(self) -> List[Action]:
+        return [kill for seat, m in self.members.items() if m.at is At.RUNNING for kill in self._kill(seat)]
+
+    def _kill(self, seat: Seat, grace: Optional[float] = None) -> List[Action]:
+        wanted = self._ending.grace if self._ending is not None else 0.0
+        return [Kill(seat, (self.generation, self.members[seat].restart), wanted if grace is None else grace)]
 
     def _conclude(self, now: float) -> List[Action]:
         """Once nobody runs: say how the generation ended, then go on to the next or stop."""
         ending = self._ending
-        if ending is None or any(m.at is At.RUNNING for m in self.members.values()):
+        if ending is None or self._running:
             return []
         cause, first = self._first_cause(ending)
+        actions = self._record_end(ending, cause, first)
+        if not ending.again:
+            self.phase = Phase.OVER
+            if ending.state == "failed" and cause is not None and self._refusal(cause).startswith("the same"):
+                text = f"not restarted: {self._refusal(cause)}"
+                actions.append(Record("note", {"text": text, "level": "warning"}))
+            return [*actions, Over(ending.state, cause)]
+        assert cause is not None
+        self._pay(cause)
+        return actions + self._form_again(cause, now)
+
+    def _record_end(self, ending: Ending, cause: Optional[Cause], first: Optional[Seat]) -> List[Action]:
         consequences = []
         actions: List[Action] = []
         for seat, member in self.members.items():
@@ -498,70 +615,43 @@ class Gang:
                 actions.append(self._rank_ended(seat, member.exit, "stopped"))
         if self._open:
             self._open = False
-            actions.append(
-                Record(
-                    "gen.ended",
-                    {
-                        "gen": self.generation,
-                        "state": ending.state,
-                        "cause": cause,
-                        "consequences": consequences or None,
-                    },
-                )
-            )
-        if not ending.again:
-            self.phase = Phase.OVER
-            if ending.state == "failed" and cause is not None:
-                why = self._refusal(cause)
-                if self.rules.restarts and why.startswith("the same"):
-                    actions.append(Record("note", {"text": f"not restarted: {why}", "level": "warning"}))
-            return [*actions, Over(ending.state, cause)]
-        assert cause is not None
-        self.budget -= cause.kind is not Kind.PREEMPTED
-        self._remember(cause)
-        return actions + self._form_again(cause, now)
+            keys = {"gen": self.generation, "state": ending.state, "cause": cause}
+            actions.append(Record("gen.ended", {**keys, "consequences": consequences or None}))
+        return actions
 
     def _form_again(self, cause: Cause, now: float) -> List[Action]:
-        self.phase, self._forming_since = Phase.FORMING, now
+        self.phase, self._since = Phase.FORMING, now
         self._reason = cause.kind.value
-        actions: List[Action] = [self._launch(seat, now) for seat, m in self.members.items() if m.at is At.ABSENT]
-        return actions if actions else self._start_generation(now)
+        missing: List[Action] = [Launch(seat, m.address) for seat, m in self.members.items() if m.at is At.ABSENT]
+        return missing if missing else self._start_generation(now)
 
     def _first_cause(self, ending: Ending) -> Tuple[Optional[Cause], Optional[Seat]]:
         """The cause of the earliest fall that nobody asked for; a torn connection yields to what tore it."""
         if ending.state != "failed":
             return ending.cause, None
         falls = sorted(self._falls, key=lambda fall: fall.at)
-        torn = (Kind.LOST_RENDEZVOUS,)
-        falls = [f for f in falls if f.cause is None or f.cause.kind not in torn] or falls
-        decided_outside = ending.cause is not None and ending.cause.kind in (
-            Kind.STALLED,
-            Kind.TIMED_OUT,
-            Kind.DISK_FULL,
-            Kind.NODE_LOST,
-        )
-        if not falls or decided_outside:
+        falls = [f for f in falls if f.cause is None or f.cause.kind is not Kind.LOST_RENDEZVOUS] or falls
+        if not falls or ending.cause is not None and ending.cause.kind in DECIDED_OUTSIDE:
             return ending.cause, None
         return self._located(falls[0]), falls[0].seat
 
     def _located(self, event: Exited) -> Cause:
         cause = event.cause or Cause(Kind.INTERNAL, "ended for no recorded reason")
-        role, rank = event.seat
-        if cause.rank >= 0:
-            role, rank = cause.role, cause.rank
-        return replace(cause, role=role, rank=rank, generation=event.generation)
+        role, rank = (cause.role, cause.rank) if cause.rank >= 0 else event.seat
+        return replace(cause, role=role, rank=rank, generation=event.life[0])
 
     def _rank_ended(self, seat: Seat, event: Exited, state: str, because: Optional[Seat] = None) -> Record:
+        self.members[seat].recorded = True
+        lost = event.cause is not None and event.cause.kind in (Kind.AGENT_LOST, Kind.NODE_LOST)
         keys: Dict[str, Any] = {
             "role": seat[0],
             "rank": seat[1],
-            "gen": event.generation,
-            "restart": event.restart,
-            "state": "lost" if event.cause is not None and event.cause.kind is Kind.AGENT_LOST else state,
+            "gen": event.life[0],
+            "restart": event.life[1],
+            "state": "lost" if lost else state,
             "code": event.code if event.code >= 0 else None,
             "signal": event.signal or None,
         }
-        self.members[seat].recorded = True
         if state == "failed":
             keys["cause"] = self._located(event)
         if because is not None:
@@ -570,51 +660,95 @@ class Gang:
 
     # Time.
 
-    def _stall_due(self) -> float:
-        return self._progress_at + self.rules.stall_after
-
     def _tick(self, event: Tick, now: float) -> List[Action]:
         actions: List[Action] = []
-        for seat, member in self.members.items():
-            if member.at is not At.ABSENT and not member.fenced and now >= member.heard + self.rules.lease:
-                member.fenced = True
-                actions.append(Fence(seat))
-        if self.phase is Phase.FORMING and now >= self._forming_since + self.rules.form_timeout:
+        if now >= self._next_lease_check:
+            self._next_lease_check = now + min(1.0, self.rules.lease)
+            actions += self._check_leases(now)
+        if self.phase is Phase.RECOVERING and now >= self._since + self.rules.lease:
+            return actions + self._give_up_recovery(now)
+        if self.phase is Phase.FORMING and now >= self._since + self.rules.form_timeout:
             return actions + self._never_formed(now)
         if self.phase is not Phase.RUNNING:
             return actions
         if self.rules.timeout and self.first_started is not None and now >= self.first_started + self.rules.timeout:
             text = f"the stage ran longer than its timeout of {self.rules.timeout:g} s"
-            return actions + self._end(Ending("failed", Cause(Kind.TIMED_OUT, text)), self.rules.grace, now)
-        if self.rules.stall_after and now >= self._stall_due():
-            return actions + self._stalled(now)
+            ending = Ending("failed", Cause(Kind.TIMED_OUT, text, generation=self.generation), grace=self.rules.grace)
+            return actions + self._end(ending, now)
+        if self.rules.stall_after:
+            return actions + self._check_stall(now)
         return actions
 
-    def _stalled(self, now: float) -> List[Action]:
+    def _check_leases(self, now: float) -> List[Action]:
+        actions: List[Action] = []
+        for seat, member in self.members.items():
+            if member.at is not At.ABSENT and not member.fenced and now >= member.heard + self.rules.lease:
+                member.fenced = True
+                actions.append(Fence(seat))
+        return actions
+
+    def _check_stall(self, now: float) -> List[Action]:
+        """A rank that has reported before is silent, or nobody has reported at all."""
+        hung = self._hung(now)
+        if not hung:
+            self._next_stall_check = now + min(1.0, self.rules.stall_after)
+            return []
         if not self._stall_at:
             self._stall_at = now
-            return [DumpStacks(seat, self.generation) for seat, m in self.members.items() if m.at is At.RUNNING]
+            return [DumpStacks(seat, (self.generation, self.members[seat].restart)) for seat in hung]
         if now < self._stall_at + self.rules.stacks_wait:
             return []
-        text = f"no rank reported progress for {self.rules.stall_after:g} s"
-        cause = Cause(Kind.STALLED, text, generation=self.generation)
-        if self.rules.restart_on_stall:
-            return self._fail(cause, now)
-        return self._end(Ending("failed", cause), 0.0, now)
+        self._stall_at = 0.0
+        return self._end_hung(hung, now)
+
+    def _hung(self, now: float) -> List[Seat]:
+        limit = self.rules.stall_after
+        running = {seat: m for seat, m in self.members.items() if m.at is At.RUNNING}
+        if all(m.progress_at < 0 for m in running.values()):
+            return list(running) if now >= self._since + limit else []
+        silent = [seat for seat, m in running.items() if 0 <= m.progress_at <= now - limit]
+        if silent and not all(self.members[seat].alone for seat in silent):
+            return list(running)
+        return silent
+
+    def _end_hung(self, hung: Sequence[Seat], now: float) -> List[Action]:
+        text = f"no progress was reported for {self.rules.stall_after:g} s"
+        if not self.rules.restart_on_stall:
+            cause = Cause(Kind.STALLED, text, generation=self.generation)
+            return self._end(Ending("failed", cause), now)
+        if all(self.members[seat].alone for seat in hung) and len(hung) < self._running:
+            actions: List[Action] = []
+            for seat in hung:
+                self.members[seat].doom = Cause(Kind.STALLED, text, role=seat[0], rank=seat[1])
+                actions += self._kill(seat, 0.0)
+            return actions
+        return self._fail(Cause(Kind.STALLED, text, generation=self.generation), now)
 
     def _never_formed(self, now: float) -> List[Action]:
-        missing = [f"{role}-{rank}" for (role, rank), m in self.members.items() if m.at is At.ABSENT]
+        missing = [seat for seat, m in self.members.items() if m.at is At.ABSENT]
         text = f"the gang did not come together within {self.rules.form_timeout:g} s: {_some(missing)} missing"
-        return self._end(Ending("failed", Cause(Kind.LOST_RENDEZVOUS, text)), 0.0, now)
-
-    def _spend(self, cause: Cause, now: float) -> List[Action]:
-        """Pays for an agent that fell before it ran anything; actions only when it cannot."""
-        if self._refusal(cause):
-            return self._end(Ending("failed", cause), 0.0, now)
-        self.budget -= cause.kind is not Kind.PREEMPTED
-        return []
+        return self._end(Ending("failed", Cause(Kind.LOST_RENDEZVOUS, text)), now)
 
 
-def _some(names: Sequence[str], most: int = 8) -> str:
+_HANDLERS: Mapping[type, Any] = {
+    Seen: Gang._seen,
+    Exited: Gang._exited,
+    Lost: Gang._lost,
+    Progress: Gang._progress,
+    Checkpoint: Gang._checkpoint,
+    Notice: Gang._notice,
+    Stop: Gang._stop,
+    Fault: Gang._fault,
+    Tick: Gang._tick,
+}
+
+
+def _never_ran(seat: Seat, life: Life, now: float) -> Exited:
+    """A seat whose agent never heard of a generation that is being wound up: nothing to wait for."""
+    return Exited(seat, life, -1, 0, now, asked=True)
+
+
+def _some(seats: Sequence[Seat], most: int = 8) -> str:
+    names = [f"{role}-{rank}" for role, rank in seats]
     shown = ", ".join(names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

@@ -8,10 +8,12 @@ the names below. Where an event speaks of a rank it has `stage`, `role`, `rank`,
 | run.started | run, name, pid, host, engine, contained, resumed | the driver took the run up |
 | stage.started | stage, attempt, round | a stage's gang is being formed |
 | stage.reused | stage | `--resume`: the stage had passed before and is not run again |
-| gen.started | stage, gen, attempt, round, reason | all ranks of the generation were told to start |
+| gen.started | stage, gen, attempt, round, reason, resume_step | all ranks are being told to start |
 | rank.started | + restart, pid, log_offset, report_offset | the user's process runs |
 | rank.report | + points: [{t, step, total, <metric>: number ...}] | what the rank reported, in order |
-| rank.ended | + restart, state, code, signal, cause, because | it ended; state: succeeded, failed, killed, stopped, lost |
+| rank.stacks | + states, text | what a rank that hangs was doing |
+| checkpoint | stage, gen, step, path, owner, bytes, seconds | every part is on disk: a new life resumes from here |
+| rank.ended | + restart, state, code, signal, cause, because | it ended: succeeded, failed, killed, stopped, lost |
 | gen.ended | stage, gen, state, cause, consequences | every process of the generation has ended |
 | stage.ended | stage, state, attempts, cause, note | state: succeeded, failed, stopped |
 | verdict | stage, of, metric, value, at_least, at_most, passed, attempt | a gate was asked |
@@ -19,7 +21,8 @@ the names below. Where an event speaks of a rank it has `stage`, `role`, `rank`,
 | note | text, level | something a reader should know; level: info, warning |
 | run.ended | state, code, cause | state: succeeded, failed, stopped, gate_missed; code: the exit code |
 
-`because` names the rank whose fall brought this one down (`role-rank`): a consequence, not a
+`resume_step` is the step that a generation resumes after: what earlier ones reported of later
+steps is superseded. `because` names the rank whose fall brought this one down (`role-rank`): a consequence, not a
 cause. `cause` is a causes.Cause as an object. Unknown events and unknown keys are skipped by
 readers; a half-written last line is normal and skipped too. An event before `run.ended` may be
 followed by another `run.started`: the run was resumed.

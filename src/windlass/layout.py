@@ -31,9 +31,10 @@ def output(run_dir: str, stage: str) -> str:
     return os.path.join(run_dir, "output", stage)
 
 
-def checkpoints(run_dir: str, stage: str, generation: int) -> str:
-    """A place of the generation's own: a fenced rank of an older one cannot write into it."""
-    return os.path.join(run_dir, "checkpoints", stage, f"generation-{generation}")
+def checkpoints(run_dir: str, stage: str, generation: int, owner: str = "") -> str:
+    """A place of the generation's own: a fenced rank of an older one cannot write into it. `owner`
+    names the rank where each has its own."""
+    return os.path.join(run_dir, "checkpoints", stage, f"generation-{generation}", owner).rstrip("/")
 
 
 def storage(run_dir: str, mount: str) -> str:

@@ -13,47 +13,50 @@ import fcntl
 import os
 import struct
 import sys
-import time
+from typing import Optional
 
 from windlass import layout
 from windlass.errors import WindlassError
 
-_FLOCK = "hhqqi4x" if sys.platform.startswith("linux") else ""
-"""struct flock, where it is known: the kernel then names the holder. Elsewhere the file does."""
+_LINUX = sys.platform.startswith("linux")
+_FORM = "hhqqi" if _LINUX else "qqihh"
+_WRITE = (fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0) if _LINUX else (0, 0, 0, fcntl.F_WRLCK, os.SEEK_SET)
+_TYPE, _PID = (0, 4) if _LINUX else (3, 2)
+"""struct flock on Linux and macOS: its layout, a write lock on the whole file, where type and holder stand."""
+
+
+def try_take(run_dir: str) -> Optional[int]:
+    """Makes this process the run's driver: a descriptor that must stay open, or None when another
+    process is."""
+    fd = os.open(os.path.join(run_dir, layout.LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)
+        return None
+    return fd
 
 
 def take(run_dir: str) -> int:
-    """Makes this process the run's driver; the descriptor must stay open."""
-    fd = os.open(os.path.join(run_dir, layout.LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    for _ in range(50):
-        try:
-            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            time.sleep(0.01)  # a reader asks by holding it for a moment
-            continue
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
-        return fd
-    os.close(fd)
-    name = os.path.basename(run_dir)
-    raise WindlassError(f"run {name} is being driven by another process", f"watch it: windlass attach {name}")
+    """The same, or an error that says so."""
+    fd = try_take(run_dir)
+    if fd is None:
+        name = os.path.basename(run_dir)
+        raise WindlassError(f"run {name} is being driven by another process", f"watch it: windlass attach {name}")
+    return fd
 
 
 def holder(run_dir: str) -> int:
-    """Process id of the run's driver, 0 when nobody drives it."""
+    """Process id of the run's driver, 0 when nobody drives it; -1 when it cannot be told from here
+    who does (another PID namespace). Asks without taking the lock."""
     try:
-        fd = os.open(os.path.join(run_dir, layout.LOCK), os.O_RDWR | os.O_CLOEXEC)
+        fd = os.open(os.path.join(run_dir, layout.LOCK), os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return 0
     try:
-        if _FLOCK:
-            asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-            kind, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(fd, fcntl.F_GETLK, asked))
-            return 0 if kind == fcntl.F_UNLCK else int(pid)
-        try:
-            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return 0
-        except OSError:
-            return int(os.pread(fd, 32, 0) or b"0")
+        answer = struct.unpack(_FORM, fcntl.fcntl(fd, fcntl.F_GETLK, struct.pack(_FORM, *_WRITE)))
     finally:
         os.close(fd)
+    if answer[_TYPE] == fcntl.F_UNLCK:
+        return 0
+    return int(answer[_PID]) or -1

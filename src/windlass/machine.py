@@ -7,7 +7,6 @@ one. Nothing is imported to find out whether it is installed.
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -68,6 +67,7 @@ def memory(root: str = "/") -> Memory:
 
 def gpus(path: str | None = None) -> list[Gpu]:
     """What nvidia-smi lists; none where it is missing or fails."""
+    import shutil
     import subprocess
 
     program = shutil.which("nvidia-smi", path=path)
@@ -80,6 +80,18 @@ def gpus(path: str | None = None) -> list[Gpu]:
         return []
     rows = (line.partition(",") for line in done.stdout.splitlines() if line.strip())
     return [Gpu(name.strip(), size.strip()) for name, _, size in rows]
+
+
+def visible_gpus(visible: str | None) -> tuple[str, ...]:
+    """The GPUs that ranks may be given, by CUDA's names: what CUDA_VISIBLE_DEVICES allows, else all."""
+    if visible is not None:
+        return tuple(name for name in visible.split(",") if name.strip())
+    try:
+        names = os.listdir("/dev")
+    except OSError:
+        return ()
+    numbers = sorted(int(name[6:]) for name in names if name.startswith("nvidia") and name[6:].isdigit())
+    return tuple(str(number) for number in numbers)
 
 
 def version(*names: str) -> str | None:

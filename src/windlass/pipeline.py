@@ -16,7 +16,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Dict, FrozenSet, List, Mapping, Optional, Union
 
-from windlass.causes import Cause, Kind
+from windlass.causes import HOPELESS, Cause, Kind
 from windlass.errors import FAILED, GATE_NOT_MET, INTERRUPTED, OK
 from windlass.plan import Gate, Plan, Stage
 
@@ -65,9 +65,6 @@ class Finished:
 
 
 Step = Union[Begin, Halt, Answer, StageEnded, Finished]
-
-HOPELESS = frozenset({Kind.NOT_FOUND, Kind.NOT_EXECUTABLE, Kind.MPI_MISMATCH, Kind.DISK_FULL, Kind.NOT_WRITABLE})
-"""Causes that another attempt cannot cure."""
 
 
 @dataclass

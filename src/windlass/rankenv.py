@@ -19,7 +19,11 @@ TABLE: Tuple[Tuple[str, str, str], ...] = (
     ("WINDLASS_RUN_ID", "always", "id of the run"),
     ("WINDLASS_STAGE", "always", "name of the stage"),
     ("WINDLASS_ROLE", "always", "role of the rank: worker, chief, ps, evaluator, launcher or merge"),
-    ("WINDLASS_RANK", "always", "number of the rank, counted from 0 within its role; the shard number in an average stage"),
+    (
+        "WINDLASS_RANK",
+        "always",
+        "number of the rank, counted from 0 within its role; the shard number in an average stage",
+    ),
     ("WINDLASS_WORLD_SIZE", "always", "how many ranks the role has; the shard count in an average stage"),
     ("WINDLASS_GENERATION", "always", "which life of the gang this is, from 1, never reset within a stage"),
     ("WINDLASS_ATTEMPT", "always", "which attempt at the stage this is, from 1, never reset"),

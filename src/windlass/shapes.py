@@ -35,6 +35,8 @@ class Shape:
     roles: Tuple[RoleRule, ...]
     launcher: str = ""
     """The role that starts the others itself (mpirun); they get no agent of their own."""
+    own_checkpoints: bool = False
+    """Each rank resumes from a checkpoint of its own; else they share one."""
 
     def rule(self, role: str) -> RoleRule:
         for rule in self.roles:
@@ -75,6 +77,7 @@ SHAPES: Mapping[str, Shape] = {
             "average",
             "N independent trainers, then a merge; one lost trainer restarts alone",
             (RoleRule("worker", least=1, default=2, alone=True),),
+            own_checkpoints=True,
         ),
     )
 }

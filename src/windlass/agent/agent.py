@@ -1,35 +1,49 @@
 """The agent's loop: a connection to the driver, a user's process, and nothing else.
 
 It joins with the seat's name, starts what it is told to, follows the progress, and says how it
-ended. One thread, one select: the driver's socket, and a pipe that SIGCHLD writes to. It never
-decides about the gang.
+ended; its heartbeat says all it is doing, so that nothing depends on one message. One thread, one
+select: the driver's socket, and a pipe that signals write to. It never decides about the gang.
+SIGTERM to the agent means that its machine goes away: the driver is told.
 
 Ships into strangers' images: standard library only, Python 3.9.
 """
 
 from __future__ import annotations
 
+import collections
 import os
 import select
 import signal
 import socket
 import time
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Deque, Dict, List, Mapping, Optional, Tuple
 
 from windlass import layout, wire
-from windlass.agent import evidence, mpi, system
+from windlass.agent import evidence, mpi, stacks, system
 from windlass.agent.follow import Follower
 from windlass.agent.ports import HeldPorts
 from windlass.agent.process import CannotStart, Process
 from windlass.causes import Cause, Kind
+from windlass.gang import NO_LIFE, Life
 from windlass.journal import plain
 from windlass.plan import Plan
 from windlass.rankenv import Address, Places, World, environment
+from windlass.shapes import SHAPES
 
 HEARTBEAT = 1.0
+RETRY = 1.0
+"""Seconds between two looks for a driver that is away."""
+HANDSHAKE = 30.0
+UNSENT_MOST = 10_000
+"""Messages kept for a driver that is away; the oldest go first."""
+STACKS_WAIT = 0.5
+"""How long processes get to write their stacks."""
 POLL = (0.02, 0.25)
 """How often a running process's files are looked at: at first, and once it is quiet."""
+MPIRUN_PATIENCE = 2.0
+"""How long mpirun may take to end by itself after a worker has failed: it never does when one
+fails before it has met the others."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +68,8 @@ class Post:
     threads: int = 0
     gpus: Tuple[str, ...] = ()
     mounts: Mapping[str, str] = field(default_factory=dict)
+    lease: float = 0.0
+    """Seconds to train on without the driver; 0: the driver's end is the end."""
     ports: Tuple[int, ...] = ()
     """Taken again if they can be: a rank that comes back alone must be found where it was."""
 
@@ -63,11 +79,9 @@ class Post:
 
 
 def run(post: Post) -> int:
-    """Serve the seat until the driver says goodbye or is gone."""
-    ports = HeldPorts(3, post.ports)
+    """Serve the seat until the driver says goodbye, or is gone for longer than the lease."""
     try:
-        link = Link(post, ports.numbers)
-        return Agent(post, link, Address(post.host, _three(ports.numbers))).serve()
+        return Agent(post).serve()
     except (OSError, wire.WireError):
         return 1  # the driver is gone; what was started dies with this process
     except Exception:
@@ -78,7 +92,7 @@ def run(post: Post) -> int:
 class Link:
     """The authenticated connection to the driver."""
 
-    def __init__(self, post: Post, ports: List[int]) -> None:
+    def __init__(self, post: Post, seen: wire.Message) -> None:
         self._decoder = wire.Decoder()
         self.waiting: List[wire.Message] = []
         """Messages that came together with the end of the handshake."""
@@ -90,24 +104,21 @@ class Link:
             {
                 "is": "join",
                 "seat": [post.stage, post.role, post.rank],
-                "pid": os.getpid(),
-                "address": [post.host, ports],
                 "nonce": ours,
                 "proof": wire.proof(post.token, "agent", nonces, post.name),
+                **seen,
             }
         )
         welcome = self._expect("welcome")
         if not wire.proven(welcome.get("proof"), post.token, "driver", nonces, post.name):
             raise wire.WireError("what answered is not this run's driver")
+        self.socket.settimeout(None)
 
     def send(self, message: wire.Message) -> None:
         self.socket.sendall(wire.encode(message))
 
     def receive(self) -> Optional[List[wire.Message]]:
         """What has arrived; None when the driver has closed."""
-        if self.waiting:
-            found, self.waiting = self.waiting, []
-            return found
         data = self.socket.recv(1 << 16)
         return self._decoder.feed(data) if data else None
 
@@ -122,81 +133,160 @@ class Link:
 
 
 class Agent:
-    def __init__(self, post: Post, link: Link, address: Address) -> None:
+    def __init__(self, post: Post) -> None:
         self.post = post
-        self.link = link
-        self.address = address
         self.stage = post.plan.stage(post.stage)
+        self.name = wire.nonce()
+        """Tells the driver this agent from another one at the same seat."""
         self.process: Optional[Process] = None
-        self.generation = self.restart = 0
+        self.life: Life = NO_LIFE
+        self._ports = HeldPorts(3, post.ports)
+        self._exit: Optional[Dict[str, Any]] = None
         self._followers: List[Tuple[str, int, Follower]] = []
         self._mpi: Optional[mpi.Workers] = None
         self._log = layout.log(post.run_dir, post.stage, post.role, post.rank)
         self._poll = POLL[0]
         self._oom = 0
         self._heartbeat = 0.0
+        self._stacks_at = 0.0
+        self._stacks_from = 0
+        self._states: List[str] = []
+        self._link: Optional[Link] = None
+        self._heard = time.monotonic()
+        self._try_again = 0.0
+        self._unsent: Deque[wire.Message] = collections.deque(maxlen=UNSENT_MOST)
 
     def serve(self) -> int:
         wake, write = os.pipe()
         for fd in (wake, write):
             os.set_blocking(fd, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGTERM, lambda *_: None)
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
         system.adopt_orphans()
         try:
-            if self.link.waiting and not self._obey():
-                return 0
-            while True:
+            link: Optional[Link] = Link(self.post, self.seen())
+            self._link = link
+            going = self._obey(link.waiting if link else [])
+            while going:
+                link = self._link
                 wait = min(self._poll, HEARTBEAT) if self.process else HEARTBEAT
-                ready, _, _ = select.select([self.link.socket, wake], [], [], wait)
-                if wake in ready:
-                    os.read(wake, 4096)
-                if self.link.socket in ready and not self._obey():
-                    return 0
+                sources: List[Any] = [wake] if link is None else [wake, link.socket]
+                ready, _, _ = select.select(sources, [], [], wait)
+                if wake in ready and signal.SIGTERM in os.read(wake, 4096):
+                    self._say("notice")
+                if link is not None and link.socket in ready:
+                    going = self._listen(link)
                 self._watch()
                 self._stay_alive()
+                if self._link is None:
+                    self._find_driver()
+            return 0
         finally:
             self._clean_up()
 
-    def _obey(self) -> bool:
-        messages = self.link.receive()
+    # The driver.
+
+    def seen(self) -> wire.Message:
+        """What this agent is doing; the driver compares it with what it wants."""
+        return {
+            "agent": self.name,
+            "address": [self.post.host, self._ports.numbers],
+            "life": list(self.life),
+            "running": self.process is not None,
+            "exit": self._exit,
+        }
+
+    def _listen(self, link: Link) -> bool:
+        try:
+            messages = link.receive()
+        except (OSError, wire.WireError):
+            messages = None
         if messages is None:
-            return False
+            self._lose_driver()
+            return True
+        self._heard = time.monotonic()
+        return self._obey(messages)
+
+    def _obey(self, messages: List[wire.Message]) -> bool:
         for message in messages:
-            if message["is"] == "start":
+            kind = message["is"]
+            life = tuple(message.get("life", ()))
+            if kind == "start" and life > self.life and self.process is None:
                 self._start(message)
-            elif message["is"] == "kill" and self.process and message["gen"] == self.generation:
+            elif kind == "kill" and self.process and life == self.life:
                 self.process.end(float(message["grace"]))
-            elif message["is"] == "stacks" and self.process and message["gen"] == self.generation:
-                self._dump_stacks()
-            elif message["is"] == "bye":
+            elif kind == "stacks" and self.process and life == self.life:
+                self._ask_for_stacks()
+            elif kind == "bye":
                 return False
         return True
 
+    def _lose_driver(self) -> None:
+        """Without a lease the driver's end is ours; with one, train on and look for it."""
+        if not self.post.lease:
+            raise OSError("the driver is gone")
+        if self._link is not None:
+            self._link.socket.close()
+        self._link = None
+
+    def _find_driver(self) -> None:
+        now = time.monotonic()
+        if now >= self._heard + self.post.lease and self.process is not None:
+            self.process.end(0)  # the driver may have given this seat away by now
+        if now < self._try_again:
+            return
+        self._try_again = now + RETRY
+        try:
+            link = Link(self.post, self.seen())
+        except (OSError, wire.WireError):
+            return
+        self._link, self._heard = link, time.monotonic()
+        while self._unsent:
+            link.send(self._unsent.popleft())
+        self._obey(link.waiting)
+
+    def _say(self, kind: str, **keys: Any) -> None:
+        message = {"is": kind, "life": list(self.life), **keys}
+        if self._link is None:
+            self._unsent.append(message)
+            return
+        try:
+            self._link.send(message)
+        except OSError:
+            self._unsent.append(message)
+            self._lose_driver()
+
+    def _stay_alive(self) -> None:
+        now = time.monotonic()
+        if now - self._heartbeat >= HEARTBEAT and self._link is not None:
+            self._heartbeat = now
+            self._say("alive", **self.seen())
+        if self.post.lease and now >= self._heard + self.post.lease and self._link is not None:
+            self._lose_driver()
+
+    # The user's process.
+
     def _start(self, message: Dict[str, Any]) -> None:
         post = self.post
-        self.generation, self.restart = int(message["gen"]), int(message["restart"])
+        generation, restart = message["life"]
+        self.life, self._exit = (generation, restart), None
         peers = {
             role: tuple(Address(host, _three(ports)) for host, ports in addresses)
             for role, addresses in message["peers"].items()
         }
-        world = World(
-            self.generation,
-            int(message["attempt"]),
-            peers,
-            int(message["round"]),
-            message["resume_from"],
-        )
-        places = places_of(post, self.generation)
-        env = environment(self.stage, post.role, post.rank, self.restart, world, places, post.base)
+        world = World(generation, message["attempt"], peers, message["round"], message["resume_from"])
+        places = places_of(post, generation)
+        env = environment(self.stage, post.role, post.rank, restart, world, places, post.base)
         env["WINDLASS_STACKS_FILE"] = layout.stacks(post.run_dir, post.stage, post.role, post.rank)
         reports = places.report_file
         self._oom = max(evidence.oom_kills(), 0)
         try:
-            for directory in (places.output, places.checkpoints, os.path.dirname(reports)):
+            for file in (reports, env["WINDLASS_STACKS_FILE"]):
+                os.makedirs(os.path.dirname(file), exist_ok=True)
+            for directory in (places.output, places.checkpoints):
                 os.makedirs(directory, exist_ok=True)
-            os.makedirs(os.path.dirname(env["WINDLASS_STACKS_FILE"]), exist_ok=True)
-            command, self._mpi = self._command(message, world, env)
+            command, self._mpi = self._command(message, world, restart, env)
             self.process = Process(command, env, post.plan.code or os.getcwd(), self._log)
         except CannotStart as failure:
             self._exited(-1, 0, evidence.of_start(failure, env.get("PATH", "")))
@@ -214,13 +304,13 @@ class Agent:
         self._say("started", pid=self.process.outside_pid, log_offset=offset, report_offset=start)
 
     def _command(
-        self, message: Dict[str, Any], world: World, env: Dict[str, str]
+        self, message: Dict[str, Any], world: World, restart: int, env: Dict[str, str]
     ) -> Tuple[Tuple[str, ...], Optional[mpi.Workers]]:
-        if self.post.role == message.get("merge_role"):
+        if self.post.role == message["merge_role"]:
             return self.stage.merge, None
         command = self.stage.role(self.post.role).command
-        if message.get("launcher"):
-            workers = mpi.Workers(self.post, self.stage, world, self.restart)
+        if message["launcher"]:
+            workers = mpi.Workers(self.post, self.stage, world, restart)
             return workers.command(command, env), workers
         return command, None
 
@@ -232,13 +322,20 @@ class Agent:
         ended = process.ended()
         if self._mpi is not None:
             self._relay_workers(self._mpi)
+            if self._mpi.fallen:
+                process.expire(MPIRUN_PATIENCE)
         busy = self._relay_progress()
         self._poll = POLL[0] if busy or process.asked else min(self._poll * 1.5, POLL[1])
+        if self._stacks_at and (ended or time.monotonic() >= self._stacks_at):
+            self._say_stacks()
         if ended is None:
             return
         code, signum = ended
         if self._mpi is not None:
             self._relay_workers(self._mpi)
+            if code != 0 and not process.asked and not self._mpi.fallen:
+                for event in self._mpi.left_unsaid():
+                    self._say(event.kind, role="worker", rank=event.rank, **event.keys)
             self._relay_progress()
         lines = evidence.tail(self._log, process.log_offset)
         kills = evidence.oom_kills()
@@ -251,10 +348,13 @@ class Agent:
     def _relay_progress(self) -> bool:
         said = False
         for role, rank, follower in self._followers:
-            points = follower.points()
+            points, checkpoints = follower.news()
             for begin in range(0, len(points), 1000):
                 said = True
                 self._say("report", role=role, rank=rank, points=points[begin : begin + 1000])
+            for record in checkpoints:
+                said = True
+                self._say("checkpoint", role=role, rank=rank, record=record)
         return said
 
     def _relay_workers(self, workers: mpi.Workers) -> None:
@@ -268,24 +368,26 @@ class Agent:
         for _, _, follower in self._followers:
             follower.close()
         self.process, self._followers, self._mpi = None, [], None
-        self._say("exited", code=code, signal=signum, at=time.time(), asked=asked, cause=plain(cause))
+        self._exit = {"code": code, "signal": signum, "at": time.time(), "asked": asked, "cause": plain(cause)}
+        self._say("exited", **self._exit)
 
-    def _dump_stacks(self) -> None:
-        pids = system.descendants(os.getpid())
-        asked = [pid for pid in pids if _catches(pid, signal.SIGUSR1)]
-        system.signal_all(asked, signal.SIGCONT)
-        system.signal_all(asked, signal.SIGUSR1)
+    # Stacks of a rank that hangs.
 
-    def _say(self, kind: str, **keys: Any) -> None:
-        message = {"is": kind, "gen": self.generation, "restart": self.restart}
-        message.update(keys)
-        self.link.send(message)
+    def _ask_for_stacks(self) -> None:
+        """Python processes write their stacks on SIGUSR1; one without a handler would die of it."""
+        self._states = [f"process {pid} is {stacks.state_of(pid)}" for pid in system.descendants(os.getpid())]
+        able = [pid for pid in system.descendants(os.getpid()) if stacks.catches(pid, signal.SIGUSR1)]
+        self._stacks_from = stacks.size(
+            layout.stacks(self.post.run_dir, self.post.stage, self.post.role, self.post.rank)
+        )
+        system.signal_all(able, signal.SIGCONT)
+        system.signal_all(able, signal.SIGUSR1)
+        self._stacks_at = time.monotonic() + STACKS_WAIT
 
-    def _stay_alive(self) -> None:
-        now = time.monotonic()
-        if now - self._heartbeat >= HEARTBEAT:
-            self._heartbeat = now
-            self.link.send({"is": "alive"})
+    def _say_stacks(self) -> None:
+        self._stacks_at = 0.0
+        path = layout.stacks(self.post.run_dir, self.post.stage, self.post.role, self.post.rank)
+        self._say("stacks", states=self._states, text=stacks.written(path, self._stacks_from))
 
     def _clean_up(self) -> None:
         """Leave no process, whoever ended this loop."""
@@ -300,11 +402,12 @@ def places_of(post: Post, generation: int, role: str = "", rank: int = -1) -> Pl
     """Where things are for a rank of this post's stage; by default the post's own."""
     stage = post.plan.stage(post.stage)
     role, rank = (role, rank) if role else (post.role, post.rank)
+    own = SHAPES[stage.shape].own_checkpoints
     return Places(
         run_id=post.run_id,
         data=post.data,
         output=layout.output(post.run_dir, post.stage),
-        checkpoints=layout.checkpoints(post.run_dir, post.stage, generation),
+        checkpoints=layout.checkpoints(post.run_dir, post.stage, generation, f"{role}-{rank}" if own else ""),
         report_file=layout.reports(post.run_dir, post.stage, role, rank),
         rank_path=post.rank_path,
         python=stage.python or post.python,
@@ -328,10 +431,11 @@ def earlier(plan: Plan, name: str) -> List[str]:
 def _connect(address: str) -> socket.socket:
     if address.startswith("/"):
         link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        link.settimeout(HANDSHAKE)
         link.connect(address)
         return link
     host, _, port = address.rpartition(":")
-    return socket.create_connection((host, int(port)), timeout=None)
+    return socket.create_connection((host, int(port)), timeout=HANDSHAKE)
 
 
 def _write_down_bug(post: Post) -> None:
@@ -347,18 +451,6 @@ def _cannot_write(error: OSError) -> Cause:
     kind = Kind.DISK_FULL if error.errno in (errno.ENOSPC, errno.EDQUOT) else Kind.NOT_WRITABLE
     uid, gid = os.geteuid(), os.getegid()
     return Cause(kind, f"cannot write {error.filename}: {error.strerror}", evidence=(f"as uid {uid}, gid {gid}",))
-
-
-def _catches(pid: int, signum: int) -> bool:
-    """Has the process a handler for the signal? Without one, sending it would end the process."""
-    try:
-        with open(f"/proc/{pid}/status") as file:
-            for line in file:
-                if line.startswith("SigCgt:"):
-                    return bool(int(line.split()[1], 16) >> (signum - 1) & 1)
-    except (OSError, ValueError):
-        pass
-    return False
 
 
 def _three(ports: List[int]) -> Tuple[int, int, int]:

@@ -22,7 +22,9 @@ TAIL_LINES = 20
 LINE_MOST = 500
 
 _FRAME = re.compile(r'^\s*File "(?P<file>.+)", line (?P<line>\d+)(?:, in (?P<name>.+))?$')
-_ERROR = re.compile(r"^(?P<error>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Warning|Fault)\b.*|[A-Za-z_][\w.]+: .*)$")
+_ERROR = re.compile(
+    r"^(?P<error>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Warning|Fault)\b.*|[A-Za-z_][\w.]+: .*)$"
+)
 
 TEXTS: Tuple[Tuple[Kind, Tuple[str, ...]], ...] = (
     (Kind.MPI_MISMATCH, ("windlass: mpi mismatch",)),
@@ -167,7 +169,11 @@ def _of_signal(signum: int, oom: int, asked: bool) -> Tuple[Kind, str, Tuple[str
         fact = f"the kernel counted {oom} out-of-memory kill(s) in the rank's cgroup while it ran"
         return Kind.OUT_OF_MEMORY, "killed by the kernel for lack of memory", (fact,)
     if signum == signal.SIGKILL and not asked:
-        told = "no out-of-memory kill was counted" if oom == 0 else "the kernel's out-of-memory counter cannot be read here"
+        told = (
+            "no out-of-memory kill was counted"
+            if oom == 0
+            else "the kernel's out-of-memory counter cannot be read here"
+        )
         return Kind.KILLED, f"killed by signal {signum} ({name}), sender unknown", (told,)
     return Kind.KILLED, f"ended by signal {signum} ({name})", ()
 

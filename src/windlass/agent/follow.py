@@ -16,7 +16,7 @@ import json
 import os
 import re
 import time
-from typing import Any, Dict, List, Union
+from typing import Any, Dict, List, Tuple, Union
 
 Point = Dict[str, Union[int, float, str]]
 
@@ -25,7 +25,9 @@ LONGEST = 4096
 """A progress line that is longer is not one."""
 CHUNK = 1 << 20
 
-_PAIR = re.compile(rb"^([A-Za-z_][A-Za-z0-9_./-]*)=([-+]?(?:\d[\d_]*\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf))$")
+_PAIR = re.compile(
+    rb"^([A-Za-z_][A-Za-z0-9_./-]*)=([-+]?(?:\d[\d_]*\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf))$"
+)
 
 
 def parse_line(line: bytes) -> Point:
@@ -61,7 +63,7 @@ class Tail:
                 self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError:
                 return []
-        found = []
+        found: List[bytes] = []
         while True:
             data = os.pread(self._fd, CHUNK, self.offset)
             if not data:
@@ -86,18 +88,23 @@ class Follower:
         self._line_start = b"\n"
         self._half_report = b""
 
-    def points(self) -> List[Point]:
-        """What was reported since the last call, in order within each of the two ways."""
-        found: List[Point] = []
+    def news(self) -> Tuple[List[Point], List[Dict[str, Any]]]:
+        """Points and checkpoint records since the last call, in order within each of the two ways."""
+        points: List[Point] = []
+        checkpoints: List[Dict[str, Any]] = []
         for chunk in self._reports.chunks():
             *lines, self._half_report = (self._half_report + chunk).split(b"\n")
             for line in lines:
-                point = _json_point(line)
+                record = _object(line)
+                if isinstance(record.get("checkpoint"), dict):
+                    checkpoints.append(record["checkpoint"])
+                    continue
+                point = {key: value for key, value in record.items() if isinstance(value, (int, float, str))}
                 if point:
-                    found.append(point)
+                    points.append(point)
         for chunk in self._log.chunks():
-            found += self._printed(chunk)
-        return found
+            points += self._printed(chunk)
+        return points, checkpoints
 
     def close(self) -> None:
         self._log.close()
@@ -125,11 +132,9 @@ class Follower:
         return found
 
 
-def _json_point(line: bytes) -> Point:
+def _object(line: bytes) -> Dict[str, Any]:
     try:
         data: Any = json.loads(line)
     except ValueError:
         return {}
-    if not isinstance(data, dict):
-        return {}
-    return {str(key): value for key, value in data.items() if isinstance(value, (int, float, str))}
+    return data if isinstance(data, dict) else {}

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from windlass import layout
-from windlass.agent import system
+from windlass.agent import evidence, system
 from windlass.agent.follow import Follower, Tail
-from windlass.causes import Cause
-from windlass.journal import cause_of
+from windlass.causes import Cause, Kind
+from windlass.journal import cause_of, plain
 from windlass.plan import Stage
 from windlass.rankenv import World
 
@@ -59,7 +59,11 @@ def _vendor(program: str) -> str:
     directory = os.path.dirname(os.path.realpath(program))
     beside = {os.path.dirname(program), directory}
     real = os.path.basename(os.path.realpath(program))
-    if "hydra" in real or any(os.path.exists(os.path.join(d, "hydra_pmi_proxy")) for d in beside) and "orte" not in real:
+    if (
+        "hydra" in real
+        or any(os.path.exists(os.path.join(d, "hydra_pmi_proxy")) for d in beside)
+        and "orte" not in real
+    ):
         return "mpich"
     return "openmpi"
 
@@ -82,11 +86,13 @@ class Workers:
         self._stage = stage
         self._world = world
         self._restart = restart
-        self._scratch = tempfile.mkdtemp(prefix="mpi-")
+        self._scratch = tempfile.mkdtemp(prefix="mpi-", dir=post.base.get("TMPDIR"))
         self._records = os.path.join(self._scratch, "records.jsonl")
         self._tail = Tail(self._records, 0)
         self._half = b""
         self._causes: List[Tuple[float, Cause]] = []
+        self._running: Dict[int, int] = {}
+        """Rank -> where its log began, of workers whose end nobody has written down."""
 
     def command(self, command: Sequence[str], env: Dict[str, str]) -> Tuple[str, ...]:
         """The mpirun command line; changes `env` so that the right MPI is loaded."""
@@ -135,11 +141,10 @@ class Workers:
         }
 
     def events(self) -> List[WorkerEvent]:
-        found = []
+        found: List[WorkerEvent] = []
         for chunk in self._tail.chunks():
             *lines, self._half = (self._half + chunk).split(b"\n")
-            for line in lines:
-                found.append(self._event(json.loads(line)))
+            found += [self._event(json.loads(line)) for line in lines]
         return found
 
     def _event(self, record: Dict[str, Any]) -> WorkerEvent:
@@ -149,15 +154,40 @@ class Workers:
             reports = layout.reports(self._post.run_dir, self._post.stage, "worker", rank)
             offsets = {key: record[key] for key in ("log_offset", "report_offset")}
             follower = Follower(log, offsets["log_offset"], reports, offsets["report_offset"])
-            return WorkerEvent("observed_start", rank, {"pid": system.outside_pid_of(record["pid"]), **offsets}, follower)
+            self._running[rank] = offsets["log_offset"]
+            return WorkerEvent(
+                "observed_start", rank, {"pid": system.outside_pid_of(record["pid"]), **offsets}, follower
+            )
+        self._running.pop(rank, None)
         cause = cause_of(record)
         if cause is not None:
             self._causes.append((float(record["at"]), cause))
         keys = {key: record.get(key) for key in ("code", "signal", "cause")}
         return WorkerEvent("observed_end", rank, keys)
 
+    @property
+    def fallen(self) -> bool:
+        """A worker has failed by itself: the others can only wait for it."""
+        return any(cause.exit_code > 0 for _, cause in self._causes)
+
+    def left_unsaid(self) -> List[WorkerEvent]:
+        """Workers that were killed together with their shim after they had printed a traceback:
+        an abort in one of them leaves mpirun no time for more."""
+        found = []
+        for rank, offset in sorted(self._running.items()):
+            log = layout.log(self._post.run_dir, self._post.stage, "worker", rank)
+            lines = evidence.tail(log, offset)
+            frame, error = evidence.last_frame(lines)
+            if error:
+                cause = Cause(
+                    Kind.USER_ERROR, error, role="worker", rank=rank, frame=frame, error=error, lines=tuple(lines)
+                )
+                self._causes.append((os.path.getmtime(log), cause))
+                found.append((os.path.getmtime(log), WorkerEvent("observed_end", rank, {"cause": plain(cause)})))
+        return [event for _, event in sorted(found, key=lambda each: each[0])]
+
     def first_cause(self) -> Optional[Cause]:
         """Why the worker that fell first fell; mpirun ends the others by a signal."""
         falls = sorted(self._causes, key=lambda fall: fall[0])
-        by_itself = [cause for _, cause in falls if cause.exit_code > 0]
+        by_itself = [cause for _, cause in falls if cause.exit_code > 0 or cause.error]
         return by_itself[0] if by_itself else falls[0][1] if falls else None

@@ -82,6 +82,11 @@ class Process:
             self._kill_at = time.monotonic()
         self.enforce()
 
+    def expire(self, seconds: float) -> None:
+        """SIGKILL after so long, though nobody has asked for its end: a part of it has failed."""
+        if self._kill_at is None:
+            self._kill_at = time.monotonic() + seconds
+
     def enforce(self) -> None:
         """Kills once the grace is over; call it now and then."""
         if self._kill_at is not None and time.monotonic() >= self._kill_at:

@@ -38,12 +38,7 @@ def whole_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="store_true", help="print the version")
     commands = parser.add_subparsers(metavar="COMMAND")
     for name, about in COMMANDS.items():
-        try:
-            module = importlib.import_module(f"windlass.cli.{name}_command")
-        except ModuleNotFoundError as error:
-            if error.name != f"windlass.cli.{name}_command":
-                raise
-            continue
+        module = importlib.import_module(f"windlass.cli.{name}_command")
         below = commands.add_parser(name, help=about)
         module.arguments(below)
         for action in below._actions:  # noqa: SLF001 (shtab has no other way in)

@@ -15,7 +15,9 @@ from windlass.errors import FAILED, OK
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     add_job_arguments(parser)
-    parser.set_defaults(file=None)
+    # Unlike elsewhere no FILE means no job, not the one in the current directory.
+    file = next(action for action in parser._actions if action.dest == "file")  # noqa: SLF001
+    file.default, file.help = None, "a job file, or a directory with job.yaml, whose needs are checked too"
     parser.add_argument("--json", action="store_true", help="the findings as JSON")
 
 

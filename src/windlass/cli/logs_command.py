@@ -16,7 +16,6 @@ A line that was redrawn with carriage returns (a progress bar) is shown in its l
 from __future__ import annotations
 
 import argparse
-import difflib
 import re
 import time
 from collections.abc import Iterable
@@ -147,6 +146,8 @@ def _choice(args: argparse.Namespace, plan: Plan | None) -> Choice:
 def _check(what: str, asked: list[str], known: list[str]) -> None:
     for name in asked:
         if name not in known:
+            import difflib
+
             near = difflib.get_close_matches(name, known, n=1)
             listed = ", ".join(dict.fromkeys(known)) or "none"
             raise WindlassError(

@@ -131,5 +131,6 @@ def _bug(error: Exception, world: World) -> int:
     with tempfile.NamedTemporaryFile("w", prefix="windlass-bug-", suffix=".txt", delete=False) as file:
         file.write(f"windlass {__version__} {sys.argv[1:]}\n")
         traceback.print_exception(error, file=file)
-    world.say(f"error: windlass itself failed: {type(error).__name__}: {error}\n\nhint: this is a bug; the details are in {file.name}")
+    what = f"windlass itself failed: {type(error).__name__}: {error}"
+    world.say(f"error: {what}\n\nhint: this is a bug; the details are in {file.name}")
     return FAILED

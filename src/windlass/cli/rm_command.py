@@ -44,6 +44,6 @@ def removed(store: Store, run: Path, world: World) -> None:
 
 
 def _kill(run: Path) -> None:
-    from windlass.engines import local
+    from windlass.engines.local.engine import stop
 
-    local.stop(run, kill=True)
+    stop(str(run), by="windlass rm --force", now=True, wait=30.0)

@@ -43,14 +43,14 @@ def main(args: argparse.Namespace, world: World) -> int:
     else:
         run = start.opened(load_job(args, world).plan(), world.home, world.environ)
     if args.detach:
-        return _detached(run, args, world)
+        return _detached(run, world)
     viewer = _Viewer(run, args, world)
     code = run.drive(begun=viewer.open)
     viewer.wait()
     return code
 
 
-def _detached(run: Started, args: argparse.Namespace, world: World) -> int:
+def _detached(run: Started, world: World) -> int:
     from windlass.cli import summary
 
     if not run.detach():

@@ -9,13 +9,15 @@ from __future__ import annotations
 import argparse
 
 from windlass.cli.world import World
-from windlass.errors import OK
+from windlass.errors import OK, WindlassError
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="job file, or a directory with job.yaml")
     parser.add_argument("name", metavar="NAME", help="the param")
-    parser.add_argument("value", metavar="VALUE", help="its new value")
+    # All that follows, so that a value may begin with a dash.
+    parser.add_argument("value", metavar="VALUE", nargs=argparse.REMAINDER, help="its new value")
+    parser.usage = "windlass set [-h] FILE NAME VALUE"
 
 
 def main(args: argparse.Namespace, world: World) -> int:
@@ -23,9 +25,14 @@ def main(args: argparse.Namespace, world: World) -> int:
 
     from windlass.spec.editing import change
 
-    done = change(args.file, args.name, args.value)
+    words = args.value[1:] if args.value[:1] == ["--"] else args.value
+    if len(words) != 1:
+        fix = shlex.join(["windlass", "set", args.file, args.name, " ".join(words) or "VALUE"])
+        raise WindlassError(f"one value is needed for {args.name}, not {len(words)}", f"`{fix}`")
+    value = words[0]
+    done = change(args.file, args.name, value)
     places = "1 place" if done.count == 1 else f"{done.count} places"
-    world.print(f"set {args.name} to {args.value or 'nothing'} (was {done.old or 'nothing'}), used in {places}")
+    world.print(f"set {args.name} to {value or 'nothing'} (was {done.old or 'nothing'}), used in {places}")
     file = shlex.quote(args.file)
     world.say(f"\nnext:\n  windlass params {file}\n  windlass plan {file}")
     return OK

@@ -12,6 +12,7 @@ Ships into strangers' images: standard library only, Python 3.9.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import selectors
@@ -25,6 +26,7 @@ from windlass import gang as g
 from windlass import layout, wire
 from windlass import pipeline as p
 from windlass.causes import Cause, Kind
+from windlass.driver.checkpoints import Checkpoints
 from windlass.driver.links import Link, Links, Seat
 from windlass.errors import FAILED
 from windlass.journal import JournalFull, Writer, cause_of
@@ -34,6 +36,9 @@ from windlass.shapes import MERGE_ROLE, SHAPES
 
 LEAST_FREE = 128 * 1024
 """Bytes; with less left on the run's disk the run cannot go on."""
+
+
+ALIVE = wire.encode({"is": "alive"})
 
 
 @dataclass(frozen=True)
@@ -106,6 +111,8 @@ class StageRun:
     """MPI workers that are known to run."""
     first_fall: str = ""
     halted: bool = False
+    stacks: Dict[str, Tuple[List[str], str]] = field(default_factory=dict)
+    """What hung ranks were doing: the state of their processes, and Python's stacks."""
 
 
 class Driver:
@@ -116,7 +123,7 @@ class Driver:
         run_dir: str,
         journal: Writer,
         token: bytes,
-        before: Before = Before(),
+        before: Before,
     ) -> None:
         self.plan = plan
         self.run_id = run_id
@@ -135,14 +142,13 @@ class Driver:
         self._links: Links
         self._launcher: Launcher
         self._stops = 0
-        self._starts: Dict[Tuple[str, int, int], bytes] = {}
+        self._starts: Dict[Tuple[str, g.Life, str], bytes] = {}
+        self._checkpoints: Dict[str, Checkpoints] = {}
         self._metric_rank: Dict[Tuple[str, str], Tuple[str, int]] = {}
         self._verdicts: List[Dict[str, Any]] = []
         self._next_look = 0.0
 
-    def run(
-        self, listener: socket.socket, launcher: Launcher, begun: Optional[Callable[[], None]] = None
-    ) -> int:
+    def run(self, listener: socket.socket, launcher: Launcher, begun: Optional[Callable[[], None]] = None) -> int:
         """Runs the plan to its end; the exit code. `begun` is called once the first agents are under way."""
         self._launcher = launcher
         self._links = Links(listener, self._token, self._selector)
@@ -316,10 +322,10 @@ class Driver:
         elif isinstance(action, g.Start):
             self._links.send((name, *action.seat), self._start_message(run, action))
         elif isinstance(action, g.Kill):
-            message = {"is": "kill", "gen": action.generation, "grace": action.grace}
+            message = {"is": "kill", "life": action.life, "grace": action.grace}
             self._links.send((name, *action.seat), wire.encode(message))
         elif isinstance(action, g.DumpStacks):
-            self._links.send((name, *action.seat), wire.encode({"is": "stacks", "gen": action.generation}))
+            self._links.send((name, *action.seat), wire.encode({"is": "stacks", "life": action.life}))
         elif isinstance(action, g.Fence):
             self._launcher.fence((name, *action.seat))
         elif isinstance(action, g.Record):
@@ -334,33 +340,40 @@ class Driver:
             self._generations[name] = keys["gen"]
             self._starts.clear()
             run.first_fall = ""
-            keys.update(attempt=run.attempt)
+            resume, step = self._checkpoints_of(run.stage).resume("", 0, run.round)
+            keys.update(attempt=run.attempt, resume_step=step if resume else None)
+            run.stacks.clear()
             if run.stage.rounds > 1:
                 keys.update(round=run.round)
         if record.ev == "gen.ended":
             self._end_observed(run, keys["state"])
         cause = keys.get("cause")
         if isinstance(cause, Cause):
-            keys["cause"] = _staged(cause, name)
+            keys["cause"] = self._explained(run, cause)
         self.journal.write(record.ev, stage=name, **keys)
 
     def _start_message(self, run: StageRun, action: g.Start) -> bytes:
-        key = (run.stage.name, action.generation, action.restart)
+        resume, _ = self._checkpoints_of(run.stage).resume(*action.seat, run.round)
+        key = (run.stage.name, action.life, resume)
         if key not in self._starts:
             self._starts[key] = wire.encode(
                 {
                     "is": "start",
-                    "gen": action.generation,
-                    "restart": action.restart,
+                    "life": list(action.life),
                     "attempt": run.attempt,
                     "round": run.round,
                     "peers": _encoded(action.peers),
-                    "resume_from": "",
+                    "resume_from": resume,
                     "merge_role": MERGE_ROLE if run.merging else "",
                     "launcher": bool(SHAPES[run.stage.shape].launcher),
                 }
             )
         return self._starts[key]
+
+    def _checkpoints_of(self, stage: Stage) -> Checkpoints:
+        if stage.name not in self._checkpoints:
+            self._checkpoints[stage.name] = Checkpoints(self.run_dir, stage)
+        return self._checkpoints[stage.name]
 
     def _gang_over(self, run: StageRun, over: g.Over) -> None:
         name = run.stage.name
@@ -374,8 +387,16 @@ class Driver:
             if run.round < run.stage.rounds:
                 self._form(StageRun(run.stage, run.attempt, self._new_gang(run.stage, False), run.round + 1))
                 return
-        cause = _staged(over.cause, name) if over.cause is not None else None
+        cause = self._explained(run, over.cause) if over.cause is not None else None
         self._follow(self._pipeline.stage_over(name, over.state, cause))
+
+    def _explained(self, run: StageRun, cause: Cause) -> Cause:
+        """The cause with its stage, and for a hang with what the ranks were doing."""
+        if cause.kind is Kind.STALLED and not cause.evidence:
+            states = [f"{name}: {state}" for name, told in run.stacks.items() for state in told[0]]
+            lines = [line for _, text in run.stacks.values() for line in text.splitlines()]
+            cause = dataclasses.replace(cause, evidence=tuple(states[:20]), lines=tuple(lines[:60]))
+        return cause if cause.stage else dataclasses.replace(cause, stage=run.stage.name)
 
     # What agents say.
 
@@ -393,23 +414,28 @@ class Driver:
             self._links.send(seat, wire.encode({"is": "bye"}))
             return
         kind = message["is"]
-        if kind == "join":
-            host, ports = message["address"]
-            self._gang(run, g.Joined((role, rank), Address(str(host), tuple(ports))))
+        life = tuple(message.get("life", g.NO_LIFE))
+        if kind in ("join", "alive"):
+            self._gang(run, _seen((role, rank), message))
+            if kind == "alive":
+                self._links.send(seat, ALIVE)
         elif kind == "started":
             self._started(run, role, rank, message)
-            self._gang(run, g.Started((role, rank), message["gen"], message["restart"], message["pid"]))
         elif kind == "report":
             self._reported(run, (role, rank), message)
+        elif kind == "checkpoint":
+            self._checkpointed(run, message)
         elif kind == "exited":
-            self._gang(run, _exit((role, rank), message))
+            self._gang(run, _exit((role, rank), life, message))
+        elif kind == "notice":
+            self._gang(run, g.Notice((role, rank)))
+        elif kind == "stacks":
+            self._stacks(run, role, rank, message)
         elif kind == "observed_start":
             run.observed.add(message["rank"])
             self._started(run, message["role"], message["rank"], message)
         elif kind == "observed_end":
             self._observed_end(run, message)
-        else:
-            self._gang(run, g.Heard((role, rank)))
 
     def _started(self, run: StageRun, role: str, rank: int, message: Mapping[str, Any]) -> None:
         self.journal.write(
@@ -417,13 +443,51 @@ class Driver:
             stage=run.stage.name,
             role=role,
             rank=rank,
-            **{key: message[key] for key in ("gen", "restart", "pid", "log_offset", "report_offset")},
+            gen=message["life"][0],
+            restart=message["life"][1],
+            **{key: message[key] for key in ("pid", "log_offset", "report_offset")},
         )
+
+    def _stacks(self, run: StageRun, role: str, rank: int, message: Mapping[str, Any]) -> None:
+        states, text = list(message["states"]), str(message["text"])
+        run.stacks[f"{role}-{rank}"] = (states, text)
+        gen = message["life"][0]
+        self.journal.write("rank.stacks", stage=run.stage.name, role=role, rank=rank, gen=gen, states=states, text=text)
+
+    def _checkpointed(self, run: StageRun, message: Mapping[str, Any]) -> None:
+        """A part of a checkpoint is on disk, or could not be written."""
+        role, rank, record = message["role"], message["rank"], message["record"]
+        generation = message["life"][0]
+        if generation != run.gang.generation:
+            return
+        if "error" in record:
+            self.journal.write(
+                "note",
+                stage=run.stage.name,
+                level="warning",
+                text=f"{role}-{rank} could not write the checkpoint of step {record['step']}: {record['error']}; "
+                "training goes on",
+            )
+            return
+        found = self._checkpoints_of(run.stage).part(role, rank, generation, run.round, record)
+        if found is None:
+            return
+        self.journal.write(
+            "checkpoint",
+            stage=run.stage.name,
+            gen=generation,
+            step=found.step,
+            path=found.path,
+            owner=found.owner or None,
+            bytes=sum(size for _, size in found.parts),
+            seconds=record.get("seconds"),
+        )
+        self._gang(run, g.Checkpoint())
 
     def _reported(self, run: StageRun, seat: g.Seat, message: Mapping[str, Any]) -> None:
         role, rank, points = message["role"], message["rank"], message["points"]
         self.journal.write(
-            "rank.report", stage=run.stage.name, role=role, rank=rank, gen=message["gen"], points=points
+            "rank.report", stage=run.stage.name, role=role, rank=rank, gen=message["life"][0], points=points
         )
         step = max((int(point.get("step", -1)) for point in points), default=-1)
         for point in points:
@@ -432,14 +496,16 @@ class Driver:
                 if (role, rank) <= speaker:
                     self._metric_rank[(run.stage.name, name)] = (role, rank)
                     self._pipeline.metric(run.stage.name, name, value)
-        self._gang(run, g.Progress(seat, message["gen"], step))
+        self._gang(run, g.Progress(seat, message["life"][0], step))
 
     def _observed_end(self, run: StageRun, message: Mapping[str, Any]) -> None:
         rank, code = message["rank"], message.get("code")
         run.observed.discard(rank)
         cause = cause_of(dict(message))
         state, because = "succeeded", None
-        if code != 0:
+        if code != 0 and (self._stops or run.halted):
+            state = "stopped"
+        elif code != 0:
             state = "killed" if run.first_fall else "failed"
             because = run.first_fall or None
             run.first_fall = run.first_fall or f"worker-{rank}"
@@ -448,13 +514,13 @@ class Driver:
             stage=run.stage.name,
             role="worker",
             rank=rank,
-            gen=message["gen"],
-            restart=message["restart"],
+            gen=message["life"][0],
+            restart=message["life"][1],
             state=state,
             code=code if code is not None and code >= 0 else None,
             signal=message.get("signal"),
             because=because,
-            cause=_staged(cause, run.stage.name) if cause is not None and state == "failed" else None,
+            cause=self._explained(run, cause) if cause is not None and state == "failed" else None,
         )
 
     def _end_observed(self, run: StageRun, state: str) -> None:
@@ -493,11 +559,24 @@ def _encoded(peers: Peers) -> Dict[str, List[Any]]:
     return {role: [[a.host, list(a.ports)] for a in addresses] for role, addresses in peers.items()}
 
 
-def _exit(seat: g.Seat, message: Mapping[str, Any]) -> g.Exited:
+def _seen(seat: g.Seat, message: Mapping[str, Any]) -> g.Seen:
+    host, ports = message["address"]
+    life = tuple(message["life"])
+    ended = message["exit"]
+    return g.Seen(
+        seat,
+        message["agent"],
+        Address(str(host), tuple(ports)),
+        life,
+        bool(message["running"]),
+        _exit(seat, life, ended) if ended is not None else None,
+    )
+
+
+def _exit(seat: g.Seat, life: g.Life, message: Mapping[str, Any]) -> g.Exited:
     return g.Exited(
         seat,
-        message["gen"],
-        message["restart"],
+        life,
         message["code"],
         message["signal"],
         message["at"],
@@ -517,16 +596,11 @@ def _metrics(point: Mapping[str, Any]) -> Dict[str, float]:
     return found
 
 
-def _staged(cause: Cause, stage: str) -> Cause:
-    import dataclasses
-
-    return cause if cause.stage else dataclasses.replace(cause, stage=stage)
-
-
 def _who(signum: int, run_dir: str) -> str:
     """Who asked: `windlass stop` leaves its name, a key or a kill does not."""
     try:
         with open(os.path.join(run_dir, layout.STOP)) as file:
             return file.read().strip()
     except OSError:
-        return {signal.SIGINT: "Ctrl-C", signal.SIGHUP: "the terminal's end"}.get(signum, signal.Signals(signum).name)
+        names = {int(signal.SIGINT): "Ctrl-C", int(signal.SIGHUP): "the terminal's end"}
+        return names.get(signum) or signal.Signals(signum).name

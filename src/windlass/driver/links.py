@@ -79,11 +79,8 @@ class Links:
                 self._close(link)
                 return found
             try:
-                for message in link.decoder.feed(data):
-                    if link.seat is not None:
-                        found.append(message)
-                    elif self._admit(link, message):
-                        found.append(message)
+                messages = link.decoder.feed(data)
+                found += [m for m in messages if link.seat is not None or self._admit(link, m)]
             except (wire.WireError, KeyError, TypeError, ValueError):
                 self._close(link)
                 return found

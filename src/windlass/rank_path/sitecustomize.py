@@ -67,9 +67,7 @@ class Fallback(object):
         from importlib.util import spec_from_file_location
 
         package = os.path.dirname(HERE)
-        return spec_from_file_location(
-            name, os.path.join(package, "__init__.py"), submodule_search_locations=[package]
-        )
+        return spec_from_file_location(name, os.path.join(package, "__init__.py"), submodule_search_locations=[package])
 
 
 def register_with_jax(clusters):

@@ -7,57 +7,25 @@ What stands inside a run is the business of the other rooms.
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import json
 import os
 import shutil
 import stat
-import struct
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from windlass import journal, layout
+from windlass import journal, layout, lock
 from windlass.errors import WindlassError
 
 REMOVING = ".removing-"
 
 _CONSONANTS, _VOWELS = "bdfghjklmnprstvz", "aiou"
 
-_FLOCK = {
-    "linux": ("hhqqi", (fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0), 0),
-    "darwin": ("qqihh", (0, 0, 0, fcntl.F_WRLCK, os.SEEK_SET), 3),
-}
-"""struct flock by platform: its layout, a write lock on the whole file, where l_type stands."""
-
 
 def alive(run: Path) -> bool:
-    """Is the run's driver alive: does some process hold its lock. Asks without taking it."""
-    can_ask = sys.platform in _FLOCK
-    try:
-        fd = os.open(run / layout.LOCK, (os.O_RDONLY if can_ask else os.O_RDWR) | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        if can_ask:
-            form, question, where = _FLOCK[sys.platform]
-            answer = fcntl.fcntl(fd, fcntl.F_GETLK, struct.pack(form, *question))
-            return bool(struct.unpack(form, answer)[where] != fcntl.F_UNLCK)
-        return not _lock(fd)
-    finally:
-        os.close(fd)
-
-
-def _lock(fd: int) -> bool:
-    try:
-        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in (errno.EACCES, errno.EAGAIN):
-            return False
-        raise
-    return True
+    """Is the run's driver alive: does some process hold its lock."""
+    return lock.holder(str(run)) != 0
 
 
 class Store:
@@ -125,13 +93,9 @@ class Store:
         """Removes a run that is not under way. Killed in the middle, it leaves a hidden
         directory that the next removal sweeps up, never half a run."""
         hidden = self.root / f"{REMOVING}{run.name}-{os.getpid()}"
-        fd = -1
+        held = None
         try:
-            try:
-                fd = os.open(run / layout.LOCK, os.O_RDWR | os.O_CLOEXEC)
-            except OSError:
-                pass
-            if fd >= 0 and not _lock(fd):
+            if (run / layout.LOCK).exists() and (held := lock.try_take(str(run))) is None:
                 raise WindlassError(
                     f"{run.name} is under way",
                     f"stop it first: `windlass stop {run.name}`, or `windlass rm --force {run.name}`",
@@ -143,8 +107,8 @@ class Store:
             except OSError as error:
                 raise WindlassError(f"{run} cannot be removed: {error.strerror}") from None
         finally:
-            if fd >= 0:
-                os.close(fd)
+            if held is not None:
+                os.close(held)
         self.sweep()
         if hidden.exists():
             raise WindlassError(

@@ -18,6 +18,7 @@ from windlass.spec import loading
 from windlass.spec.nodes import Entries, Entry, Scalar, compose
 from windlass.spec.params import Declared, Params, mismatch, typed
 from windlass.spec.problems import Problems, did_you_mean
+from windlass.spec.scalars import plain
 
 _BOM = b"\xef\xbb\xbf"
 _PROPERTIES = re.compile(r"(?:[&!][^\s,\[\]{}]*\s+)+")
@@ -46,6 +47,9 @@ def change(path: str | os.PathLike[str], name: str, text: str) -> Change:
     wrong = mismatch(declared, wanted)
     if wrong:
         raise WindlassError(f"`{name}` {wrong}")
+    if isinstance(wanted.value, float) and isinstance(plain(text), int):
+        # Written without a point, the file's value would no longer take fractions.
+        wanted = wanted._replace(text=str(wanted.value))
     for after in _candidates(before, tree.entry(name), declared, wanted):
         if _reads_back(after, file, tree, name, wanted):
             break

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from windlass import plan
 from windlass.spec import scalars
-from windlass.spec.nodes import Entries, Entry, Items, Node, Scalar
+from windlass.spec.nodes import Entries, Entry, Items, Node, Scalar, place
 from windlass.spec.problems import Problem, Problems, Span, did_you_mean
 from windlass.spec.stage_keys import VARIABLE
 
@@ -191,13 +191,19 @@ class Params:
             self.uses[name].add((node.start, offset))
             return True
         if not match[2]:
-            self.problems.add(node.span, "`${` has no `}`", "`$${` is `${` for the shell")
+            self.problems.add(self._place(node, "${"), "`${` has no `}`", "`$${` is `${` for the shell")
             return False
         near = did_you_mean(name, self.declared) if re.fullmatch(VARIABLE.pattern, name) else ""
         shell = f"`$${{{name}}}` hands `${{{name}}}` to the shell"
         near = near if near.startswith("did") else ""
-        self.problems.add(node.span, f"there is no param `{name}`", f"{near} {shell}".strip())
+        self.problems.add(self._place(node, match[0]), f"there is no param `{name}`", f"{near} {shell}".strip())
         return False
+
+    def _place(self, node: Scalar, use: str) -> Span:
+        """Where in the file the scalar writes `${NAME}`: a script may have many lines."""
+        text = self.problems.texts[self.problems.file]
+        at = text.find(use, node.start, node.end)
+        return place(text, at, len(use)) if at >= 0 else node.span
 
     def _count(self, node: Scalar) -> None:
         for match in _USE.finditer(node.text):

@@ -119,7 +119,7 @@ def _storage(
     for name, value in (given.values if given else {}).items():
         mount = _mount(name, value)
         if mount is None:
-            if given is not None and value in (None, ""):
+            if given is not None and _is_empty(value):
                 problems.add(given.where(name), f"the mount `{name}` names no place")
             continue
         if mount.kind in ("path", "hostPath"):
@@ -135,6 +135,12 @@ def _storage(
             notes.append(f"mount {name}: {mount.note}")
         found.append(mount)
     return tuple(found)
+
+
+def _is_empty(value: object) -> bool:
+    if isinstance(value, Section):
+        return any(value.values.get(kind) == "" for kind in keys.MOUNT.one_of)
+    return value in (None, "")
 
 
 def _mount(name: str, value: object) -> plan.Mount | None:

@@ -195,6 +195,8 @@ def _map_of(kind: kinds.MapOf, node: Node, problems: Problems, name: str) -> obj
             problems.add(entry.key, f"unknown {kind.word} `{key}`", did_you_mean(key, kind.key.allowed))
             continue
         spans[key] = entry.key
+        if isinstance(entry.value, Scalar) and entry.value.unset:
+            continue
         values[key] = read(kind.item, entry.value, problems, key)
     return Section(node.span, values, spans)
 
@@ -250,7 +252,7 @@ def _record(kind: kinds.Record, node: Node, problems: Problems, name: str) -> ob
             values[key] = value
     for field in kind.fields:
         if field.required and field.name not in node.entries:
-            problems.add(node.span, f"`{field.name}` is missing {_of(name)}", _example(field))
+            problems.add(node.span, f"`{field.name}` is missing {_of(name)}".rstrip(), _example(field))
     _check_one_of(kind, node, chosen, problems, name)
     return Section(node.span, values, spans)
 

@@ -10,7 +10,18 @@ import os
 from collections.abc import Iterator
 
 IGNORE_FILE = ".windlassignore"
-NEVER = {".git", ".hg", ".svn", "__pycache__", ".venv", "venv", "node_modules", ".windlass", ".mypy_cache", ".ruff_cache"}
+NEVER = {
+    ".git",
+    ".hg",
+    ".svn",
+    "__pycache__",
+    ".venv",
+    "venv",
+    "node_modules",
+    ".windlass",
+    ".mypy_cache",
+    ".ruff_cache",
+}
 
 
 def code_files(directory: str) -> Iterator[str]:

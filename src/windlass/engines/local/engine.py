@@ -7,21 +7,19 @@ run's driver until the run has ended. `stop` asks another process's run to end.
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
-import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 
-from windlass import __version__, layout, lock
+from windlass import __version__, layout, lock, machine
 from windlass.agent import mpi
 from windlass.agent.agent import Post
 from windlass.causes import Cause, Kind
 from windlass.driver.driver import Before, Driver, look_back
 from windlass.driver.links import Seat
-from windlass.engines.local import machine, requirements
+from windlass.engines.local import requirements
 from windlass.engines.local.keeper import LocalLauncher
 from windlass.errors import FAILED, WindlassError
 from windlass.journal import Writer, read
@@ -41,9 +39,10 @@ def check(plan: Plan, environ: Mapping[str, str]) -> None:
     for mount in plan.storage:
         if mount.path and mount.read_only and not os.path.isdir(mount.path):
             raise WindlassError(
-                f"storage {mount.name}: {mount.path} is not a directory", "create it, or change the path in the job file"
+                f"storage {mount.name}: {mount.path} is not a directory",
+                "create it, or change the path in the job file",
             )
-    have = machine.gpus(environ.get("CUDA_VISIBLE_DEVICES"))
+    have = machine.visible_gpus(environ.get("CUDA_VISIBLE_DEVICES"))
     for stage in plan.stages:
         asked = sum(role.ranks * role.resources.gpu for role in stage.roles)
         if asked > len(have):
@@ -54,7 +53,7 @@ def check(plan: Plan, environ: Mapping[str, str]) -> None:
                 "ask for fewer ranks or fewer GPUs per rank",
             )
         if stage.kind == "gang" and SHAPES[stage.shape].launcher:
-            first = stage.python or _own_bin()
+            first = stage.python or machine.programs()
             if mpi.find([first], environ.get("PATH", "")) is None:
                 raise WindlassError(
                     f"stage {stage.name} has shape {stage.shape} and no mpirun was found in {first} or on PATH",
@@ -115,6 +114,8 @@ def drive(
         return FAILED
     finally:
         journal.close()
+        import shutil
+
         shutil.rmtree(scratch, ignore_errors=True)
         os.close(held)
 
@@ -177,7 +178,7 @@ class Posts:
         os.mkdir(temporary, 0o700)
         self._base = {**base, "TMPDIR": temporary}
         self._packages = {
-            stage.name: requirements.directory(plan.requirements, stage.python or _own_bin(), home)
+            stage.name: requirements.directory(plan.requirements, stage.python or machine.programs(), home)
             for stage in plan.stages
             if plan.requirements and stage.kind == "gang"
         }
@@ -187,8 +188,8 @@ class Posts:
                 os.makedirs(self._mounts[mount.name], exist_ok=True)
         self._data = self._mounts.get("data", os.path.join(home, "data"))
         os.makedirs(self._data, exist_ok=True)
-        self._gpus = machine.gpus(base.get("CUDA_VISIBLE_DEVICES"))
-        self._cores = machine.cores()
+        self._gpus = machine.visible_gpus(base.get("CUDA_VISIBLE_DEVICES"))
+        self._cores = max(1, int(machine.cores().usable))
 
     def post(self, seat: Seat, ports: Sequence[int]) -> Post:
         name, role, rank = seat
@@ -204,8 +205,10 @@ class Posts:
             token=self._token,
             base=self._base_of(name),
             data=self._data,
-            rank_path=os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "rank_path"),
-            python=_own_bin(),
+            rank_path=os.path.join(
+                os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "rank_path"
+            ),
+            python=machine.programs(),
             threads=self._threads(stage, role),
             gpus=self._gpus_of(stage, role, rank),
             mounts=self._mounts,
@@ -255,10 +258,6 @@ def stop(run_dir: str, by: str = "windlass stop", now: bool = False, wait: float
 
 def driven(run_dir: str) -> bool:
     return lock.holder(run_dir) != 0
-
-
-def _own_bin() -> str:
-    return os.path.dirname(sys.executable)
 
 
 def _make_scratch(environ: Mapping[str, str]) -> str:

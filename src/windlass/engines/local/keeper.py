@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 import select
-import shutil
 import signal
 import socket
 from collections.abc import Callable, Sequence
@@ -37,6 +36,9 @@ class LocalLauncher:
 
     def __init__(self, make_post: MakePost, scratch: str) -> None:
         self.containment = GROUPS
+        self._half = b""
+        self._socket: socket.socket
+        self._life = self._keeper = -1
         for kind in (BOX, REAPER) if system.LINUX else (GROUPS,):
             if self._start(make_post, scratch, kind):
                 self.containment = kind
@@ -71,7 +73,6 @@ class LocalLauncher:
         ours, theirs = socket.socketpair()
         watch, self._life = os.pipe()
         driver = os.getpid()
-        self._half = b""
         self._keeper = os.fork()
         if self._keeper == 0:
             ours.close()
@@ -111,6 +112,8 @@ def _keep(
                 break
             os.read(wake, 4096)
         if os.getppid() != driver:
+            import shutil
+
             shutil.rmtree(scratch, ignore_errors=True)
         code = 0
     finally:
@@ -145,7 +148,8 @@ class Nursery:
         self._link.sendall(b"\n")
         half = b""
         while True:
-            ready, _, _ = select.select([self._link, wake], [], [], 0.02 if self._fallen else None)
+            sources: list[Any] = [self._link, wake]
+            ready, _, _ = select.select(sources, [], [], 0.02 if self._fallen else None)
             if wake in ready:
                 os.read(wake, 4096)
             if self._link in ready:

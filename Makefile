@@ -1,0 +1,67 @@
+# Every target says what it does; `make` alone lists them. Needs a POSIX shell and Python 3.11 or newer.
+# All paths are relative, so the checkout may stand anywhere.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+JOBS ?= 2
+
+.PHONY: help
+help: ## print this list
+	@echo "make TARGET, one of:"
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  \1@\2/p' Makefile | awk -F@ '{ printf "%-9s %s\n", $$1, $$2 }' | sed 's/^/  /'
+
+.PHONY: venv
+venv: $(INSTALLED) ## make .venv with Windlass and the tools, as locked
+
+# Stamped, so that it is instant until a lock changes.
+$(INSTALLED): requirements/uv.txt requirements/dev.txt pyproject.toml
+	@bash .ci/venv
+	@touch $(INSTALLED)
+
+.PHONY: demo
+demo: $(INSTALLED) ## train the starter recipe on two ranks (its runs are kept in .windlass)
+	WINDLASS_HOME="$$PWD/.windlass" $(BIN)/windlass run recipes/spirals/job.yaml --preset demo
+
+.PHONY: lint
+lint: $(INSTALLED) ## check style, types, layers, and that the reference pages are current
+	$(BIN)/ruff check --quiet .
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/mypy --no-error-summary
+	@mkdir -p .cache
+	$(BIN)/lint-imports --cache-dir .cache/import-linter > .cache/layers.txt || { cat .cache/layers.txt; exit 1; }
+	$(BIN)/python docs/generate.py --check
+
+.PHONY: format
+format: $(INSTALLED) ## put the sources into shape
+	$(BIN)/ruff check --quiet --fix-only .
+	$(BIN)/ruff format --quiet .
+
+.PHONY: test
+test: lint ## lint, then all tests, JOBS=2 at a time; the last line is pytest's
+	$(BIN)/python -m pytest -q -n $(JOBS) tests
+
+.PHONY: e2e
+e2e: ## end-to-end tests on a cluster
+	@echo "make e2e has no content yet: there is no cluster engine to test." >&2; exit 1
+
+.PHONY: bench
+bench: $(INSTALLED) ## measure against the peers (downloads about 6 GB into .bench the first time)
+	$(BIN)/python -m bench $(BENCH)
+
+.PHONY: docs
+docs: $(INSTALLED) ## write the reference pages from the code (lint fails while they are stale)
+	$(BIN)/python docs/generate.py
+
+.PHONY: lock
+lock: $(INSTALLED) ## write the locks again from pyproject.toml (UPGRADE=1: newest versions)
+	@bash .ci/lock $(if $(UPGRADE),--upgrade)
+
+.PHONY: clean
+clean: ## remove what the targets made: .venv, caches, demo runs, bench files
+	rm -rf .venv .cache .bench .windlass bench/results build dist .ruff_cache .mypy_cache .pytest_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,99 @@
+"""Where the programs under test are, and the one way in which they are started."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+from bench.harness import NotMeasured
+
+ROOT = Path(__file__).parents[1]
+PROGRAMS = ROOT / "bench/programs"
+OWN = Path(sys.executable).parent
+PYTHON = sys.executable
+WINDLASS = str(OWN / "windlass")
+
+
+@cache
+def peer(name: str) -> str:
+    """A program of the peers' own environment, which is made when it is first asked for."""
+    programs = ROOT / ".bench/venv/bin"
+    if not (programs / name).exists():
+        print(f"making {programs.parent} for {name} (torch: about 6 GB)", file=sys.stderr)
+        uv = [PYTHON, "-m", "uv"]
+        lock = str(ROOT / "requirements/bench.txt")
+        try:
+            subprocess.run([*uv, "venv", "--quiet", "--clear", "--python", PYTHON, str(programs.parent)], check=True)
+            install = [
+                "pip",
+                "install",
+                "--quiet",
+                "--require-hashes",
+                "--python",
+                str(programs / "python"),
+                "-r",
+                lock,
+            ]
+            subprocess.run([*uv, *install], check=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise NotMeasured(f"{name} could not be installed: {error}") from error
+    return str(programs / name)
+
+
+def mpirun() -> str:
+    program = OWN / "mpirun"
+    if not program.exists():
+        raise NotMeasured("there is no mpirun in this environment")
+    return str(program)
+
+
+@contextlib.contextmanager
+def workshop() -> Iterator[Path]:
+    """A directory for one measurement, removed after it."""
+    directory = Path(tempfile.mkdtemp(prefix="windlass-bench-"))
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def environment(home: Path) -> dict[str, str]:
+    """The same for all contenders; the home marks the processes of one measurement."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("WINDLASS_", "PYTHON"))}
+    return {**kept, "WINDLASS_HOME": str(home), "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
+
+
+def run(command: Sequence[str], cwd: Path, env: Mapping[str, str]) -> str:
+    """Runs a command to its end; what it wrote to both streams."""
+    done = subprocess.run(command, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    said = done.stdout.decode(errors="replace")
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(command)}\nended with {done.returncode}:\n{said[-3000:]}")
+    return said
+
+
+def job(directory: Path, run_line: Sequence[str], ranks: int) -> str:
+    """A job file with one all-reduce stage."""
+    import json
+
+    code = {"windlass": 1, "name": "bench", "stages": {"train": {"run": list(run_line), "ranks": ranks}}}
+    stage = code["stages"]["train"]  # type: ignore[index]
+    stage["shape"] = "allreduce"
+    path = directory / "job.yaml"
+    path.write_text(json.dumps(code))
+    return str(path)
+
+
+def run_directory(home: Path) -> Path:
+    """The only run below a home."""
+    journals = list(home.glob("**/events.jsonl"))
+    if len(journals) != 1:
+        raise SystemExit(f"{home} holds {len(journals)} runs, not one")
+    return journals[0].parent

@@ -1,0 +1,98 @@
+"""Writes the reference pages from the tables in the code, so that they cannot drift.
+
+python docs/generate.py            write them
+python docs/generate.py --check    change nothing; exit 1 and name the pages that are stale
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from windlass.cli.table import markdown
+
+HERE = Path(__file__).parent
+MADE = "<!-- Made by `make docs`. Edits here are lost: edit {source} instead. -->\n\n"
+
+
+def job_file() -> str:
+    from windlass.spec.reference import reference_markdown
+
+    return reference_markdown()
+
+
+def rank_environment() -> str:
+    from windlass.rankenv import TABLE
+
+    rows = [(", ".join(f"`{name}`" for name in names.split(", ")), when, what) for names, when, what in TABLE]
+    return (
+        "# The environment of a rank\n\n"
+        "Every rank starts with the environment of whoever runs Windlass, then the job's own variables, then these. A\n"
+        "script that reads its framework's variables needs no change.\n\n"
+        + markdown(("variable", "set", "meaning"), rows)
+        + "\n"
+    )
+
+
+COMMANDS = """\
+# The commands
+
+Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 the job failed, 2 wrong use, 3 the gate was
+not met, 130 interrupted.
+"""
+
+
+def commands() -> str:
+    """Not argparse's own text: that differs between versions of Python."""
+    from windlass.cli.main import GROUPS, parser_of
+
+    parts = [COMMANDS]
+    for group, names in GROUPS.items():
+        parts.append(f"## {group[0].upper()}{group[1:]}\n")
+        for name in names:
+            parser, _ = parser_of(name)
+            parts.append(f"### windlass {name}\n\n```text\n{(parser.description or '').strip()}\n```\n")
+            if rows := [_argument(action) for action in parser._actions if action.dest != "help"]:
+                parts.append(markdown(("argument", "meaning"), rows) + "\n")
+    return "\n".join(parts)
+
+
+def _argument(action: argparse.Action) -> tuple[str, str]:
+    value = "" if action.nargs == 0 else str(action.metavar or action.dest.upper())
+    words = ", ".join(f"{option} {value}".strip() for option in action.option_strings) or value
+    return f"`{words}`", (action.help or "").replace("%%", "%")
+
+
+PAGES: dict[str, tuple[Callable[[], str], str]] = {
+    "job-file.md": (job_file, "src/windlass/spec/keys.py"),
+    "rank-environment.md": (rank_environment, "src/windlass/rankenv.py"),
+    "commands.md": (commands, "src/windlass/cli"),
+}
+
+
+def stale() -> list[tuple[Path, str]]:
+    """The pages that are not what the code says, with what they should be."""
+    found = []
+    for name, (make, source) in PAGES.items():
+        path, text = HERE / name, MADE.format(source=source) + make().rstrip() + "\n"
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            found.append((path, text))
+    return found
+
+
+def main() -> int:
+    pages = stale()
+    if "--check" in sys.argv[1:]:
+        for path, _ in pages:
+            print(f"docs/{path.name} is stale: make docs", file=sys.stderr)
+        return 1 if pages else 0
+    for path, text in pages:
+        path.write_text(text, encoding="utf-8")
+        print(f"wrote docs/{path.name}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
