@@ -22,6 +22,7 @@ _SIGNS: tuple[tuple[str, str, str], ...] = (
     (r"\btorch\.distributed\b|\bDistributedDataParallel\b", "allreduce", "it uses torch.distributed"),
     (r"\bjax\.distributed\b|\bkeras\.distribution\b", "allreduce", "it uses jax.distributed"),
     (r"\b(?:tf|tensorflow)\.distribute\b|\bMultiWorkerMirroredStrategy\b", "allreduce", "it uses tf.distribute"),
+    (r"environ(?:\.get\(|\[)\s*[\"'](?:RANK|WORLD_SIZE)[\"']", "allreduce", "it reads RANK or WORLD_SIZE"),
     (r"\bWINDLASS_RANK\b.*\bWINDLASS_WORLD_SIZE\b", "average", "it takes its shard from WINDLASS_RANK"),
 )
 """Pattern in the source, the shape it speaks for, and why. The first that is found counts."""

@@ -367,6 +367,7 @@ class Agent:
         asked = self.process.asked if self.process else False
         for _, _, follower in self._followers:
             follower.close()
+        stacks.tidy(layout.stacks(self.post.run_dir, self.post.stage, self.post.role, self.post.rank))
         self.process, self._followers, self._mpi = None, [], None
         self._exit = {"code": code, "signal": signum, "at": time.time(), "asked": asked, "cause": plain(cause)}
         self._say("exited", **self._exit)

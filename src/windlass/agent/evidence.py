@@ -25,6 +25,7 @@ _FRAME = re.compile(r'^\s*File "(?P<file>.+)", line (?P<line>\d+)(?:, in (?P<nam
 _ERROR = re.compile(
     r"^(?P<error>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Warning|Fault)\b.*|[A-Za-z_][\w.]+: .*)$"
 )
+_LIBRARY = re.compile(r"^<frozen |/site-packages/|/dist-packages/|/lib/python\d")
 
 TEXTS: Tuple[Tuple[Kind, Tuple[str, ...]], ...] = (
     (Kind.MPI_MISMATCH, ("windlass: mpi mismatch",)),
@@ -63,18 +64,20 @@ def tail(path: str, start: int, end: Optional[int] = None) -> List[str]:
 
 
 def last_frame(lines: Sequence[str]) -> Tuple[str, str]:
-    """(`file:line in function`, `SomeError: text`) of the last traceback; empty when there is none."""
+    """(`file:line in function`, `SomeError: text`) of the last traceback; empty when there is none.
+    The frame is the innermost one of the user's own code, if any is."""
     begin = max((i for i, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")), default=-1)
-    frame = error = ""
+    frame = own = error = ""
     for line in lines[begin + 1 :] if begin >= 0 else lines:
         match = _FRAME.match(line)
         if match:
             name = match.group("name")
             frame = f"{match.group('file')}:{match.group('line')}" + (f" in {name}" if name else "")
+            own = own if _LIBRARY.search(match.group("file")) else frame
             error = ""
         elif frame and not line.startswith(" ") and not error and _ERROR.match(line):
             error = line
-    return (frame, error) if frame and error else ("", "")
+    return (own or frame, error) if frame and error else ("", "")
 
 
 def of_exit(code: int, signum: int, lines: Sequence[str], oom_kills: int, asked: bool, run_dir: str) -> Optional[Cause]:

@@ -50,6 +50,16 @@ def size(path: str) -> int:
         return 0
 
 
+def tidy(path: str) -> None:
+    """A rank that was never asked leaves no file."""
+    if os.path.exists(path) and size(path) == 0:
+        try:
+            os.unlink(path)
+            os.rmdir(os.path.dirname(path))
+        except OSError:
+            pass
+
+
 def written(path: str, start: int) -> str:
     """What was written behind an offset, the beginning of it if it is long."""
     try:

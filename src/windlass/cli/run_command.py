@@ -84,8 +84,10 @@ class _Viewer:
                 os._exit(code)
 
     def wait(self) -> None:
-        if self._pid:
-            os.waitpid(self._pid, 0)
+        """Until all has been shown; a run that failed before it began is shown too."""
+        if not self._pid:
+            self.open()
+        os.waitpid(self._pid, 0)
 
     def _show(self) -> None:
         import signal

@@ -36,10 +36,13 @@ def _stage_started(event: Event) -> str:
 
 
 def _gen_started(event: Event) -> str:
-    if event["gen"] <= 1 and not event.get("reason"):
+    known = {kind.value: words.phrase for kind, words in why.WORDS.items()}
+    reason = known.get(event.get("reason", ""))
+    if reason is None:
         return ""
-    reason = f": {event['reason']}" if event.get("reason") else ""
-    return f"{event['stage']} generation {event['gen']} started{reason}"
+    step = event.get("resume_step")
+    place = f"from the checkpoint of step {step}" if step is not None else "from the beginning"
+    return f"{event['stage']} restarts as generation {event['gen']} {place}: {reason}"
 
 
 def _rank(event: Event) -> str:

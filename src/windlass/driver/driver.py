@@ -12,6 +12,7 @@ Ships into strangers' images: standard library only, Python 3.9.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -27,6 +28,7 @@ from windlass import layout, wire
 from windlass import pipeline as p
 from windlass.causes import Cause, Kind
 from windlass.driver.checkpoints import Checkpoints
+from windlass.driver.history import Before, metrics
 from windlass.driver.links import Link, Links, Seat
 from windlass.errors import FAILED
 from windlass.journal import JournalFull, Writer, cause_of
@@ -66,36 +68,6 @@ class Launcher(Protocol):
 
     def close(self) -> None:
         """End every agent and process; returns when nothing is left."""
-
-
-@dataclass(frozen=True)
-class Before:
-    """What earlier parts of a resumed run left behind."""
-
-    passed: Tuple[str, ...] = ()
-    attempts: Mapping[str, int] = field(default_factory=dict)
-    generations: Mapping[str, int] = field(default_factory=dict)
-    metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-
-
-def look_back(events: Sequence[Dict[str, Any]]) -> Before:
-    passed: Dict[str, bool] = {}
-    attempts: Dict[str, int] = {}
-    generations: Dict[str, int] = {}
-    metrics: Dict[str, Dict[str, float]] = {}
-    for event in events:
-        stage = event.get("stage", "")
-        if event["ev"] == "stage.started":
-            attempts[stage] = event.get("attempt", 1)
-            passed[stage] = False
-        elif event["ev"] == "gen.started":
-            generations[stage] = event["gen"]
-        elif event["ev"] == "stage.ended":
-            passed[stage] = event.get("state") == "succeeded"
-        elif event["ev"] == "rank.report":
-            for point in event.get("points", ()):
-                metrics.setdefault(stage, {}).update(_metrics(point))
-    return Before(tuple(s for s, ok in passed.items() if ok), attempts, generations, metrics)
 
 
 @dataclass
@@ -346,11 +318,18 @@ class Driver:
             if run.stage.rounds > 1:
                 keys.update(round=run.round)
         if record.ev == "gen.ended":
-            self._end_observed(run, keys["state"])
+            self._end_observed(run, keys["gen"], keys["state"])
+            self._tidy(run, keys["gen"])
         cause = keys.get("cause")
         if isinstance(cause, Cause):
             keys["cause"] = self._explained(run, cause)
         self.journal.write(record.ev, stage=name, **keys)
+
+    def _tidy(self, run: StageRun, generation: int) -> None:
+        """A generation that wrote no checkpoint leaves no place for them."""
+        for owner in [*(f"{role}-{rank}" for role, rank in run.gang.members), ""]:
+            with contextlib.suppress(OSError):
+                os.rmdir(layout.checkpoints(self.run_dir, run.stage.name, generation, owner))
 
     def _start_message(self, run: StageRun, action: g.Start) -> bytes:
         resume, _ = self._checkpoints_of(run.stage).resume(*action.seat, run.round)
@@ -491,7 +470,7 @@ class Driver:
         )
         step = max((int(point.get("step", -1)) for point in points), default=-1)
         for point in points:
-            for name, value in _metrics(point).items():
+            for name, value in metrics(point).items():
                 speaker = self._metric_rank.setdefault((run.stage.name, name), (role, rank))
                 if (role, rank) <= speaker:
                     self._metric_rank[(run.stage.name, name)] = (role, rank)
@@ -523,7 +502,7 @@ class Driver:
             cause=self._explained(run, cause) if cause is not None and state == "failed" else None,
         )
 
-    def _end_observed(self, run: StageRun, state: str) -> None:
+    def _end_observed(self, run: StageRun, generation: int, state: str) -> None:
         """Workers whose end nobody could write down: they went with mpirun."""
         for rank in sorted(run.observed):
             self.journal.write(
@@ -531,7 +510,7 @@ class Driver:
                 stage=run.stage.name,
                 role="worker",
                 rank=rank,
-                gen=run.gang.generation,
+                gen=generation,
                 restart=0,
                 state="stopped" if state == "stopped" else "killed",
                 because=run.first_fall or "launcher-0",
@@ -583,17 +562,6 @@ def _exit(seat: g.Seat, life: g.Life, message: Mapping[str, Any]) -> g.Exited:
         message["asked"],
         cause_of(dict(message)),
     )
-
-
-def _metrics(point: Mapping[str, Any]) -> Dict[str, float]:
-    found = {}
-    for name, value in point.items():
-        if name not in ("t", "step", "total") and isinstance(value, (int, float, str)):
-            try:
-                found[name] = float(value)
-            except ValueError:
-                continue
-    return found
 
 
 def _who(signum: int, run_dir: str) -> str:

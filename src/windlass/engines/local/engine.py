@@ -17,7 +17,8 @@ from windlass import __version__, layout, lock, machine
 from windlass.agent import mpi
 from windlass.agent.agent import Post
 from windlass.causes import Cause, Kind
-from windlass.driver.driver import Before, Driver, look_back
+from windlass.driver.driver import Driver
+from windlass.driver.history import Before, look_back
 from windlass.driver.links import Seat
 from windlass.engines.local import requirements
 from windlass.engines.local.keeper import LocalLauncher

@@ -15,7 +15,7 @@ import os
 import select
 import signal
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any, NoReturn
 
 from windlass.agent import system
@@ -39,6 +39,8 @@ class LocalLauncher:
         self._half = b""
         self._socket: socket.socket
         self._life = self._keeper = -1
+        self._launches: dict[Seat, int] = {}
+        """How many agents each seat has had: the end of one that was followed by another is no news."""
         for kind in (BOX, REAPER) if system.LINUX else (GROUPS,):
             if self._start(make_post, scratch, kind):
                 self.containment = kind
@@ -46,7 +48,8 @@ class LocalLauncher:
         raise OSError("the keeper of the run's processes could not be started")
 
     def launch(self, seat: Seat, ports: Sequence[int]) -> None:
-        self._tell({"launch": [*seat], "ports": list(ports)})
+        self._launches[seat] = self._launches.get(seat, 0) + 1
+        self._tell({"launch": [*seat], "ports": list(ports), "number": self._launches[seat]})
 
     def fence(self, seat: Seat) -> None:
         self._tell({"fence": [*seat]})
@@ -59,7 +62,8 @@ class LocalLauncher:
         if not data:
             raise OSError("the keeper of the run's processes was killed")
         *lines, self._half = (self._half + data).split(b"\n")
-        return [_gone(json.loads(line)) for line in lines]
+        messages = [json.loads(line) for line in lines]
+        return [_gone(each) for each in messages if each["number"] == self._launches[_seat(each["gone"])]]
 
     def close(self) -> None:
         os.close(self._life)
@@ -140,8 +144,8 @@ class Nursery:
     def __init__(self, make_post: MakePost, link: socket.socket) -> None:
         self._make_post = make_post
         self._link = link
-        self._agents: dict[int, Seat] = {}
-        self._fallen: list[tuple[Seat, int]] = []
+        self._agents: dict[int, tuple[Seat, int]] = {}
+        self._fallen: list[tuple[Seat, int, int]] = []
 
     def serve(self) -> None:
         wake = _wake_on_child()
@@ -163,19 +167,17 @@ class Nursery:
 
     def _obey(self, message: dict[str, Any]) -> None:
         if "launch" in message:
-            stage, role, rank = message["launch"]
-            self._launch((stage, role, rank), message["ports"])
+            self._launch(_seat(message["launch"]), message["ports"], message["number"])
         else:
-            stage, role, rank = message["fence"]
-            for pid, seat in self._agents.items():
-                if seat == (stage, role, rank):
+            for pid, (seat, _) in self._agents.items():
+                if seat == _seat(message["fence"]):
                     os.kill(pid, signal.SIGKILL)
 
-    def _launch(self, seat: Seat, ports: Sequence[int]) -> None:
+    def _launch(self, seat: Seat, ports: Sequence[int], number: int) -> None:
         nursery = os.getpid()
         pid = os.fork()
         if pid:
-            self._agents[pid] = seat
+            self._agents[pid] = (seat, number)
             return
         code = 1
         try:
@@ -196,21 +198,22 @@ class Nursery:
                 break
             if pid == 0:
                 break
-            seat = self._agents.pop(pid, None)
-            if seat is not None:
-                self._fallen.append((seat, os.waitstatus_to_exitcode(status)))
+            agent = self._agents.pop(pid, None)
+            if agent is not None:
+                self._fallen.append((*agent, os.waitstatus_to_exitcode(status)))
         if not self._fallen:
             return
         strays = _strays(os.getpid(), self._agents)
         if strays:
             system.signal_all(strays, signal.SIGKILL)
             return
-        for seat, status in self._fallen:
-            self._link.sendall(json.dumps({"gone": [*seat], "status": status}).encode() + b"\n")
+        for seat, number, status in self._fallen:
+            message = {"gone": [*seat], "number": number, "status": status}
+            self._link.sendall(json.dumps(message).encode() + b"\n")
         self._fallen = []
 
 
-def _strays(root: int, agents: dict[int, Seat]) -> list[int]:
+def _strays(root: int, agents: Container[int]) -> list[int]:
     """Descendants of the nursery that stand below no living agent."""
     tree = system.process_tree()
     found = []
@@ -220,8 +223,13 @@ def _strays(root: int, agents: dict[int, Seat]) -> list[int]:
     return found
 
 
+def _seat(words: Sequence[Any]) -> Seat:
+    stage, role, rank = words
+    return stage, role, rank
+
+
 def _gone(message: dict[str, Any]) -> Gone:
-    stage, role, rank = message["gone"]
+    stage, role, rank = _seat(message["gone"])
     status = message["status"]
     if status < 0:
         text = f"the agent was killed by signal {-status} ({signal_name(-status)}), sender unknown"
