@@ -2,7 +2,8 @@
 
 Every process draws the same points and the same batches from the seed, and computes its own slice of
 each batch. The loss is the mean over the whole batch, so JAX sums the gradients over all processes: any
-number of processes walks the same path as one, but for rounding. Also runs alone: `python train.py`.
+number of processes walks the same path as one, but for rounding. Rank 0 saves the state every 100 steps; a
+new life of the gang goes on from there, with the same bits. Also runs alone: `python train.py`.
 """
 
 import argparse
@@ -15,12 +16,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-try:
-    from windlass import report
-except ImportError:  # alone, where Windlass is not installed
-
-    def report(**values):
-        print(values, flush=True)
+import windlass
 
 
 def spirals(count, rng):
@@ -86,22 +82,28 @@ def main():
     mesh = Mesh(devices, "batch")
     whole, split = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("batch"))
     share = jax.make_array_from_process_local_data
-    state = tuple(share(whole, np.asarray(value)) for value in (flat, 0 * flat, 0 * flat))
+    saved = windlass.checkpoint.load()
+    begin = [saved.arrays[name] for name in ("flat", "mean", "square")] if saved else [flat, 0 * flat, 0 * flat]
+    state = tuple(share(whole, np.asarray(value)) for value in begin)
 
-    draws = np.random.default_rng([args.seed, 3])
-    for step in range(1, args.steps + 1):
-        mine = draws.integers(args.points, size=args.batch).reshape(world, -1)[rank]
+    for step in range(saved.step + 1 if saved else 1, args.steps + 1):
+        draw = np.random.default_rng([args.seed, 3, step])  # of this step alone: a new life draws the same
+        mine = draw.integers(args.points, size=args.batch).reshape(world, -1)[rank]
         state, loss = train_step(state, step, share(split, x[mine]), share(split, arm[mine]))
         if step % 50 == 0 or step == args.steps:
             network = unflatten(np.asarray(state[0]))
             guess = np.argmax(scores(network, held_out_x), axis=1)
             accuracy = float(np.mean(np.asarray(guess == held_out_arm)))
-            report(step=step, total=args.steps, loss=float(loss), accuracy=accuracy)
+            windlass.report(step=step, total=args.steps, loss=float(loss), accuracy=accuracy)
+        if rank == 0 and step % 100 == 0:
+            arrays = dict(zip(("flat", "mean", "square"), map(np.asarray, state), strict=True))
+            windlass.checkpoint.save(arrays, step=step)
 
     if rank == 0:
+        network = unflatten(np.asarray(state[0]))
         path = os.path.join(os.environ.get("WINDLASS_OUTPUT_DIR", "."), "weights.npz")
         np.savez(path, **network)
-        print(f"held-out accuracy {accuracy:.4f}; weights in {path}", flush=True)
+        print(f"weights in {path}", flush=True)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,20 @@ _ERROR = re.compile(
     r"^(?P<error>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Warning|Fault)\b.*|[A-Za-z_][\w.]+: .*)$"
 )
 _LIBRARY = re.compile(r"^<frozen |/site-packages/|/dist-packages/|/lib/python\d")
+_FATAL = frozenset(
+    int(number)
+    for number in (
+        signal.SIGKILL,
+        signal.SIGSEGV,
+        signal.SIGABRT,
+        signal.SIGBUS,
+        signal.SIGILL,
+        signal.SIGFPE,
+        signal.SIGTERM,
+        signal.SIGSYS,
+    )
+)
+"""Signals that a shell is believed about when it exits with 128 and their number."""
 
 TEXTS: Tuple[Tuple[Kind, Tuple[str, ...]], ...] = (
     (Kind.MPI_MISMATCH, ("windlass: mpi mismatch",)),
@@ -89,8 +103,11 @@ def of_exit(code: int, signum: int, lines: Sequence[str], oom_kills: int, asked:
     named = next((kind for kind, words in TEXTS if any(word in text for word in words)), None)
     if named is Kind.DISK_FULL and not _nearly_full(run_dir):
         named = None
-    if signum:
-        kind, message, facts = _of_signal(signum, oom_kills, asked)
+    reported = code - 128 if not signum and code - 128 in _FATAL and not error else 0
+    if signum or reported:
+        kind, message, facts = _of_signal(signum or reported, oom_kills, asked)
+        if reported:
+            facts = (*facts, f"exit code {code}: how a shell reports a command that signal {reported} ended")
     elif code == 127 and _shell_says(lines, "not found"):
         kind, message, facts = Kind.NOT_FOUND, _last(lines), ("exit code 127: the shell did not find the command",)
     elif code == 126 and _shell_says(lines, "ermission denied"):
@@ -106,7 +123,7 @@ def of_exit(code: int, signum: int, lines: Sequence[str], oom_kills: int, asked:
         kind,
         message,
         exit_code=code,
-        signal=signum,
+        signal=signum or reported,
         frame=frame,
         error=error,
         lines=tuple(lines),

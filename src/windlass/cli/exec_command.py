@@ -1,6 +1,6 @@
 """Runs a command beside a rank: in its directory, with its environment, seeing its processes.
 
-    windlass exec RUN -- py-spy dump --pid 5
+    windlass exec RUN -- CMD [ARG ...]
     windlass exec --rank 1 RUN            (without a command: a shell)
 
 RUN is a run's id, the beginning of one, or a job's name; without it, the newest run. The exit
@@ -13,23 +13,20 @@ import argparse
 
 from windlass.cli.world import World
 
+TAKES_COMMAND = True
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", nargs="?", metavar="RUN", help="a run (the newest if not given)")
     parser.add_argument("--stage", help="stage of the rank (the one that runs)")
     parser.add_argument("--role", help="role of the rank (the first that runs)")
     parser.add_argument("--rank", type=int, help="number of the rank (the first that runs)")
-    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- CMD", help="command and its arguments")
 
 
 def main(args: argparse.Namespace, world: World) -> int:
     from windlass.engines.local.beside import execute, running
     from windlass.runs.store import Store
 
-    command = args.command[1:] if args.command[:1] == ["--"] else args.command
-    name = args.run
-    if name == "--":
-        name = None
-    run = Store(world.home).find(name)
+    run = Store(world.home).find(args.run)
     seat = running(run, args.stage, args.role, args.rank)
-    return execute(seat.pid, command or [world.environ.get("SHELL") or "/bin/sh"])
+    return execute(seat.pid, args.command or [world.environ.get("SHELL") or "/bin/sh"])

@@ -1,7 +1,8 @@
 """Finds the command, hands it its arguments, turns what escapes into a message and an exit code.
 
 A command is a module of this package with two functions: `arguments(parser)` adds its
-arguments to an argparse parser, `main(args, world)` does the work and gives the exit code. Only
+arguments to an argparse parser, `main(args, world)` does the work and gives the exit code. With
+TAKES_COMMAND, what stands behind `--` is in `args.command`. Only
 the module of the command that was asked for is imported: `--help` imports none.
 """
 
@@ -87,9 +88,16 @@ def main(argv: list[str], world: World) -> int:
     if name not in COMMANDS:
         raise WindlassError(f"there is no command {name!r}", _nearest_command(name))
     parser, module = parser_of(name)
-    args = parser.parse_args(rest)
+    own, behind = _split(rest) if getattr(module, "TAKES_COMMAND", False) else (rest, [])
+    args = parser.parse_args(own, argparse.Namespace(command=behind))
     code: int = module.main(args, world)
     return code
+
+
+def _split(words: list[str]) -> tuple[list[str], list[str]]:
+    """At the first `--`: what is behind it is a command of the user's."""
+    at = words.index("--") if "--" in words else len(words)
+    return words[:at], words[at + 1 :]
 
 
 def _nearest_command(name: str) -> str:

@@ -20,7 +20,7 @@ from windlass.causes import Cause, Kind
 from windlass.driver.driver import Driver
 from windlass.driver.history import Before, look_back
 from windlass.driver.links import Seat
-from windlass.engines.local import requirements
+from windlass.engines.local import requirements, scratch
 from windlass.engines.local.keeper import LocalLauncher
 from windlass.errors import FAILED, WindlassError
 from windlass.journal import Writer, read
@@ -101,10 +101,16 @@ def drive(
     values = secrets(plan, environ)
     events = read(run_dir)
     before = look_back(events)
-    scratch = _make_scratch(environ)
     journal = Writer(run_dir, redact=tuple(values.values()))
+    place = ""
     try:
-        return _drive(plan, run_dir, home, {**environ, **values}, begun, scratch, journal, before, bool(events))
+        place = scratch.make(environ)
+        return _drive(plan, run_dir, home, {**environ, **values}, begun, place, journal, before, bool(events))
+    except WindlassError as error:
+        facts = (error.hint,) if error.hint else ()
+        cause = Cause(Kind.MISSING_INPUT, error.message, evidence=facts)
+        journal.write("run.ended", state="failed", code=error.code, cause=cause)
+        raise
     except Exception:
         text = traceback.format_exc()
         with open(os.path.join(run_dir, layout.DRIVER_LOG), "a") as file:
@@ -115,9 +121,8 @@ def drive(
         return FAILED
     finally:
         journal.close()
-        import shutil
-
-        shutil.rmtree(scratch, ignore_errors=True)
+        if place:
+            scratch.remove(place)
         os.close(held)
 
 
@@ -127,19 +132,19 @@ def _drive(
     home: str,
     base: Mapping[str, str],
     begun: Callable[[], None] | None,
-    scratch: str,
+    place: str,
     journal: Writer,
     before: Before,
     resumed: bool,
 ) -> int:
     run_id = os.path.basename(run_dir)
     token = os.urandom(32)
-    address = os.path.join(scratch, "driver.sock")
+    address = os.path.join(place, scratch.SOCKET)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(address)
     listener.listen(1024)
-    posts = Posts(plan, run_id, run_dir, home, base, address, token, scratch)
-    launcher = LocalLauncher(posts.post, scratch)
+    posts = Posts(plan, run_id, run_dir, home, base, address, token, place)
+    launcher = LocalLauncher(posts.post, place)
     journal.write(
         "run.started",
         run=run_id,
@@ -168,14 +173,14 @@ class Posts:
         base: Mapping[str, str],
         address: str,
         token: bytes,
-        scratch: str,
+        place: str,
     ) -> None:
         self._plan = plan
         self._run_id = run_id
         self._run_dir = run_dir
         self._address = address
         self._token = token
-        temporary = os.path.join(scratch, "tmp")
+        temporary = os.path.join(place, "tmp")
         os.mkdir(temporary, 0o700)
         self._base = {**base, "TMPDIR": temporary}
         self._packages = {
@@ -259,19 +264,6 @@ def stop(run_dir: str, by: str = "windlass stop", now: bool = False, wait: float
 
 def driven(run_dir: str) -> bool:
     return lock.holder(run_dir) != 0
-
-
-def _make_scratch(environ: Mapping[str, str]) -> str:
-    parent = environ.get("TMPDIR") or "/tmp"
-    while True:
-        path = os.path.join(parent, f"windlass-{os.urandom(4).hex()}")
-        try:
-            os.mkdir(path, 0o700)
-            return path
-        except FileExistsError:
-            continue
-        except OSError as error:
-            raise WindlassError(f"cannot create a directory in {parent}: {error.strerror}", "set TMPDIR") from None
 
 
 def _forget(path: str) -> None:

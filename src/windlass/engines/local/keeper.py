@@ -10,11 +10,13 @@ scratch directory. If the keeper is killed as well, the nursery dies with it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
 import signal
 import socket
+import time
 from collections.abc import Callable, Container, Sequence
 from typing import Any, NoReturn
 
@@ -69,11 +71,15 @@ class LocalLauncher:
         os.close(self._life)
         self._socket.close()
         os.waitpid(self._keeper, 0)
+        if self.containment is REAPER:
+            _end_adopted()
 
     def _tell(self, message: dict[str, Any]) -> None:
         self._socket.sendall(json.dumps(message).encode() + b"\n")
 
     def _start(self, make_post: MakePost, scratch: str, kind: Containment) -> bool:
+        if kind is REAPER:
+            system.adopt_orphans()  # the last resort, should the keeper be killed
         ours, theirs = socket.socketpair()
         watch, self._life = os.pipe()
         driver = os.getpid()
@@ -101,6 +107,8 @@ def _keep(
         _default_signals()
         if kind is BOX:
             containment.unshare()
+        else:
+            system.adopt_orphans()
         keeper = os.getpid()
         nursery = os.fork()
         if nursery == 0:
@@ -115,6 +123,8 @@ def _keep(
                 os.waitpid(nursery, 0)
                 break
             os.read(wake, 4096)
+        if kind is not BOX:
+            _end_orphans()
         if os.getppid() != driver:
             import shutil
 
@@ -122,6 +132,36 @@ def _keep(
         code = 0
     finally:
         os._exit(code)
+
+
+def _end_orphans() -> None:
+    """For the keeper: ends whatever is left below it, also what had left its own parents behind."""
+    while True:
+        system.signal_all(system.descendants(os.getpid()), signal.SIGKILL)
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        time.sleep(0.002)
+
+
+def _end_adopted() -> None:
+    """The same for the driver, which has children of its own: those share its session, ranks never do."""
+    mine = os.getsid(0)
+    while strays := [pid for pid in system.descendants(os.getpid()) if _session(pid) not in (0, mine)]:
+        system.signal_all(strays, signal.SIGKILL)
+        for pid in strays:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+        time.sleep(0.002)
+
+
+def _session(pid: int) -> int:
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return 0
 
 
 def _nurse(make_post: MakePost, kind: Containment, link: socket.socket, keeper: int) -> NoReturn:
