@@ -1,0 +1,279 @@
+"""status, why, logs, wait, attach, ls, cat, rm and prune on runs written by the real journal."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from windlass.causes import Cause, Kind
+from windlass.cli.main import main
+from windlass.cli.world import World
+from windlass.errors import WindlassError
+
+New = Callable[..., Any]
+
+BOOM = Cause(Kind.USER_ERROR, "exit code 1", "train", "worker", 1, 1, exit_code=1, error="ValueError: boom")
+
+
+def out(world: World) -> str:
+    text: str = world.out.getvalue()  # type: ignore[attr-defined]
+    return text
+
+
+def err(world: World) -> str:
+    text: str = world.err.getvalue()  # type: ignore[attr-defined]
+    return text
+
+
+def failed(run: Any) -> None:
+    run.start(0, 1)
+    run.rank("rank.ended", 1, state="failed", code=1, cause=BOOM)
+    run.rank("rank.ended", 0, state="killed", signal=9, because="worker-1")
+    run.event("stage.ended", stage="train", state="failed", cause=BOOM)
+    run.event("run.ended", state="failed", code=1, cause=BOOM)
+
+
+def test_status_without_runs_says_how_to_start_one(world: World) -> None:
+    assert main(["status"], world) == 0
+    assert "windlass run job.yaml" in err(world)
+
+
+def test_status_lists_all_runs_newest_first_even_one_that_died_at_birth(new_run: New, world: World) -> None:
+    stillborn = new_run("stillborn")
+    (stillborn.dir / "events.jsonl").unlink()
+    (stillborn.dir / "plan.json").unlink()
+    os.utime(stillborn.dir, (5, 5))
+    old, new = new_run(began=1000.0), new_run(began=2000.0)
+    failed(old)
+    new.start(0, 1)
+    new.succeed(0, 1)
+    assert main(["status"], world) == 0
+    _, *rows = out(world).splitlines()
+    assert [row.split()[:2] for row in rows] == [[new.id, "succeeded"], [old.id, "failed"], [stillborn.id, "lost"]]
+    assert "ValueError: boom" in rows[1]
+
+
+def test_status_of_a_run_shows_each_rank_with_exit_and_cause(new_run: New, world: World) -> None:
+    run = new_run()
+    failed(run)
+    assert main(["status", run.id], world) == 0
+    rows = {line.split()[0]: line for line in out(world).splitlines() if line.startswith("train/")}
+    assert "SIGKILL" in rows["train/worker-0"]
+    assert "because worker-1 fell" in rows["train/worker-0"]
+    assert "ValueError: boom" in rows["train/worker-1"]
+    assert out(world).rstrip().splitlines()[-1] == f"  windlass run --resume {run.id}"
+
+
+def test_status_puts_many_equal_ranks_into_one_row_unless_all_are_wanted(new_run: New, world: World) -> None:
+    run = new_run(train=200)
+    run.start(*range(200))
+    run.rank("rank.ended", 7, state="failed", code=3)
+    run.driven()
+    assert main(["status", run.id], world) == 0
+    rows = [line for line in out(world).splitlines() if line.startswith("train/")]
+    assert len(rows) == 2
+    assert rows[0].startswith("train/worker-0..6,8..199 (199)")
+    assert main(["status", run.id, "--all"], world) == 0
+    assert out(world).count("train/worker-") == 202
+
+
+def test_status_and_why_as_json_can_be_read(new_run: New, world: World) -> None:
+    run = new_run()
+    failed(run)
+    run.rank("rank.report", 0, points=[{"t": 1.0, "loss": "nan"}])
+    main(["status", run.id, "--json"], world)
+    found = json.loads(out(world), parse_constant=pytest.fail)
+    assert found["stages"][0]["ranks"][1]["cause"]["error"] == "ValueError: boom"
+    world.out.truncate(0)
+    world.out.seek(0)
+    main(["why", "--json"], world)
+    assert json.loads(out(world))["cause"]["kind"] == "user_error"
+
+
+def test_why_ends_with_the_next_command(new_run: New, world: World) -> None:
+    run = new_run()
+    failed(run)
+    assert main(["why"], world) == 0
+    lines = out(world).splitlines()
+    assert lines[0] == f"{run.id} failed: train/worker-1: the program failed: ValueError: boom"
+    assert "fell because of it: worker-0" in lines
+    assert lines[-1] == f"  windlass run --resume {run.id}"
+
+
+def test_logs_name_the_rank_and_the_stage_only_where_there_are_more(new_run: New, world: World) -> None:
+    one = new_run(began=1000.0)
+    one.start(0)
+    one.log(0, b"hello\nworld")
+    main(["logs", one.id], world)
+    assert out(world) == "[worker-0] hello\n[worker-0] world\n"
+    two = new_run("two", train=1, check=1)
+    two.start(0)
+    two.log(0, b"hello\n", stage="check")
+    main(["logs", two.id], world)
+    assert out(world).endswith("[check/worker-0] hello\n")
+
+
+def test_logs_choose_by_rank_tail_and_grep_and_show_bars_in_their_last_state(new_run: New, world: World) -> None:
+    run = new_run()
+    run.start(0, 1)
+    run.log(0, b"zero\n")
+    run.log(1, b"loss 3\n10%\r100%\nloss 2\xff\nloss 1\nend\n")
+    main(["logs", "--rank", "1", "--tail", "4", "--grep", r"^loss \d|%"], world)
+    assert out(world) == "[worker-1] 100%\n[worker-1] loss 2\ufffd\n[worker-1] loss 1\n"
+
+
+def test_logs_of_a_stage_role_or_rank_that_is_not_there_name_what_is(new_run: New, world: World) -> None:
+    run = new_run()
+    run.start(0, 1)
+    with pytest.raises(WindlassError, match="no stage 'trian'") as error:
+        main(["logs", "--stage", "trian"], world)
+    assert error.value.hint == "did you mean train?"
+    with pytest.raises(WindlassError, match="no rank 2") as error:
+        main(["logs", "--rank", "2"], world)
+    assert "0 to 1" in error.value.hint
+    with pytest.raises(WindlassError, match="regular expression"):
+        main(["logs", "--grep", "("], world)
+
+
+def windlass(home: Path, *args: str) -> subprocess.Popen[bytes]:
+    environ = {**os.environ, "WINDLASS_HOME": str(home)}
+    return subprocess.Popen(
+        [sys.executable, "-m", "windlass", *args], env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+def test_raw_logs_are_the_bytes_as_written(new_run: New, tmp_path: Path) -> None:
+    run = new_run()
+    run.start(0, 1)
+    body = b"\xff\0 10%\r20%\r\n" * 100 + b"no newline"
+    run.log(0, body)
+    shown, _ = windlass(tmp_path, "logs", "--raw", "--rank", "0").communicate(timeout=30)
+    assert shown == body
+
+
+def test_following_logs_waits_for_ranks_and_ends_with_the_run(new_run: New, tmp_path: Path) -> None:
+    run = new_run()
+    run.driven()
+    follower = windlass(tmp_path, "logs", "-f")
+    assert follower.stdout is not None
+    run.start(0, 1)
+    run.log(0, b"first\n")
+    assert follower.stdout.readline() == b"[worker-0] first\n"
+    run.log(1, b"second\n")
+    assert follower.stdout.readline() == b"[worker-1] second\n"
+    run.log(0, b"last, without its newline")
+    run.succeed(0, 1)
+    run.undriven()
+    rest, _ = follower.communicate(timeout=30)
+    assert (rest, follower.returncode) == (b"[worker-0] last, without its newline\n", 0)
+
+
+def test_following_logs_ends_when_the_driver_is_gone(new_run: New, tmp_path: Path) -> None:
+    run = new_run()
+    run.start(0, 1)
+    run.driven()
+    run.log(0, b"first\n")
+    follower = windlass(tmp_path, "logs", "-f")
+    assert follower.stdout is not None
+    assert follower.stdout.readline() == b"[worker-0] first\n"
+    run.undriven()
+    follower.communicate(timeout=30)
+    assert follower.returncode == 0
+
+
+def test_wait_takes_over_the_exit_code_and_gives_up_in_time(new_run: New, world: World) -> None:
+    run = new_run()
+    run.start(0, 1)
+    run.driven()
+    assert main(["wait", "--timeout", "0s"], world) == 1
+    assert "still running" in err(world)
+    run.event("run.ended", state="gate_missed", code=3, cause=Cause(Kind.GATE_NOT_MET, "accuracy 0.5, asked for 0.7"))
+    assert main(["wait"], world) == 3
+
+
+def test_attach_to_a_run_that_is_over_gives_its_end_and_code(new_run: New, world: World) -> None:
+    run = new_run()
+    failed(run)
+    assert main(["attach"], world) == 1
+    assert f"windlass why {run.id}" in err(world)
+
+
+def test_interrupting_attach_ends_the_viewing_alone(new_run: New, tmp_path: Path) -> None:
+    import signal
+
+    run = new_run()
+    run.start(0, 1)
+    run.driven()
+    run.log(0, b"shown\n")
+    viewer = windlass(tmp_path, "attach")
+    assert viewer.stderr is not None
+    while viewer.stderr.readline() != b"[worker-0] shown\n":
+        pass
+    viewer.send_signal(signal.SIGINT)
+    _, said = viewer.communicate(timeout=30)
+    assert viewer.returncode == 130
+    assert f"windlass attach {run.id}".encode() in said
+    assert f"windlass stop {run.id}".encode() in said
+
+
+def test_ls_and_cat_show_files_of_the_run_and_nothing_else(new_run: New, world: World, tmp_path: Path) -> None:
+    run = new_run()
+    run.start(0, 1)
+    run.log(0, b"text\n")
+    (tmp_path / "secret").write_text("secret")
+    (run.dir / "link").symlink_to(tmp_path / "secret")
+    main(["ls", run.id], world)
+    assert "logs/train/worker-0.log" in out(world)
+    main(["ls", f"{run.id}:logs/train"], world)
+    main(["cat", f"{run.id}:logs/train/worker-0.log"], world)
+    assert out(world).endswith("text\n")
+    main(["cat", run.id, "logs/train/worker-0.log"], world)
+    assert out(world).endswith("text\ntext\n")
+    for path in ("../../secret", "link", "logs/../../../secret"):
+        with pytest.raises(WindlassError, match="leads out of the run"):
+            main(["cat", f"{run.id}:{path}"], world)
+    with pytest.raises(WindlassError, match="has no") as error:
+        main(["cat", f"{run.id}:plan.jsn"], world)
+    assert error.value.hint == f"did you mean {run.id}:plan.json?"
+
+
+def test_rm_names_what_it_removed_and_refuses_a_living_run(new_run: New, world: World) -> None:
+    gone, living = new_run("gone"), new_run("living")
+    gone.start(0, 1)
+    gone.succeed(0, 1)
+    living.start(0, 1)
+    living.driven()
+    with pytest.raises(WindlassError, match=f"{living.id} is under way"):
+        main(["rm", living.id, gone.id], world)
+    assert out(world).startswith(f"removed {gone.id} (")
+    assert living.dir.is_dir()
+    assert not gone.dir.exists()
+
+
+def test_prune_removes_old_runs_but_never_a_living_or_a_kept_one(new_run: New, world: World) -> None:
+    now = time.time()
+    living, old, kept = (
+        new_run("living", began=now - 9e5),
+        new_run("old", began=now - 8e5),
+        new_run("kept", began=now - 7e5),
+    )
+    for run in (living, old, kept):
+        run.start(0, 1)
+    living.driven()
+    old.succeed(0, 1)
+    kept.succeed(0, 1)
+    main(["prune", "--older-than", "7d", "--keep", "1", "--dry-run"], world)
+    assert out(world).startswith(f"would remove {old.id} (")
+    assert old.dir.exists()
+    main(["prune", "--older-than", "7d", "--keep", "1"], world)
+    assert [run.dir.exists() for run in (living, old, kept)] == [True, False, True]
+    with pytest.raises(WindlassError, match="which runs"):
+        main(["prune"], world)

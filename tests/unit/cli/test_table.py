@@ -1,0 +1,33 @@
+"""Tables in plain text and in Markdown."""
+
+from __future__ import annotations
+
+from windlass.cli.table import markdown, render, shorten, width
+
+
+def test_columns_are_as_wide_as_their_widest_cell_and_lines_have_no_trailing_blanks() -> None:
+    assert render(("A", "B"), [("long one", "x"), ("s", "")]) == "A         B\nlong one  x\ns"
+
+
+def test_rows_may_stand_without_headers_and_be_short() -> None:
+    assert render((), [("a", "b"), ("ccc",)], indent="  ") == "  a    b\n  ccc"
+    assert render((), []) == ""
+
+
+def test_wide_and_combining_characters_count_as_a_terminal_shows_them() -> None:
+    assert (width("日本"), width("e\u0301"), width("abc")) == (4, 1, 3)
+    assert render((), [("日本", "x"), ("abcd", "y")]) == "日本  x\nabcd  y"
+
+
+def test_what_would_break_a_line_does_not() -> None:
+    assert render((), [("a\nb\tc", "\x1b[31m")]) == "a b c  \\x1b[31m"
+
+
+def test_markdown_escapes_what_would_end_a_cell() -> None:
+    assert markdown(("A", "B"), [("x|y", "\\")]) == "| A | B |\n| --- | --- |\n| x\\|y | \\\\ |"
+
+
+def test_a_text_is_cut_only_when_it_must_be() -> None:
+    assert shorten("abc", 3) == "abc"
+    assert shorten("abcdef", 4) == "abc…"
+    assert width(shorten("日本日本", 5)) <= 5

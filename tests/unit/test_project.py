@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LOCKS = sorted((ROOT / "requirements").glob("*.txt"))
+
+
+def make(*words: str) -> subprocess.CompletedProcess[str]:
+    env = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    return subprocess.run(["make", *words], cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.name)
+def test_a_lock_has_a_hash_for_every_package_and_names_no_place(lock: Path) -> None:
+    text = lock.read_text()
+    packages = re.split(r"\n(?=\S)", text)
+    assert [
+        p.split()[0]
+        for p in packages
+        if not re.match(r"[\w.-]+==\S+ .*\\\n(    --hash=sha256:[0-9a-f]{64}( \\)?\n?)+$", p)
+    ] == []
+    assert "://" not in text
+
+
+def test_make_alone_lists_every_target_with_what_it_does() -> None:
+    done = make()
+    assert done.returncode == 0
+    targets = re.findall(r"^\.PHONY: (\S+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert [line.split()[0] for line in done.stdout.splitlines()[1:]] == targets
+    assert {"demo", "test", "e2e", "bench", "lint", "docs", "clean"} <= set(targets)
+
+
+def test_a_target_without_content_says_so_and_fails() -> None:
+    done = make("e2e")
+    assert done.returncode != 0
+    assert "no content yet" in done.stderr

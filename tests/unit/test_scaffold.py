@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.commands import Windlass
+from windlass import scaffold
+
+SCRIPTS = {
+    "import jax\njax.distributed.initialize()\n": "allreduce",
+    "import torch.distributed as dist\ndist.init_process_group('gloo')\n": "allreduce",
+    "import tensorflow as tf\ns = tf.distribute.MultiWorkerMirroredStrategy()\n": "allreduce",
+    "import tensorflow as tf\ns = tf.distribute.ParameterServerStrategy(r)\n": "ps",
+    "from mpi4py import MPI\nimport torch.distributed\n": "mpi",
+    "import horovod.torch as hvd\n": "mpi",
+    "import os\nshard, of = os.environ['WINDLASS_RANK'], os.environ['WINDLASS_WORLD_SIZE']\n": "average",
+    "print('hello')\n": "single",
+    "def broken(:\n": "single",
+}
+
+
+@pytest.mark.parametrize(("source", "shape"), SCRIPTS.items())
+def test_what_a_script_uses_tells_its_shape(source: str, shape: str, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(source)
+    assert scaffold.read(str(script)).shape == shape
+
+
+@pytest.mark.parametrize(("source", "shape"), SCRIPTS.items())
+def test_the_job_file_written_around_a_script_makes_a_plan(
+    source: str, shape: str, tmp_path: Path, windlass: Windlass
+) -> None:
+    script = tmp_path / "my train.py"
+    script.write_text(source)
+    said = windlass("init", "--from", script)
+    assert said.code == 0
+    assert said.out.strip() == str(tmp_path / "job.yaml")
+    planned = windlass("plan", tmp_path / "job.yaml")
+    assert planned.code == 0, planned.err
+    assert shape in planned.out
+
+
+def test_numbers_that_the_script_takes_become_params(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "p.add_argument('--steps', type=int, default=10)\n"
+        "p.add_argument('-l', '--learning-rate', default=1e-3, help='rate (of learning)')\n"
+        "p.add_argument('--name', default='x')\n"
+        "p.add_argument('--fast', action='store_true')\n"
+    )
+    job = yaml.safe_load(scaffold.job_file(scaffold.read(str(script)), str(tmp_path)))
+    assert job["params"]["STEPS"]["value"] == 10
+    assert job["stages"]["train"]["run"] == "python train.py --steps ${STEPS} --learning-rate ${LEARNING_RATE}"
+    assert job["code"] == "."
+
+
+def test_a_shell_script_is_run_as_it_is(tmp_path: Path) -> None:
+    script = tmp_path / "train.sh"
+    script.write_text("#!/bin/sh\npython -m torch.distributed.run x\n")
+    job = yaml.safe_load(scaffold.job_file(scaffold.read(str(script)), str(tmp_path / "jobs")))
+    assert job["stages"]["train"] == {"run": "./train.sh", "shape": "single", "restarts": 3}
+    assert job["code"] == ".."
+
+
+def test_an_existing_job_file_is_replaced_only_by_force(tmp_path: Path, windlass: Windlass) -> None:
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "job.yaml").write_text("mine")
+    refused = windlass("init", "--from", tmp_path / "train.py")
+    assert refused.code == 2
+    assert "nothing was written" in refused.err
+    assert (tmp_path / "job.yaml").read_text() == "mine"
+    assert windlass("init", "--from", tmp_path / "train.py", "--force").code == 0
+    assert (tmp_path / "job.yaml").read_text() != "mine"
+
+
+def test_a_script_that_is_not_there_is_said_so(tmp_path: Path, windlass: Windlass) -> None:
+    said = windlass("init", "--from", tmp_path / "none.py")
+    assert said.code == 2
+    assert "there is no script" in said.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_options_of_from_without_it_are_wrong_use(windlass: Windlass) -> None:
+    assert windlass("init", "spirals", "--force").code == 2
+    assert windlass("init", "spirals", "--from", "x.py").code == 2

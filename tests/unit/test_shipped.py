@@ -1,0 +1,69 @@
+"""What ships into strangers' images runs on a bare Python 3.9: nothing but the standard library, old syntax."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[2] / "src/windlass"
+NAMES = (
+    "__init__",
+    "_rank",
+    "causes",
+    "checkpoint",
+    "errors",
+    "gang",
+    "journal",
+    "layout",
+    "lock",
+    "pipeline",
+    "plan",
+    "rankenv",
+    "shapes",
+    "tensors",
+    "wire",
+)
+PACKAGES = ("agent", "driver", "rank_path")
+SHIPPED = [
+    path
+    for path in [*(SOURCE / f"{name}.py" for name in NAMES), *(p for n in PACKAGES for p in (SOURCE / n).rglob("*.py"))]
+    if path.exists()
+]
+OWN = {f"windlass.{name}" for name in (*NAMES, *PACKAGES)} | {"windlass", "windlass.api"}
+"""`windlass.api` is fetched by the package's own `__getattr__`, by whoever asks for it."""
+
+LENT = {"tensors.py": {"numpy", "torch"}}
+"""Imported inside functions alone, for a script that asked for arrays of that kind."""
+
+
+def imports(tree: ast.AST) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= (
+                {f"{node.module}.{alias.name}" for alias in node.names} if node.module == "windlass" else {node.module}
+            )
+    return found
+
+
+def imports_here(node: ast.stmt) -> set[str]:
+    return imports(node) if isinstance(node, ast.Import | ast.ImportFrom) else set()
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_it_imports_the_standard_library_and_what_ships_with_it_alone(path: Path) -> None:
+    tree = ast.parse(path.read_text(), feature_version=(3, 9))
+    foreign = {
+        name
+        for name in imports(tree)
+        if name.split(".")[0] not in sys.stdlib_module_names
+        and name != "sitecustomize"
+        and ".".join(name.split(".")[:2]) not in OWN
+    }
+    assert foreign - LENT.get(path.name, set()) == set()
+    assert not foreign & {name for node in tree.body for name in imports_here(node)}
