@@ -43,7 +43,11 @@ format: $(INSTALLED) ## put the sources into shape
 
 .PHONY: test
 test: lint ## lint, then all tests, JOBS=2 at a time; the last line is pytest's
-	$(BIN)/python -m pytest -q -n $(JOBS) tests
+	$(BIN)/python -m pytest -q -n $(JOBS) --ignore tests/frameworks tests
+
+.PHONY: chaos
+chaos: $(INSTALLED) ## kill and stop real processes of real runs, KILLS=200 times; SEED=n repeats a hunt
+	$(BIN)/python -m tests.chaos --kills $(or $(KILLS),200) $(if $(SEED),--seed $(SEED))
 
 .PHONY: e2e
 e2e: ## end-to-end tests on a cluster
@@ -52,6 +56,10 @@ e2e: ## end-to-end tests on a cluster
 .PHONY: bench
 bench: $(INSTALLED) ## measure against the peers (downloads about 6 GB into .bench the first time)
 	$(BIN)/python -m bench $(BENCH)
+
+.PHONY: frameworks
+frameworks: $(INSTALLED) ## run bare PyTorch and TensorFlow scripts (downloads about 7 GB into .bench the first time)
+	$(BIN)/python -m pytest -q tests/frameworks
 
 .PHONY: docs
 docs: $(INSTALLED) ## write the reference pages from the code (lint fails while they are stale)

@@ -22,29 +22,27 @@ WINDLASS = str(OWN / "windlass")
 
 
 @cache
-def peer(name: str) -> str:
-    """A program of the peers' own environment, which is made when it is first asked for."""
-    programs = ROOT / ".bench/venv/bin"
-    if not (programs / name).exists():
-        print(f"making {programs.parent} for {name} (torch: about 6 GB)", file=sys.stderr)
+def environment_of(lock: str) -> Path:
+    """The programs of an environment of its own below .bench, made from a lock when it is first asked for."""
+    place = ROOT / ".bench" / ("venv" if lock == "bench" else lock)
+    stamp = place / ".installed"
+    if not stamp.exists():
+        print(f"making {place} (frameworks are large: up to 6 GB)", file=sys.stderr)
         uv = [PYTHON, "-m", "uv"]
-        lock = str(ROOT / "requirements/bench.txt")
+        packages = ["--require-hashes", "-r", str(ROOT / f"requirements/{lock}.txt")]
+        install = ["pip", "install", "--quiet", "--python", str(place / "bin/python"), *packages]
         try:
-            subprocess.run([*uv, "venv", "--quiet", "--clear", "--python", PYTHON, str(programs.parent)], check=True)
-            install = [
-                "pip",
-                "install",
-                "--quiet",
-                "--require-hashes",
-                "--python",
-                str(programs / "python"),
-                "-r",
-                lock,
-            ]
+            subprocess.run([*uv, "venv", "--quiet", "--clear", "--python", PYTHON, str(place)], check=True)
             subprocess.run([*uv, *install], check=True)
         except (OSError, subprocess.CalledProcessError) as error:
-            raise NotMeasured(f"{name} could not be installed: {error}") from error
-    return str(programs / name)
+            raise NotMeasured(f"{lock} could not be installed: {error}") from error
+        stamp.touch()
+    return place / "bin"
+
+
+def peer(name: str) -> str:
+    """A program of the peers."""
+    return str(environment_of("bench") / name)
 
 
 def mpirun() -> str:

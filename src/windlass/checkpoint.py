@@ -19,16 +19,23 @@ No framework is imported. Ships into strangers' images: standard library only, P
 from __future__ import annotations
 
 import atexit
+import errno
 import json
+import mmap
+import operator
 import os
+import sys
 import threading
 import time
 from dataclasses import dataclass
 from typing import Any, Dict, Mapping, Optional, Tuple
 
 from windlass import tensors
+from windlass._rank import append
 
 KEEP = 2
+LEFT_FREE = 1 << 20
+"""Bytes that a checkpoint leaves on the disk: the journal and the logs need some."""
 
 
 @dataclass(frozen=True)
@@ -51,14 +58,21 @@ def save(
 ) -> None:
     """Keep the arrays (and `meta`, anything that JSON can hold) as the state after `step`.
 
-    keep: how many complete checkpoints stay on disk. wait: return when it is on disk.
+    keep: how many complete checkpoints stay on disk. wait: return when it is on disk. Outside of
+    Windlass nobody would resume from it, and nothing is written.
     """
+    step, (number, count) = operator.index(step), shard
+    if not 0 <= number < count:
+        raise ValueError(f"shard=({number}, {count}): the number must be from 0 to {count - 1}")
     directory = os.environ.get("WINDLASS_CHECKPOINT_DIR") or os.path.join(os.getcwd(), "checkpoints")
-    number, count = shard
+    step, (number, count) = operator.index(step), shard
     if not 0 <= number < count:
         raise ValueError(f"shard=({number}, {count}): the number must be from 0 to {count - 1}")
     path = os.path.join(directory, f"step-{step:09d}", f"part-{number:05d}-of-{count:05d}.safetensors")
-    text = {"windlass": json.dumps({"step": step, "meta": dict(meta or {})})}
+    try:
+        text = {"windlass": json.dumps({"step": step, "meta": dict(meta or {})})}
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"meta: {error}; arrays go among the arrays, numbers through int() or float()") from None
     _writer.put(arrays, text, path, {"step": step, "part": number, "of": count, "keep": keep})
     if wait:
         _writer.wait()
@@ -82,56 +96,104 @@ def wait() -> None:
 
 
 class _Writer:
-    """One copy in memory, one thread that writes it."""
+    """One copy in memory, one thread that writes it. The next `put` waits until it is written."""
 
     def __init__(self) -> None:
-        self._staging = bytearray()
-        self._thread: Optional[threading.Thread] = None
         self._pid = os.getpid()
+        self._busy = threading.Lock()
+        self._staging: Optional[mmap.mmap] = None
+        self._thread: Optional[threading.Thread] = None
 
     def put(self, arrays: Mapping[str, Any], text: Dict[str, str], path: str, record: Dict[str, Any]) -> None:
-        self.wait()
-        views = {name: tensors.view(value, name) for name, value in arrays.items()}
-        header, size = tensors.header({name: (dtype, shape) for name, (dtype, shape, _) in views.items()}, text)
-        if len(self._staging) < size:
-            self._staging = bytearray(size)
-        staging = memoryview(self._staging)
-        at = 0
-        for name in tensors.order({name: (dtype, shape) for name, (dtype, shape, _) in views.items()}):
-            data = views[name][2]
-            staging[at : at + data.nbytes] = data
-            at += data.nbytes
-        self._pid = os.getpid()
-        self._thread = threading.Thread(
-            target=self._write, args=(header, staging[:size], path, record), name="windlass-checkpoint"
-        )
-        self._thread.start()
+        self._after_fork()
+        with self._busy:
+            self._join()
+            views = {name: tensors.view(value, name) for name, value in arrays.items() if _good(name)}
+            described = {name: (dtype, shape) for name, (dtype, shape, _) in views.items()}
+            header, size = tensors.header(described, text)
+            staging = self._room(size)
+            at = 0
+            for name in tensors.order(described):
+                data = views[name][2]
+                staging[at : at + data.nbytes] = data
+                at += data.nbytes
+            work = (header, staging[:size], path, record)
+            self._thread = threading.Thread(target=_write, args=work, name="windlass-checkpoint")
+            try:
+                self._thread.start()
+            except RuntimeError:  # no threads in an interpreter that ends
+                self._thread = None
+                _write(*work)
 
     def wait(self) -> None:
-        if self._thread is not None and self._pid == os.getpid():
-            self._thread.join()
-        self._thread = None
+        self._after_fork()
+        with self._busy:
+            self._join()
 
-    def _write(self, header: bytes, data: memoryview, path: str, record: Dict[str, Any]) -> None:
-        began = time.monotonic()
-        unfinished = f"{path}.{os.getpid()}.new"
+    def _join(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _room(self, size: int) -> memoryview:
+        """Memory that is kept from one checkpoint to the next: only the first pays for fresh pages."""
+        if self._staging is None or len(self._staging) < size:
+            self._staging = None  # given back before the larger one is taken
+            self._staging = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            if hasattr(mmap, "MADV_HUGEPAGE"):
+                try:
+                    self._staging.madvise(mmap.MADV_HUGEPAGE)
+                except OSError:
+                    pass
+        return memoryview(self._staging)
+
+    def _after_fork(self) -> None:
+        """A child has neither the parent's thread nor a right to its lock."""
+        if self._pid != os.getpid():
+            self.__init__()  # type: ignore[misc]
+
+
+def _good(name: Any) -> bool:
+    if not isinstance(name, str) or name == tensors.METADATA:
+        raise TypeError(f"{name!r} cannot name an array: names are text, and {tensors.METADATA} is the format's own")
+    return True
+
+
+def _write(header: bytes, data: memoryview, path: str, record: Dict[str, Any]) -> None:
+    """In the thread. Whatever goes wrong costs this checkpoint, and is told."""
+    began = time.monotonic()
+    directory, unfinished = os.path.dirname(path), f"{path}.{os.getpid()}.new"
+    try:
+        os.makedirs(directory, exist_ok=True)
+        _look_for_space(directory, len(header) + len(data))
+        with open(unfinished, "wb", buffering=0) as file:
+            _write_all(file.fileno(), memoryview(header))
+            _write_all(file.fileno(), data)
+            os.fsync(file.fileno())
+        os.replace(unfinished, path)
+        _flush_directory(directory)
+        _flush_directory(os.path.dirname(directory))
+    except Exception as error:
+        _forget(unfinished, directory)
+        _tell({"step": record["step"], "error": getattr(error, "strerror", None) or f"{error}"})
+        return
+    seconds = round(time.monotonic() - began, 3)
+    _tell({**record, "path": path, "bytes": len(header) + len(data), "seconds": seconds})
+
+
+def _look_for_space(directory: str, size: int) -> None:
+    """A checkpoint that would fill the disk is not begun: others write there too."""
+    disk = os.statvfs(directory)
+    if disk.f_blocks and disk.f_bavail * disk.f_frsize < size + LEFT_FREE:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _forget(unfinished: str, directory: str) -> None:
+    for undo, path in ((os.unlink, unfinished), (os.rmdir, directory)):
         try:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            with open(unfinished, "wb", buffering=0) as file:
-                _write_all(file.fileno(), memoryview(header))
-                _write_all(file.fileno(), data)
-                os.fsync(file.fileno())
-            os.replace(unfinished, path)
-            _flush_directory(os.path.dirname(path))
-        except OSError as error:
-            try:
-                os.unlink(unfinished)
-            except OSError:
-                pass
-            _tell({"step": record["step"], "error": f"{error.strerror or error}"})
-            return
-        seconds = round(time.monotonic() - began, 3)
-        _tell({**record, "path": path, "bytes": len(header) + len(data), "seconds": seconds})
+            undo(path)
+        except OSError:
+            pass
 
 
 def _write_all(fd: int, data: memoryview) -> None:
@@ -148,9 +210,9 @@ def _flush_directory(path: str) -> None:
 
 
 def _tell(record: Dict[str, Any]) -> None:
-    from windlass._rank import append
-
-    append({"t": round(time.time(), 6), "checkpoint": record})
+    """To the agent; outside of Windlass only a failure is worth a word."""
+    if not append({"t": round(time.time(), 6), "checkpoint": record}) and "error" in record:
+        print(f"windlass: the checkpoint of step {record['step']} failed: {record['error']}", file=sys.stderr)
 
 
 _writer = _Writer()

@@ -92,6 +92,8 @@ class Seen:
     running: bool
     exit: Optional[Exited] = None
     """How that life ended, when it did."""
+    at: float = 0.0
+    """When it said so, on the agent's clock."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,8 @@ class Lost:
 
     seat: Seat
     cause: Cause
+    at: float = 0.0
+    """When, on the driver's clock (of the kind that `Exited.at` is on); 0: some time after it was last heard."""
 
 
 @dataclass(frozen=True)
@@ -233,12 +237,19 @@ class Member:
     address: Optional[Address] = None
     restart: int = 0
     heard: float = 0.0
+    said_at: float = 0.0
+    """When it last spoke, on its own clock: it died later than that."""
     progress_at: float = -1.0
     """When it last reported in this life; -1: not yet."""
     fenced: bool = False
+    """To be made dead: nothing counts from it any more but Lost."""
+    launching: bool = False
+    """An agent is on its way to the seat."""
     exit: Optional[Exited] = None
     doom: Optional[Cause] = None
     """Why we ended it ourselves: its exit will count as a failure of this cause."""
+    knows: bool = True
+    """Its agent has heard of the generation that a new driver found."""
     recorded: bool = False
     """The journal knows how its current process ended."""
 
@@ -253,6 +264,9 @@ class Ending:
     grace: float = 0.0
 
 
+FREE = frozenset({Kind.PREEMPTED, Kind.SUPERVISOR_LOST})
+"""Causes that cost no restart: the job is not to blame."""
+
 DECIDED_OUTSIDE = frozenset({Kind.STALLED, Kind.TIMED_OUT, Kind.DISK_FULL, Kind.NODE_LOST, Kind.PREEMPTED})
 """Causes that stand although ranks fell after them."""
 
@@ -262,18 +276,28 @@ class Gang:
 
     recover: the journal says that `generation` was started and not that it ended, by a driver
     that is gone; its agents may still be there.
+    budget: the restarts that the journal says are left, when there was an earlier driver.
     """
 
-    def __init__(self, rules: Rules, generation: int = 0, now: float = 0.0, recover: bool = False) -> None:
+    def __init__(
+        self,
+        rules: Rules,
+        generation: int = 0,
+        now: float = 0.0,
+        recover: bool = False,
+        budget: Optional[int] = None,
+    ) -> None:
         self.rules = rules
         self.generation = generation
         """The last one that was started; the next is one higher."""
         self.phase = Phase.RECOVERING if recover else Phase.FORMING
         self.members = {seat: Member(finishes, alone) for seat, (finishes, alone) in rules.seats.items()}
-        self.budget = rules.restarts
+        self.budget = rules.restarts if budget is None else budget
         self.first_started: Optional[float] = now if recover else None
         self._absent = len(self.members)
         self._running = 0
+        self._unknown = len(self.members) if recover else 0
+        """Members that the new driver has not heard of yet."""
         self._unfinished = sum(m.finishes for m in self.members.values())
         self._since = now
         """When the present phase began."""
@@ -289,11 +313,15 @@ class Gang:
         self._reason = "first"
         self._open = recover
         """A generation was started and its end is not recorded yet."""
+        if recover:
+            for member in self.members.values():
+                self._move(member, At.RUNNING)  # nobody says that it has ended
+                member.heard = now
 
     def begin(self, now: float) -> List[Action]:
         if self.phase is Phase.RECOVERING:
             return []
-        return [Launch(seat) for seat in self.members]
+        return [launch for seat in self.members for launch in self._launch(seat)]
 
     def handle(self, event: Happening, now: float) -> List[Action]:
         """Takes one event; stale and repeated ones are harmless."""
@@ -316,6 +344,10 @@ class Gang:
                 times.append(self._stall_at + self.rules.stacks_wait if self._stall_at else self._next_stall_check)
         return min(times)
 
+    def renews(self, seat: Seat) -> bool:
+        """Whether the driver may answer the agent's heartbeat: no longer once it is fenced, lest its lease goes on."""
+        return not self.members[seat].fenced
+
     # Coming together.
 
     def _move(self, member: Member, at: At) -> None:
@@ -324,48 +356,70 @@ class Gang:
         self._running += (at is At.RUNNING) - (member.at is At.RUNNING)
         member.at = at
 
+    def _launch(self, seat: Seat) -> List[Action]:
+        """Asks for an agent, unless one is on its way."""
+        member = self.members[seat]
+        if member.launching:
+            return []
+        member.launching = True
+        return [Launch(seat, member.address)]
+
     def _seen(self, event: Seen, now: float) -> List[Action]:
         """What an agent does against what it should do."""
         member = self.members.get(event.seat)
         if member is None:
             return []
-        if member.at is not At.ABSENT and member.agent and member.agent != event.agent:
+        if member.agent and member.agent != event.agent:
             gone = Cause(Kind.AGENT_LOST, "another agent took its place", role=event.seat[0], rank=event.seat[1])
-            actions = self._lost(Lost(event.seat, gone), now)
+            actions = self._lost(Lost(event.seat, gone), now, launching=True)  # its successor is here
             return [*actions, *self.handle(event, now)]
+        if member.fenced:
+            return []
+        member.said_at = max(member.said_at, event.at)
+        if not member.agent and member.at is At.RUNNING:
+            return self._recovered(event, member, now)
         member.heard, member.agent = now, event.agent
         if member.at is At.ABSENT:
             return self._arrived(event, member, now)
-        if member.at is At.RUNNING:
-            current = (self.generation, member.restart)
-            if event.running and event.life == current:
-                return self._kill(event.seat) if self.phase is Phase.ENDING else []
-            if event.exit is not None and event.life == current:
-                return self._exited(event.exit, now)
-            if event.life < current and not event.running and self.phase is Phase.RUNNING:
-                return [Start(event.seat, current, self._peers)]
-            if event.life < current and not event.running:
-                return self._exited(_never_ran(event.seat, current, now), now)
-        if event.running and event.life < (self.generation, member.restart):
+        current = (self.generation, member.restart)
+        if member.at is At.RUNNING and event.life <= current:
+            return self._compared(event, member, current, now)
+        if event.running and event.life < current:
             return [Kill(event.seat, event.life, 0.0)]
+        return []
+
+    def _compared(self, event: Seen, member: Member, current: Life, now: float) -> List[Action]:
+        """A member that should run, or be made to end."""
+        if event.life == current and event.exit is not None:
+            return self._exited(event.exit, now)
+        if self.phase is Phase.ENDING:
+            return self._kill(event.seat)
+        if event.running and event.life < current:
+            return [Kill(event.seat, event.life, 0.0)]
+        if event.life < current and self.phase is Phase.RUNNING:
+            return [Start(event.seat, current, self._peers)]
+        if member.doom is not None:
+            return self._kill(event.seat, self.rules.grace if member.doom.kind is Kind.PREEMPTED else 0.0)
         return []
 
     def _arrived(self, event: Seen, member: Member, now: float) -> List[Action]:
         moved = member.address is not None and member.address != event.address
-        member.address, member.fenced = event.address, False
-        if self.phase is Phase.RECOVERING:
-            return self._recovered(event, member, now)
+        member.address, member.launching = event.address, event.running
         if event.running:
+            member.agent = ""
             return [Kill(event.seat, event.life, 0.0)]
         self._move(member, At.IDLE)
         if self.phase is Phase.FORMING:
             return self._start_generation(now) if not self._absent else []
-        if self.phase is Phase.RUNNING and member.alone:
-            if moved:
-                text = "the rank came back at another address than its peers know"
-                return self._fail(Cause(Kind.AGENT_LOST, text, role=event.seat[0], rank=event.seat[1]), now)
-            return self._start_alone(event.seat)
-        return []
+        if self.phase is not Phase.RUNNING or not member.alone:
+            return []
+        if member.exit is not None and member.exit.ok:
+            self._move(member, At.DONE)
+            return []
+        if moved:
+            text = "the rank came back at another address than its peers know"
+            return self._fail(Cause(Kind.AGENT_LOST, text, role=event.seat[0], rank=event.seat[1]), now)
+        return self._start_alone(event.seat)
 
     def _start_generation(self, now: float) -> List[Action]:
         self.generation += 1
@@ -406,36 +460,42 @@ class Gang:
 
     def _recovered(self, event: Seen, member: Member, now: float) -> List[Action]:
         """Takes a survivor as it is; once all are there, goes on with the generation if it is whole."""
-        member.restart = event.life[1] if event.life[0] == self.generation else 0
-        if event.running and event.life[0] < self.generation:
-            return [Kill(event.seat, event.life, 0.0)]
-        self._move(member, At.RUNNING if event.life[0] == self.generation else At.IDLE)
-        return self._take_up(now) if not self._absent else []
+        member.heard, member.agent, member.address = now, event.agent, event.address
+        self._unknown -= 1
+        member.knows = event.life[0] == self.generation
+        if member.knows:
+            member.restart, member.exit = event.life[1], event.exit
+        if self.phase is Phase.RECOVERING:
+            return [] if self._unknown else self._take_up(now)
+        return self._seen(event, now)
 
     def _take_up(self, now: float) -> List[Action]:
-        """All are accounted for: who never heard of the generation is told now."""
+        """All are there. Where one never heard of the generation (it may be the successor of one that ran in
+        it) or was being ended by the earlier driver, the generation cannot go on."""
+        self._set_peers()
         self.phase, self._since = Phase.RUNNING, now
         self._next_stall_check = now + self.rules.stall_after
-        self._set_peers()
-        actions: List[Action] = []
-        for seat, member in self.members.items():
-            if member.at is At.IDLE:
-                self._move(member, At.RUNNING)
-                actions.append(Start(seat, (self.generation, member.restart), self._peers))
-        return actions
+        ended = self._ended()
+        if not all(m.knows for m in self.members.values()) or any(e.asked for e in ended):
+            text = "the driver was lost while it started or ended the gang"
+            return self._abandon(Cause(Kind.SUPERVISOR_LOST, text), now)
+        return [action for exit_ in ended for action in self._exited(exit_, now)]
+
+    def _abandon(self, cause: Cause, now: float) -> List[Action]:
+        """The generation ends for all. Who has not come back is told so when it does, or fenced."""
+        ended = self._ended()
+        own = [self._located(exit_) for exit_ in ended if not exit_.asked and not exit_.ok]
+        actions = self._fail(own[0] if own else replace(cause, generation=self.generation), now)
+        return actions + [action for exit_ in ended for action in self._exited(exit_, now)]
+
+    def _ended(self) -> List[Exited]:
+        ended = [m.exit for m in self.members.values() if m.exit is not None and m.at is At.RUNNING]
+        return sorted(ended, key=lambda exit_: exit_.at)
 
     def _give_up_recovery(self, now: float) -> List[Action]:
-        """Some did not come back in time: they are fenced, and the generation ends for all."""
-        missing = [seat for seat, m in self.members.items() if m.at is At.ABSENT]
-        for member in self.members.values():
-            if member.at is At.IDLE:
-                self._move(member, At.DONE)
-        for seat in missing:
-            self._move(self.members[seat], At.RUNNING)
-            self.members[seat].fenced = True
+        missing = [seat for seat, m in self.members.items() if not m.agent]
         text = f"{_some(missing)} did not come back after the driver was started anew"
-        fences: List[Action] = [Fence(seat) for seat in missing]
-        return fences + self._fail(Cause(Kind.NODE_LOST, text), now)
+        return self._abandon(Cause(Kind.NODE_LOST, text), now)
 
     # Signs of life.
 
@@ -469,27 +529,28 @@ class Gang:
         member = self.members.get(event.seat)
         if member is None or member.at is not At.RUNNING or event.life != (self.generation, member.restart):
             return []
-        if self.phase is Phase.RECOVERING:
-            return []  # the agent will say it again once all are there
+        if self.phase is Phase.RECOVERING or member.fenced or not member.agent:
+            return []  # the agent will say it again, or is as good as dead
         self._move(member, At.DONE)
         member.heard = now
         return self._fell(event.seat, member, event, now)
 
-    def _lost(self, event: Lost, now: float) -> List[Action]:
+    def _lost(self, event: Lost, now: float, launching: bool = False) -> List[Action]:
         member = self.members.get(event.seat)
         if member is None:
             return []
-        was = member.at
+        was, life = member.at, (self.generation, member.restart)
+        unasked = self.phase is not Phase.ENDING or member.fenced
+        at = event.at if event.at and not member.fenced else member.said_at
         self._move(member, At.ABSENT)
-        member.agent, member.fenced = "", False
+        member.agent, member.fenced, member.launching = "", False, launching
         if self.phase is Phase.RECOVERING:
-            return self._give_up_recovery(now)
+            return self._abandon(event.cause, now)
         if was is At.RUNNING:
-            life = (self.generation, member.restart)
-            ending = self.phase is Phase.ENDING
-            return self._fell(event.seat, member, Exited(event.seat, life, -1, 0, now, ending, event.cause), now)
-        if self.phase is Phase.FORMING:
-            return self._spend(event.cause, now) or [Launch(event.seat, member.address)]
+            return self._fell(event.seat, member, Exited(event.seat, life, -1, 0, at, not unasked, event.cause), now)
+        waited_for = was is At.ABSENT and self.phase is Phase.RUNNING and (member.exit is None or not member.exit.ok)
+        if self.phase is Phase.FORMING or waited_for:
+            return self._spend(event.cause, now) or self._launch(event.seat)
         return []
 
     def _fell(self, seat: Seat, member: Member, event: Exited, now: float) -> List[Action]:
@@ -509,9 +570,9 @@ class Gang:
         cause = self._located(event)
         if member.alone and not self._refusal(cause):
             self._pay(cause)
-            recorded = [self._rank_ended(seat, event, "failed")]
+            recorded = [self._rank_ended(seat, event, "failed", left=self.budget)]
             if member.at is At.ABSENT:
-                return [*recorded, Launch(seat, member.address)]
+                return recorded + self._launch(seat)
             return recorded + self._start_alone(seat)
         self._falls.append(event)
         return self._fail(cause, now)
@@ -524,7 +585,7 @@ class Gang:
         """Why this failure is not followed by a restart; empty when it is."""
         if cause.kind in HOPELESS or cause.kind is Kind.TIMED_OUT:
             return "a restart would not help"
-        if cause.kind is Kind.PREEMPTED:
+        if cause.kind in FREE:
             return ""
         if self.budget <= 0:
             return "no restarts left"
@@ -537,7 +598,7 @@ class Gang:
         return (cause.kind, cause.exit_code, cause.signal, cause.frame, cause.error, max(self._step, self._best_step))
 
     def _pay(self, cause: Cause) -> None:
-        self.budget -= cause.kind is not Kind.PREEMPTED
+        self.budget -= cause.kind not in FREE
         self._last_failure = self._failure(cause) if cause.kind is Kind.USER_ERROR else None
         self._best_step = max(self._best_step, self._step)
 
@@ -550,10 +611,6 @@ class Gang:
 
     def _stop(self, event: Stop, now: float) -> List[Action]:
         grace = 0.0 if event.now else self.rules.grace
-        if self.phase is Phase.RECOVERING:
-            for member in self.members.values():
-                if member.at is At.ABSENT:
-                    self._move(member, At.RUNNING)
         if self.phase is Phase.ENDING and self._ending is not None:
             if self._ending.again:
                 self._ending = replace(self._ending, again=False, state="stopped", cause=event.cause)
@@ -587,18 +644,20 @@ class Gang:
         if ending is None or self._running:
             return []
         cause, first = self._first_cause(ending)
-        actions = self._record_end(ending, cause, first)
-        if not ending.again:
+        again = ending.again and cause is not None and not self._refusal(cause)
+        if again and cause is not None:
+            self._pay(cause)
+        actions = self._record_end(ending, cause, first, again)
+        if not again:
             self.phase = Phase.OVER
             if ending.state == "failed" and cause is not None and self._refusal(cause).startswith("the same"):
                 text = f"not restarted: {self._refusal(cause)}"
                 actions.append(Record("note", {"text": text, "level": "warning"}))
             return [*actions, Over(ending.state, cause)]
         assert cause is not None
-        self._pay(cause)
         return actions + self._form_again(cause, now)
 
-    def _record_end(self, ending: Ending, cause: Optional[Cause], first: Optional[Seat]) -> List[Action]:
+    def _record_end(self, ending: Ending, cause: Optional[Cause], first: Optional[Seat], again: bool) -> List[Action]:
         consequences = []
         actions: List[Action] = []
         for seat, member in self.members.items():
@@ -615,15 +674,18 @@ class Gang:
                 actions.append(self._rank_ended(seat, member.exit, "stopped"))
         if self._open:
             self._open = False
-            keys = {"gen": self.generation, "state": ending.state, "cause": cause}
+            keys = {"gen": self.generation, "state": ending.state, "cause": cause, "again": again or None}
+            keys["restarts_left"] = self.budget
             actions.append(Record("gen.ended", {**keys, "consequences": consequences or None}))
         return actions
 
     def _form_again(self, cause: Cause, now: float) -> List[Action]:
         self.phase, self._since = Phase.FORMING, now
         self._reason = cause.kind.value
-        missing: List[Action] = [Launch(seat, m.address) for seat, m in self.members.items() if m.at is At.ABSENT]
-        return missing if missing else self._start_generation(now)
+        if not self._absent:
+            return self._start_generation(now)
+        missing = [seat for seat, m in self.members.items() if m.at is At.ABSENT]
+        return [launch for seat in missing for launch in self._launch(seat)]
 
     def _first_cause(self, ending: Ending) -> Tuple[Optional[Cause], Optional[Seat]]:
         """The cause of the earliest fall that nobody asked for; a torn connection yields to what tore it."""
@@ -640,7 +702,9 @@ class Gang:
         role, rank = (cause.role, cause.rank) if cause.rank >= 0 else event.seat
         return replace(cause, role=role, rank=rank, generation=event.life[0])
 
-    def _rank_ended(self, seat: Seat, event: Exited, state: str, because: Optional[Seat] = None) -> Record:
+    def _rank_ended(
+        self, seat: Seat, event: Exited, state: str, because: Optional[Seat] = None, left: Optional[int] = None
+    ) -> Record:
         self.members[seat].recorded = True
         lost = event.cause is not None and event.cause.kind in (Kind.AGENT_LOST, Kind.NODE_LOST)
         keys: Dict[str, Any] = {
@@ -651,6 +715,7 @@ class Gang:
             "state": "lost" if lost else state,
             "code": event.code if event.code >= 0 else None,
             "signal": event.signal or None,
+            "restarts_left": left,
         }
         if state == "failed":
             keys["cause"] = self._located(event)
@@ -684,6 +749,9 @@ class Gang:
         for seat, member in self.members.items():
             if member.at is not At.ABSENT and not member.fenced and now >= member.heard + self.rules.lease:
                 member.fenced = True
+                if member.at is not At.RUNNING:
+                    self._move(member, At.ABSENT)
+                    member.launching = True  # another agent may come once Lost is told, not before
                 actions.append(Fence(seat))
         return actions
 
@@ -741,11 +809,6 @@ _HANDLERS: Mapping[type, Any] = {
     Fault: Gang._fault,
     Tick: Gang._tick,
 }
-
-
-def _never_ran(seat: Seat, life: Life, now: float) -> Exited:
-    """A seat whose agent never heard of a generation that is being wound up: nothing to wait for."""
-    return Exited(seat, life, -1, 0, now, asked=True)
 
 
 def _some(seats: Sequence[Seat], most: int = 8) -> str:

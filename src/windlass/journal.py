@@ -8,7 +8,7 @@ the names below. Where an event speaks of a rank it has `stage`, `role`, `rank`,
 | run.started | run, name, pid, host, engine, contained, resumed | the driver took the run up |
 | stage.started | stage, attempt, round | a stage's gang is being formed |
 | stage.reused | stage | `--resume`: the stage had passed before and is not run again |
-| gen.started | stage, gen, attempt, round, reason, resume_step | all ranks are being told to start |
+| gen.started | stage, gen, attempt, round, merging, reason, resume_step | all ranks are told to start |
 | rank.started | + restart, pid, log_offset, report_offset | the user's process runs |
 | rank.report | + points: [{t, step, total, <metric>: number ...}] | what the rank reported, in order |
 | rank.stacks | + states, text | what a rank that hangs was doing |

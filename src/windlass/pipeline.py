@@ -81,11 +81,14 @@ class Pipeline:
     """Stages that an earlier part of this run has passed."""
     attempts: Mapping[str, int] = field(default_factory=dict)
     """Attempts that earlier parts of this run made."""
+    running: FrozenSet[str] = frozenset()
+    """Stages whose gang a driver that is gone has left under way."""
 
     def __post_init__(self) -> None:
         self._at: Dict[str, _Progress] = {}
         for stage in self.plan.stages:
             state = "succeeded" if stage.name in self.passed else "waiting"
+            state = "running" if stage.name in self.running else state
             self._at[stage.name] = _Progress(state, self.attempts.get(stage.name, 0))
         self._end: Optional[Finished] = None
         self._over = False

@@ -11,38 +11,50 @@ Ships into strangers' images: standard library only, Python 3.9.
 from __future__ import annotations
 
 import json
+import os
 import struct
 import sys
-from typing import Any, Dict, List, Mapping, Tuple, cast
+from typing import Any, BinaryIO, Dict, List, Mapping, Tuple, cast
 
-DTYPES = {
-    "float64": ("F64", 8),
-    "float32": ("F32", 4),
-    "float16": ("F16", 2),
-    "bfloat16": ("BF16", 2),
-    "int64": ("I64", 8),
-    "int32": ("I32", 4),
-    "int16": ("I16", 2),
-    "int8": ("I8", 1),
-    "uint64": ("U64", 8),
-    "uint32": ("U32", 4),
-    "uint16": ("U16", 2),
-    "uint8": ("U8", 1),
-    "bool": ("BOOL", 1),
+SIZES = {
+    "F64": 8,
+    "F32": 4,
+    "F16": 2,
+    "BF16": 2,
+    "F8_E4M3": 1,
+    "F8_E5M2": 1,
+    "I64": 8,
+    "I32": 4,
+    "I16": 2,
+    "I8": 1,
+    "U64": 8,
+    "U32": 4,
+    "U16": 2,
+    "U8": 1,
+    "BOOL": 1,
 }
-"""numpy's name -> the format's name and the size of an item."""
+"""The format's name of a type -> bytes of an item."""
 
-_SIZES = dict(DTYPES.values())
-_NAMES = {short: name for name, (short, _) in DTYPES.items()}
-_FORMATS = {
-    "d": "F64", "f": "F32", "e": "F16", "q": "I64", "l": "I64" if struct.calcsize("l") == 8 else "I32", "i": "I32",
-    "h": "I16", "b": "I8", "Q": "U64", "L": "U64" if struct.calcsize("L") == 8 else "U32", "I": "U32", "H": "U16",
-    "B": "U8", "?": "BOOL",
-}  # fmt: skip
+METADATA = "__metadata__"
+HEADER_MOST = 100_000_000
+"""Bytes; the readers of others refuse a longer header."""
+
+_KINDS = {"efd": "F", "bhilqn": "I", "BHILQN": "U", "?": "BOOL"}
+"""Letters of the buffer protocol -> kind; an item's size does the rest, for a letter's size differs by platform."""
 _CASTS = {
     "F64": "d", "F32": "f", "F16": "e", "I64": "q", "I32": "i", "I16": "h", "I8": "b", "U64": "Q", "U32": "I",
     "U16": "H", "U8": "B", "BOOL": "?",
 }  # fmt: skip
+_NUMPY = {
+    "F64": "float64", "F32": "float32", "F16": "float16", "I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8",
+    "U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8", "BOOL": "bool",
+}  # fmt: skip
+_BITS = {
+    "bfloat16": ("BF16", "uint16"),
+    "float8_e4m3fn": ("F8_E4M3", "uint8"),
+    "float8_e5m2": ("F8_E5M2", "uint8"),
+}
+"""Types that the buffer protocol has no letter for -> the format's name, and the integer with the same bits."""
 
 Described = Mapping[str, Tuple[str, Tuple[int, ...]]]
 """Name -> dtype and shape."""
@@ -52,35 +64,38 @@ def view(value: Any, name: str) -> Tuple[str, Tuple[int, ...], memoryview]:
     """(dtype, shape, bytes) of an array, without a copy where that is possible."""
     if hasattr(value, "detach"):
         value = _from_torch(value)
-    declared = str(getattr(value, "dtype", ""))
-    if declared == "bfloat16" or not _gives_buffer(value):
+    if _type_name(value) in _BITS or not _gives_buffer(value):
         value = _as_numpy(value, name)
-        if declared == "bfloat16":
-            return "BF16", tuple(value.shape), memoryview(_flat(value.view("uint16")))
+        if _type_name(value) in _BITS:
+            short, bits = _BITS[_type_name(value)]
+            return short, tuple(value.shape), _bytes(memoryview(_in_order(value).view(bits)))
     buffer = memoryview(value)
+    if buffer.format.startswith((">", "!")) and sys.byteorder == "little" and hasattr(value, "astype"):
+        buffer = memoryview(value.astype(value.dtype.newbyteorder("<")))
+    short = _short(buffer)
+    if not short:
+        raise TypeError(
+            f"{name}: a {type(value).__name__} of format {buffer.format!r} cannot be kept in a checkpoint; "
+            "an array of numbers is wanted (nested values: one entry for each)"
+        )
+    shape = tuple(buffer.shape or ())
     if not buffer.c_contiguous:
-        buffer = memoryview(_flat(value)) if hasattr(value, "copy") else memoryview(buffer.tobytes()).cast("B")
-    shape = tuple(getattr(value, "shape", buffer.shape or ()))
-    form = buffer.format.lstrip("@=<")
-    if form not in _FORMATS:
-        raise TypeError(f"{name}: arrays of format {buffer.format!r} cannot be kept in a checkpoint")
-    return _FORMATS[form], shape, buffer.cast("B") if buffer.nbytes else memoryview(b"")
+        buffer = memoryview(_in_order(value)) if hasattr(value, "flags") else memoryview(buffer.tobytes())
+    return short, shape, _bytes(buffer)
 
 
 def order(described: Described) -> List[str]:
     """Names in the order of their bytes: larger items first, then by name."""
-    return sorted(described, key=lambda name: (-_SIZES[described[name][0]], name))
+    return sorted(described, key=lambda name: (-SIZES[described[name][0]], name))
 
 
 def header(described: Described, text: Mapping[str, str]) -> Tuple[bytes, int]:
     """(header, number of bytes that follow it)."""
-    table: Dict[str, Any] = {"__metadata__": dict(text)} if text else {}
+    table: Dict[str, Any] = {METADATA: dict(text)} if text else {}
     at = 0
     for name in order(described):
         dtype, shape = described[name]
-        size = _SIZES[dtype]
-        for length in shape:
-            size *= length
+        size = _extent(dtype, shape)
         table[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [at, at + size]}
         at += size
     body = json.dumps(table, separators=(",", ":")).encode()
@@ -90,34 +105,90 @@ def header(described: Described, text: Mapping[str, str]) -> Tuple[bytes, int]:
 
 def read(path: str) -> Tuple[Dict[str, Any], Dict[str, str]]:
     """(arrays, metadata). ValueError, with the file's name, when the file is not whole."""
-    with open(path, "rb") as file:
-        data = file.read()
     try:
-        (length,) = struct.unpack_from("<Q", data)
-        table = json.loads(data[8 : 8 + length])
-        body = memoryview(data)[8 + length :]
-        text = table.pop("__metadata__", {})
-        arrays = {name: _array(item, body) for name, item in table.items()}
-    except (ValueError, KeyError, TypeError, struct.error) as error:
+        with open(path, "rb") as file:
+            table, text, start = _table(file)
+            return {name: _array(file, start, item) for name, item in table.items()}, text
+    except (ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
         raise ValueError(f"{path} is not a whole safetensors file: {error}") from None
-    return arrays, text
 
 
-def _array(item: Mapping[str, Any], body: memoryview) -> Any:
+def whole(path: str) -> bool:
+    """Does the file's header fit the file? Reads no more than the header."""
+    try:
+        with open(path, "rb") as file:
+            _table(file)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error):
+        return False
+    return True
+
+
+def _table(file: BinaryIO) -> Tuple[Dict[str, Any], Dict[str, str], int]:
+    """(entries, metadata, where the data begins), checked against each other and the file's size."""
+    size = os.fstat(file.fileno()).st_size
+    (length,) = struct.unpack("<Q", file.read(8))
+    if length > min(size - 8, HEADER_MOST):
+        raise ValueError(f"its header would be {length} bytes long")
+    table = json.loads(file.read(length))
+    text = table.pop(METADATA, {})
+    at = 0
+    for item in sorted(table.values(), key=lambda item: item["data_offsets"]):
+        begin, end = item["data_offsets"]
+        if begin != at or end - begin != _extent(item["dtype"], item["shape"]):
+            raise ValueError(f"bytes {begin} to {end} do not fit {item['dtype']} {item['shape']}")
+        at = end
+    if 8 + length + at != size:
+        raise ValueError(f"it has {size} bytes and its header tells of {8 + length + at}")
+    return table, text, 8 + length
+
+
+def _array(file: BinaryIO, start: int, item: Mapping[str, Any]) -> Any:
     begin, end = item["data_offsets"]
     shape, dtype = tuple(item["shape"]), item["dtype"]
-    if end > len(body):
-        raise ValueError("it ends too early")
-    data = body[begin:end]
+    file.seek(start + begin)
     try:
         import numpy
     except ImportError:
-        return data.cast(cast(Any, _CASTS[dtype]), shape) if shape and data.nbytes else data
-    if dtype == "BF16":
-        bits = numpy.frombuffer(data, "uint16").reshape(shape).copy()
-        types = sys.modules.get("ml_dtypes")
-        return bits.view(types.bfloat16) if types is not None else bits
-    return numpy.frombuffer(data, _NAMES[dtype]).reshape(shape).copy()
+        data = memoryview(bytearray(end - begin))
+        _fill(file, data)
+        return (
+            data.cast(cast(Any, _CASTS.get(dtype, "B")), shape) if shape and data.nbytes and dtype in _CASTS else data
+        )
+    special = next(((name, bits) for name, (short, bits) in _BITS.items() if short == dtype), None)
+    array = numpy.empty(shape, special[1] if special else _NUMPY[dtype])
+    if end > begin:
+        _fill(file, memoryview(array.reshape(-1)).cast("B"))
+    types = sys.modules.get("ml_dtypes")
+    return array.view(getattr(types, special[0])) if special and types is not None else array
+
+
+def _fill(file: BinaryIO, data: memoryview) -> None:
+    while len(data):
+        count = cast(Any, file).readinto(data[: 1 << 28])
+        if not count:
+            raise ValueError("it ends too early")
+        data = data[count:]
+
+
+def _extent(dtype: str, shape: Any) -> int:
+    size = SIZES[dtype]
+    for length in shape:
+        size *= length
+    return size
+
+
+def _type_name(value: Any) -> str:
+    return str(getattr(value, "dtype", ""))
+
+
+def _short(buffer: memoryview) -> str:
+    form = buffer.format.lstrip("@=<")
+    kind = next((kind for letters, kind in _KINDS.items() if len(form) == 1 and form in letters), "")
+    return kind + str(8 * buffer.itemsize) if kind in ("F", "I", "U") else kind
+
+
+def _bytes(buffer: memoryview) -> memoryview:
+    return buffer.cast("B") if buffer.nbytes else memoryview(b"")
 
 
 def _gives_buffer(value: Any) -> bool:
@@ -130,20 +201,21 @@ def _gives_buffer(value: Any) -> bool:
 
 def _from_torch(value: Any) -> Any:
     value = value.detach().cpu().contiguous()
-    if str(value.dtype) == "torch.bfloat16":
+    name = str(value.dtype).rpartition(".")[2]
+    if name in _BITS:
         import torch
 
-        return _Bits(value.view(torch.int16).numpy())
+        return _Bits(name, value.view(torch.int16 if _BITS[name][1] == "uint16" else torch.uint8).numpy())
     return value.numpy()
 
 
 class _Bits:
-    """The sixteen bits of bfloat16 numbers, as a numpy array of integers holds them."""
+    """The bits of numbers that numpy alone has no type for, as an array of integers holds them."""
 
-    dtype = "bfloat16"
-
-    def __init__(self, array: Any) -> None:
+    def __init__(self, dtype: str, array: Any) -> None:
+        self.dtype = dtype
         self.shape = array.shape
+        self.flags = array.flags
         self._array = array
 
     def view(self, dtype: str) -> Any:
@@ -157,9 +229,12 @@ def _as_numpy(value: Any, name: str) -> Any:
         import numpy
     except ImportError:
         raise TypeError(f"{name}: a {type(value).__name__} gives no buffer, and numpy is not installed") from None
-    return numpy.asarray(value)
+    array = numpy.asarray(value)
+    if _type_name(array) not in _BITS and not _gives_buffer(array):
+        raise TypeError(f"{name}: an array of {array.dtype} cannot be kept in a checkpoint")
+    return array
 
 
-def _flat(value: Any) -> Any:
-    """In C order, one dimension; a copy only when it must be."""
-    return value.reshape(-1) if value.flags["C_CONTIGUOUS"] else value.copy(order="C").reshape(-1)
+def _in_order(value: Any) -> Any:
+    """In C order; a copy only when it must be."""
+    return value if value.flags["C_CONTIGUOUS"] else value.copy(order="C")

@@ -21,20 +21,21 @@ from typing import Any, Deque, Dict, List, Mapping, Optional, Tuple
 
 from windlass import layout, wire
 from windlass.agent import evidence, mpi, stacks, system
+from windlass.agent.duty import Duty, Order
 from windlass.agent.follow import Follower
 from windlass.agent.ports import HeldPorts
 from windlass.agent.process import CannotStart, Process
 from windlass.causes import Cause, Kind
-from windlass.gang import NO_LIFE, Life
 from windlass.journal import plain
 from windlass.plan import Plan
 from windlass.rankenv import Address, Places, World, environment
 from windlass.shapes import SHAPES
 
-HEARTBEAT = 1.0
 RETRY = 1.0
 """Seconds between two looks for a driver that is away."""
 HANDSHAKE = 30.0
+LOOK = 1.0
+"""The same while a process runs under a lease: meanwhile nobody watches it."""
 UNSENT_MOST = 10_000
 """Messages kept for a driver that is away; the oldest go first."""
 STACKS_WAIT = 0.5
@@ -92,11 +93,11 @@ def run(post: Post) -> int:
 class Link:
     """The authenticated connection to the driver."""
 
-    def __init__(self, post: Post, seen: wire.Message) -> None:
+    def __init__(self, post: Post, seen: wire.Message, patience: float = HANDSHAKE) -> None:
         self._decoder = wire.Decoder()
         self.waiting: List[wire.Message] = []
         """Messages that came together with the end of the handshake."""
-        self.socket = _connect(post.driver)
+        self.socket = connect(post.driver, patience)
         hello = self._expect("hello")
         ours = wire.nonce()
         nonces = f"{hello['nonce']}{ours}"
@@ -136,12 +137,13 @@ class Agent:
     def __init__(self, post: Post) -> None:
         self.post = post
         self.stage = post.plan.stage(post.stage)
-        self.name = wire.nonce()
-        """Tells the driver this agent from another one at the same seat."""
         self.process: Optional[Process] = None
-        self.life: Life = NO_LIFE
+        self.last_words = ""
+        """Why its last process failed, for the container's termination message."""
         self._ports = HeldPorts(3, post.ports)
-        self._exit: Optional[Dict[str, Any]] = None
+        self.duty = Duty(wire.nonce(), [post.host, self._ports.numbers], post.lease, time.monotonic())
+        self._cut_off = False
+        """The lease ran out: the process was ended because of that."""
         self._followers: List[Tuple[str, int, Follower]] = []
         self._mpi: Optional[mpi.Workers] = None
         self._log = layout.log(post.run_dir, post.stage, post.role, post.rank)
@@ -165,12 +167,12 @@ class Agent:
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
         system.adopt_orphans()
         try:
-            link: Optional[Link] = Link(self.post, self.seen())
+            link: Optional[Link] = Link(self.post, self.duty.seen(time.monotonic(), time.time()))
             self._link = link
             going = self._obey(link.waiting if link else [])
             while going:
                 link = self._link
-                wait = min(self._poll, HEARTBEAT) if self.process else HEARTBEAT
+                wait = min(self._poll, self.duty.heartbeat) if self.process else self.duty.heartbeat
                 sources: List[Any] = [wake] if link is None else [wake, link.socket]
                 ready, _, _ = select.select(sources, [], [], wait)
                 if wake in ready and signal.SIGTERM in os.read(wake, 4096):
@@ -180,22 +182,12 @@ class Agent:
                 self._watch()
                 self._stay_alive()
                 if self._link is None:
-                    self._find_driver()
+                    going = self._find_driver() and going
             return 0
         finally:
             self._clean_up()
 
     # The driver.
-
-    def seen(self) -> wire.Message:
-        """What this agent is doing; the driver compares it with what it wants."""
-        return {
-            "agent": self.name,
-            "address": [self.post.host, self._ports.numbers],
-            "life": list(self.life),
-            "running": self.process is not None,
-            "exit": self._exit,
-        }
 
     def _listen(self, link: Link) -> bool:
         try:
@@ -210,15 +202,16 @@ class Agent:
 
     def _obey(self, messages: List[wire.Message]) -> bool:
         for message in messages:
-            kind = message["is"]
-            life = tuple(message.get("life", ()))
-            if kind == "start" and life > self.life and self.process is None:
+            order = self.duty.order(message, time.monotonic(), time.time())
+            if order is Order.START:
                 self._start(message)
-            elif kind == "kill" and self.process and life == self.life:
+            elif order is Order.KILL and self.process is not None:
                 self.process.end(float(message["grace"]))
-            elif kind == "stacks" and self.process and life == self.life:
+            elif order is Order.SAY_ENDED and self.duty.exit is not None:
+                self._say("exited", **self.duty.exit)
+            elif order is Order.STACKS:
                 self._ask_for_stacks()
-            elif kind == "bye":
+            elif order is Order.BYE:
                 return False
         return True
 
@@ -230,24 +223,25 @@ class Agent:
             self._link.socket.close()
         self._link = None
 
-    def _find_driver(self) -> None:
+    def _find_driver(self) -> bool:
         now = time.monotonic()
-        if now >= self._heard + self.post.lease and self.process is not None:
-            self.process.end(0)  # the driver may have given this seat away by now
         if now < self._try_again:
-            return
+            return True
         self._try_again = now + RETRY
         try:
-            link = Link(self.post, self.seen())
+            link = Link(self.post, self.duty.seen(now, time.time()), LOOK if self.process else HANDSHAKE)
         except (OSError, wire.WireError):
-            return
+            return True
         self._link, self._heard = link, time.monotonic()
-        while self._unsent:
-            link.send(self._unsent.popleft())
-        self._obey(link.waiting)
+        unsent, self._unsent = self._unsent, collections.deque(maxlen=UNSENT_MOST)
+        for message in unsent:
+            self._send(message)
+        return self._obey(link.waiting)
 
     def _say(self, kind: str, **keys: Any) -> None:
-        message = {"is": kind, "life": list(self.life), **keys}
+        self._send({"is": kind, "life": list(self.duty.life), **keys})
+
+    def _send(self, message: wire.Message) -> None:
         if self._link is None:
             self._unsent.append(message)
             return
@@ -259,18 +253,22 @@ class Agent:
 
     def _stay_alive(self) -> None:
         now = time.monotonic()
-        if now - self._heartbeat >= HEARTBEAT and self._link is not None:
+        if self.duty.lapsed(now) and self.process is not None:
+            self._cut_off = True
+            self.process.end(0)
+        if now - self._heartbeat >= self.duty.heartbeat and self._link is not None:
             self._heartbeat = now
-            self._say("alive", **self.seen())
-        if self.post.lease and now >= self._heard + self.post.lease and self._link is not None:
-            self._lose_driver()
+            self._say("alive", **self.duty.seen(now, time.time()))
+        if self.post.lease and now >= self._heard + self.post.lease / 3 and self._link is not None:
+            self._lose_driver()  # a connection that died unnoticed: another one may come before the lease is over
 
     # The user's process.
 
     def _start(self, message: Dict[str, Any]) -> None:
         post = self.post
         generation, restart = message["life"]
-        self.life, self._exit = (generation, restart), None
+        self.duty.begun((generation, restart))
+        self._cut_off = False
         peers = {
             role: tuple(Address(host, _three(ports)) for host, ports in addresses)
             for role, addresses in message["peers"].items()
@@ -369,8 +367,13 @@ class Agent:
             follower.close()
         stacks.tidy(layout.stacks(self.post.run_dir, self.post.stage, self.post.role, self.post.rank))
         self.process, self._followers, self._mpi = None, [], None
-        self._exit = {"code": code, "signal": signum, "at": time.time(), "asked": asked, "cause": plain(cause)}
-        self._say("exited", **self._exit)
+        if self._cut_off:
+            asked, cause = False, Cause(Kind.NODE_LOST, "it was cut off from the driver for longer than its lease")
+        if cause is not None:
+            self.last_words = f"{self.post.name}, generation {self.duty.life[0]}: {cause.message}"
+        ending = {"code": code, "signal": signum, "at": time.time(), "asked": asked, "cause": plain(cause)}
+        self.duty.ended(ending)
+        self._say("exited", **ending)
 
     # Stacks of a rank that hangs.
 
@@ -429,14 +432,15 @@ def earlier(plan: Plan, name: str) -> List[str]:
     return found
 
 
-def _connect(address: str) -> socket.socket:
+def connect(address: str, patience: float) -> socket.socket:
+    """To a socket's path or HOST:PORT."""
     if address.startswith("/"):
         link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        link.settimeout(HANDSHAKE)
+        link.settimeout(patience)
         link.connect(address)
         return link
     host, _, port = address.rpartition(":")
-    return socket.create_connection((host, int(port)), timeout=HANDSHAKE)
+    return socket.create_connection((host, int(port)), timeout=patience)
 
 
 def _write_down_bug(post: Post) -> None:

@@ -20,6 +20,10 @@ from windlass.causes import Cause, Kind
 TAIL_BYTES = 64 * 1024
 TAIL_LINES = 20
 LINE_MOST = 500
+LEAST_FREE = 128 * 1024
+"""Bytes; with less left on its disk a run cannot go on."""
+NEARLY_FULL = 2 * 1024 * 1024
+"""Bytes; with more left, a log that speaks of a full disk means another one."""
 
 _FRAME = re.compile(r'^\s*File "(?P<file>.+)", line (?P<line>\d+)(?:, in (?P<name>.+))?$')
 _ERROR = re.compile(
@@ -101,7 +105,7 @@ def of_exit(code: int, signum: int, lines: Sequence[str], oom_kills: int, asked:
     frame, error = last_frame(lines)
     text = "\n".join(lines[-8:])
     named = next((kind for kind, words in TEXTS if any(word in text for word in words)), None)
-    if named is Kind.DISK_FULL and not _nearly_full(run_dir):
+    if named is Kind.DISK_FULL and _free(run_dir) >= NEARLY_FULL:
         named = None
     reported = code - 128 if not signum and code - 128 in _FATAL and not error else 0
     if signum or reported:
@@ -112,9 +116,12 @@ def of_exit(code: int, signum: int, lines: Sequence[str], oom_kills: int, asked:
         kind, message, facts = Kind.NOT_FOUND, _last(lines), ("exit code 127: the shell did not find the command",)
     elif code == 126 and _shell_says(lines, "ermission denied"):
         kind, message, facts = Kind.NOT_EXECUTABLE, _last(lines), ("exit code 126: the shell may not execute it",)
-    elif oom_kills:
+    elif oom_kills > 0:
         kind, message = Kind.OUT_OF_MEMORY, "a process of the rank was killed for lack of memory"
         facts = (f"the kernel counted {oom_kills} out-of-memory kill(s) in the rank's cgroup while it ran",)
+    elif named is None and _free(run_dir) < LEAST_FREE:
+        kind, message = Kind.DISK_FULL, f"the disk of {run_dir} is full"  # so full that the log cannot tell
+        facts = (f"{_free(run_dir)} bytes are free where the run is kept", f"exit code {code}")
     elif named is not None:
         kind, message, facts = named, error or _last(lines), (f"exit code {code}",)
     else:
@@ -213,9 +220,9 @@ def _last(lines: Sequence[str]) -> str:
     return lines[-1] if lines else ""
 
 
-def _nearly_full(directory: str) -> bool:
+def _free(directory: str) -> int:
     try:
-        free = os.statvfs(directory)
+        found = os.statvfs(directory)
     except OSError:
-        return False
-    return free.f_bavail * free.f_frsize < 2 * 1024 * 1024
+        return NEARLY_FULL
+    return found.f_bavail * found.f_frsize

@@ -40,6 +40,7 @@ class Process:
             os.close(fd)
         self._first_result: Optional[Tuple[int, int]] = None
         self._kill_at: Optional[float] = None
+        self._told = False
         self.asked = False
         """Somebody told us to end it."""
 
@@ -71,16 +72,23 @@ class Process:
         """SIGTERM now and SIGKILL after the grace, or SIGKILL now."""
         self.asked = True
         if grace > 0:
-            try:
-                os.killpg(self.pid, signal.SIGTERM)
-                os.killpg(self.pid, signal.SIGCONT)
-            except (ProcessLookupError, PermissionError):
-                pass
+            self._terminate()
             due = time.monotonic() + grace
             self._kill_at = due if self._kill_at is None else min(self._kill_at, due)
         else:
             self._kill_at = time.monotonic()
         self.enforce()
+
+    def _terminate(self) -> None:
+        """Once: a second SIGTERM makes many programs drop what they are saving."""
+        if self._told:
+            return
+        self._told = True
+        try:
+            os.killpg(self.pid, signal.SIGTERM)
+            os.killpg(self.pid, signal.SIGCONT)
+        except (ProcessLookupError, PermissionError):
+            pass
 
     def expire(self, seconds: float) -> None:
         """SIGKILL after so long, though nobody has asked for its end: a part of it has failed."""

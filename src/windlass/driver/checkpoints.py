@@ -2,7 +2,8 @@
 
 Ranks write parts; the driver alone decides that all parts of a step are there and writes that
 down (`manifest.json` of the stage). A checkpoint that is not in the manifest does not exist. One
-whose files are missing or of another size than was recorded is torn and never chosen.
+whose files are missing, of another size than was recorded, or have a header that does not fit them
+is torn and never chosen.
 
 Ranks that train together share a checkpoint; ranks of an `average` stage, which restart alone,
 have each their own. A merge starts a new round, and nothing of an older round is resumed from.
@@ -14,9 +15,10 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
+from windlass import tensors
 from windlass.plan import Stage, build
 from windlass.shapes import SHAPES
 
@@ -51,52 +53,69 @@ class Checkpoints:
         return f"{role}-{rank}" if self._own else ""
 
     def part(self, role: str, rank: int, generation: int, round_: int, record: Mapping[str, Any]) -> Optional[Complete]:
-        """Takes in a part; the checkpoint, when it was the last that was missing and it is newer."""
+        """Takes in a part; the checkpoint, when it was the last that was missing and it is newer.
+        OSError when that could not be written down: then the checkpoint does not exist."""
         owner, step, of = self.owner(role, rank), int(record["step"]), int(record["of"])
         directory, name = os.path.split(str(record["path"]))
+        path = os.path.relpath(directory, self._run_dir)
+        known = next((c for c in self.complete if c.path == path), None)
+        if known is not None:
+            self._rewritten(known, name, int(record["bytes"]))
+            return None
         parts = self._parts.setdefault((owner, generation, step), {})
         parts[int(record["part"])] = (name, int(record["bytes"]))
-        newest = self.newest(owner, round_)
-        if len(parts) < of or newest is not None and newest.step >= step:
+        if len(parts) < of:
             return None
+        newest = self.newest(owner, round_)
+        if newest is not None and newest.step >= step:
+            _remove(directory)
+            return None
+        found = Complete(owner, step, generation, round_, path, tuple(parts[number] for number in sorted(parts)))
+        mine = sorted([c for c in self.complete if c.owner == owner] + [found], key=_age)
+        old = mine[: max(0, len(mine) - max(int(record.get("keep", KEEP)), 1))]
+        self._write([c for c in [*self.complete, found] if c not in old])
         for key in [k for k in self._parts if k[0] == owner and k[2] <= step]:
             del self._parts[key]
-        found = Complete(
-            owner,
-            step,
-            generation,
-            round_,
-            os.path.relpath(directory, self._run_dir),
-            tuple(parts[number] for number in sorted(parts)),
-        )
-        old = self._keep(found, int(record.get("keep", KEEP)))
-        self._write()
         for each in old:
-            import shutil
-
-            shutil.rmtree(os.path.join(self._run_dir, each.path), ignore_errors=True)
+            _remove(os.path.join(self._run_dir, each.path))
         return found
 
     def newest(self, owner: str, round_: int) -> Optional[Complete]:
         mine = [c for c in self.complete if c.owner == owner and c.round == round_]
-        return max(mine, key=lambda c: (c.step, c.generation)) if mine else None
+        return max(mine, key=_age) if mine else None
 
     def resume(self, role: str, rank: int, round_: int) -> Tuple[str, int]:
-        """(directory, step) of the newest whole checkpoint for a rank; ("", -1) when there is none."""
+        """(directory, step) of the newest whole checkpoint for a rank; ("", -1) when there is none.
+        A torn one is struck off: its step will be computed, and may be kept, again."""
         owner = self.owner(role, rank)
-        mine = [c for c in self.complete if c.owner == owner and c.round == round_]
-        for found in sorted(mine, key=lambda c: (c.step, c.generation), reverse=True):
+        while True:
+            found = self.newest(owner, round_)
+            if found is None:
+                return "", -1
             path = os.path.join(self._run_dir, found.path)
-            if all(_size(os.path.join(path, name)) == size for name, size in found.parts):
+            if all(_whole(os.path.join(path, name), size) for name, size in found.parts):
                 return path, found.step
-        return "", -1
+            self.complete = [c for c in self.complete if c is not found]
 
-    def _keep(self, new: Complete, most: int) -> List[Complete]:
-        """Adds the new one; gives those of its owner that are too many now."""
-        mine = sorted([c for c in self.complete if c.owner == new.owner] + [new], key=lambda c: (c.round, c.step))
-        old = mine[: max(0, len(mine) - max(most, 1))]
-        self.complete = [c for c in self.complete if c not in old] + [new]
-        return old
+    def sweep(self, generation: int) -> None:
+        """Removes what dead generations left half done: nobody will ever finish or choose it."""
+        kept = {os.path.join(self._run_dir, c.path) for c in self.complete}
+        for name in _names(self._directory):
+            place = os.path.join(self._directory, name)
+            number = name.rpartition("generation-")[2]
+            if number.isdigit() and int(number) < generation:
+                for owner in _names(place) if self._own else [""]:
+                    for step in _names(os.path.join(place, owner)):
+                        if os.path.join(place, owner, step) not in kept:
+                            _remove(os.path.join(place, owner, step))
+                    _remove_empty(os.path.join(place, owner).rstrip("/"))
+                _remove_empty(place)
+
+    def _rewritten(self, known: Complete, name: str, size: int) -> None:
+        """The step was saved a second time, in the same place."""
+        parts = tuple((each, size if each == name else old) for each, old in known.parts)
+        if parts != known.parts:
+            self._write([replace(c, parts=parts) if c is known else c for c in self.complete])
 
     def _read(self) -> List[Complete]:
         try:
@@ -105,17 +124,43 @@ class Checkpoints:
         except (OSError, ValueError, KeyError, TypeError):
             return []
 
-    def _write(self) -> None:
+    def _write(self, complete: List[Complete]) -> None:
         os.makedirs(self._directory, exist_ok=True)
         with open(self._file + ".new", "w") as file:
-            json.dump({"complete": [asdict(c) for c in self.complete]}, file, indent=2)
+            json.dump({"complete": [asdict(c) for c in complete]}, file, indent=2)
             file.flush()
             os.fsync(file.fileno())
         os.replace(self._file + ".new", self._file)
+        self.complete = complete
 
 
-def _size(path: str) -> int:
+def _age(found: Complete) -> Tuple[int, int]:
+    """Generations are never counted anew, while rounds are, in another attempt."""
+    return found.generation, found.step
+
+
+def _whole(path: str, size: int) -> bool:
     try:
-        return os.path.getsize(path)
+        return os.path.getsize(path) == size and tensors.whole(path)
     except OSError:
-        return -1
+        return False
+
+
+def _names(directory: str) -> List[str]:
+    try:
+        return os.listdir(directory)
+    except OSError:
+        return []
+
+
+def _remove(directory: str) -> None:
+    import shutil
+
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def _remove_empty(directory: str) -> None:
+    try:
+        os.rmdir(directory)
+    except OSError:
+        pass

@@ -24,23 +24,18 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Mapping, Optional, Protocol, Sequence, Set, Tuple
 
 from windlass import gang as g
-from windlass import layout, wire
+from windlass import layout
 from windlass import pipeline as p
+from windlass.agent.evidence import LEAST_FREE
 from windlass.causes import Cause, Kind
+from windlass.driver import speech
 from windlass.driver.checkpoints import Checkpoints
-from windlass.driver.history import Before, metrics
+from windlass.driver.history import Before, Unfinished, metrics
 from windlass.driver.links import Link, Links, Seat
 from windlass.errors import FAILED
 from windlass.journal import JournalFull, Writer, cause_of
 from windlass.plan import Plan, Stage
-from windlass.rankenv import Address, Peers
 from windlass.shapes import MERGE_ROLE, SHAPES
-
-LEAST_FREE = 128 * 1024
-"""Bytes; with less left on the run's disk the run cannot go on."""
-
-
-ALIVE = wire.encode({"is": "alive"})
 
 
 @dataclass(frozen=True)
@@ -83,6 +78,8 @@ class StageRun:
     """MPI workers that are known to run."""
     first_fall: str = ""
     halted: bool = False
+    swept: int = 0
+    """The generation before which nothing half done is left on the disk."""
     stacks: Dict[str, Tuple[List[str], str]] = field(default_factory=dict)
     """What hung ranks were doing: the state of their processes, and Python's stacks."""
 
@@ -96,14 +93,16 @@ class Driver:
         journal: Writer,
         token: bytes,
         before: Before,
+        recover: bool = False,
     ) -> None:
+        """recover: the agents of an earlier driver may still be there; take over from it."""
         self.plan = plan
         self.run_id = run_id
         self.run_dir = run_dir
         self.journal = journal
         self._token = token
-        self._before = before
-        self._pipeline = p.Pipeline(plan, frozenset(before.passed), before.attempts)
+        self._unfinished = before.unfinished if recover else {}
+        self._pipeline = p.Pipeline(plan, frozenset(before.passed), before.attempts, frozenset(self._unfinished))
         for stage, values in before.metrics.items():
             for name, value in values.items():
                 self._pipeline.metric(stage, name, value)
@@ -128,6 +127,8 @@ class Driver:
         wake = self._catch_signals()
         try:
             try:
+                for name, left in self._unfinished.items():
+                    self._take_over(self.plan.stage(name), left)
                 self._follow(self._pipeline.begin())
                 if begun is not None:
                     begun()
@@ -174,6 +175,10 @@ class Driver:
 
     def _look_around(self) -> None:
         self._links.sweep()
+        for run in self._running.values():
+            if run.swept < run.gang.generation:
+                run.swept = run.gang.generation
+                self._checkpoints_of(run.stage).sweep(run.swept)
         free = os.statvfs(self.run_dir)
         if free.f_bavail * free.f_frsize < LEAST_FREE or self.journal.full:
             for run in list(self._running.values()):
@@ -235,11 +240,15 @@ class Driver:
         self.journal.write("stage.started", stage=name, attempt=attempt)
         self._form(StageRun(stage, attempt, self._new_gang(stage, False)))
 
+    def _take_over(self, stage: Stage, left: Unfinished) -> None:
+        gang = self._new_gang(stage, left.merging, recover=left.open)
+        self._form(StageRun(stage, left.attempt, gang, left.round, left.merging))
+
     def _form(self, run: StageRun) -> None:
         self._running[run.stage.name] = run
         self._carry_out(run, run.gang.begin(time.monotonic()))
 
-    def _new_gang(self, stage: Stage, merging: bool) -> g.Gang:
+    def _new_gang(self, stage: Stage, merging: bool, recover: bool = False) -> g.Gang:
         shape = SHAPES[stage.shape]
         seats = {
             (role.name, rank): (role.finishes, role.alone)
@@ -257,7 +266,7 @@ class Driver:
             restart_on_stall=stage.on_stall == "restart",
             grace=stage.grace,
         )
-        return g.Gang(rules, self._generations.get(stage.name, 0), time.monotonic())
+        return g.Gang(rules, self._generations.get(stage.name, 0), time.monotonic(), recover)
 
     def _answered(self, answer: p.Answer) -> None:
         gate = answer.gate
@@ -293,11 +302,8 @@ class Driver:
             self._launcher.launch((name, *action.seat), action.keep.ports if action.keep else ())
         elif isinstance(action, g.Start):
             self._links.send((name, *action.seat), self._start_message(run, action))
-        elif isinstance(action, g.Kill):
-            message = {"is": "kill", "life": action.life, "grace": action.grace}
-            self._links.send((name, *action.seat), wire.encode(message))
-        elif isinstance(action, g.DumpStacks):
-            self._links.send((name, *action.seat), wire.encode({"is": "stacks", "life": action.life}))
+        elif isinstance(action, (g.Kill, g.DumpStacks)):
+            self._links.send((name, *action.seat), speech.order(action))
         elif isinstance(action, g.Fence):
             self._launcher.fence((name, *action.seat))
         elif isinstance(action, g.Record):
@@ -315,8 +321,7 @@ class Driver:
             resume, step = self._checkpoints_of(run.stage).resume("", 0, run.round)
             keys.update(attempt=run.attempt, resume_step=step if resume else None)
             run.stacks.clear()
-            if run.stage.rounds > 1:
-                keys.update(round=run.round)
+            keys.update(round=run.round if run.stage.rounds > 1 else None, merging=run.merging or None)
         if record.ev == "gen.ended":
             self._end_observed(run, keys["gen"], keys["state"])
             self._tidy(run, keys["gen"])
@@ -335,18 +340,8 @@ class Driver:
         resume, _ = self._checkpoints_of(run.stage).resume(*action.seat, run.round)
         key = (run.stage.name, action.life, resume)
         if key not in self._starts:
-            self._starts[key] = wire.encode(
-                {
-                    "is": "start",
-                    "life": list(action.life),
-                    "attempt": run.attempt,
-                    "round": run.round,
-                    "peers": _encoded(action.peers),
-                    "resume_from": resume,
-                    "merge_role": MERGE_ROLE if run.merging else "",
-                    "launcher": bool(SHAPES[run.stage.shape].launcher),
-                }
-            )
+            merge_role, launcher = MERGE_ROLE if run.merging else "", bool(SHAPES[run.stage.shape].launcher)
+            self._starts[key] = speech.start(action, run.attempt, run.round, resume, merge_role, launcher)
         return self._starts[key]
 
     def _checkpoints_of(self, stage: Stage) -> Checkpoints:
@@ -357,7 +352,7 @@ class Driver:
     def _gang_over(self, run: StageRun, over: g.Over) -> None:
         name = run.stage.name
         for seat in run.gang.members:
-            self._links.send((name, *seat), wire.encode({"is": "bye"}))
+            self._links.send((name, *seat), speech.BYE)
         del self._running[name]
         if over.state == "succeeded" and run.stage.merge and self._finished is None:
             if not run.merging:
@@ -390,14 +385,13 @@ class Driver:
         stage, role, rank = seat
         run = self._running.get(stage)
         if run is None or (role, rank) not in run.gang.members:
-            self._links.send(seat, wire.encode({"is": "bye"}))
+            self._links.send(seat, speech.BYE)
             return
         kind = message["is"]
-        life = tuple(message.get("life", g.NO_LIFE))
         if kind in ("join", "alive"):
-            self._gang(run, _seen((role, rank), message))
-            if kind == "alive":
-                self._links.send(seat, ALIVE)
+            self._gang(run, speech.seen((role, rank), message))
+            if run.gang.renews((role, rank)):
+                self._links.send(seat, speech.answer(message))
         elif kind == "started":
             self._started(run, role, rank, message)
         elif kind == "report":
@@ -405,7 +399,7 @@ class Driver:
         elif kind == "checkpoint":
             self._checkpointed(run, message)
         elif kind == "exited":
-            self._gang(run, _exit((role, rank), life, message))
+            self._gang(run, speech.exited((role, rank), speech.life_of(message), message))
         elif kind == "notice":
             self._gang(run, g.Notice((role, rank)))
         elif kind == "stacks":
@@ -439,16 +433,15 @@ class Driver:
         generation = message["life"][0]
         if generation != run.gang.generation:
             return
-        if "error" in record:
-            self.journal.write(
-                "note",
-                stage=run.stage.name,
-                level="warning",
-                text=f"{role}-{rank} could not write the checkpoint of step {record['step']}: {record['error']}; "
-                "training goes on",
-            )
-            return
-        found = self._checkpoints_of(run.stage).part(role, rank, generation, run.round, record)
+        found, problem = None, record.get("error")
+        try:
+            if not problem:
+                found = self._checkpoints_of(run.stage).part(role, rank, generation, run.round, record)
+        except OSError as error:
+            problem = error.strerror
+        if problem:
+            text = f"{role}-{rank} could not write the checkpoint of step {record['step']}: {problem}; training goes on"
+            self.journal.write("note", stage=run.stage.name, level="warning", text=text)
         if found is None:
             return
         self.journal.write(
@@ -523,7 +516,7 @@ class Driver:
             self._heard(gone.seat, message)
         run = self._running.get(stage)
         if run is not None and (role, rank) in run.gang.members:
-            self._gang(run, g.Lost((role, rank), gone.cause))
+            self._gang(run, g.Lost((role, rank), gone.cause, time.time()))
 
     def _conclude(self, finished: Optional[p.Finished]) -> int:
         finished = finished or p.Finished("failed", FAILED, Cause(Kind.INTERNAL, "the driver ended too early"))
@@ -532,36 +525,6 @@ class Driver:
         except JournalFull:
             pass
         return finished.code
-
-
-def _encoded(peers: Peers) -> Dict[str, List[Any]]:
-    return {role: [[a.host, list(a.ports)] for a in addresses] for role, addresses in peers.items()}
-
-
-def _seen(seat: g.Seat, message: Mapping[str, Any]) -> g.Seen:
-    host, ports = message["address"]
-    life = tuple(message["life"])
-    ended = message["exit"]
-    return g.Seen(
-        seat,
-        message["agent"],
-        Address(str(host), tuple(ports)),
-        life,
-        bool(message["running"]),
-        _exit(seat, life, ended) if ended is not None else None,
-    )
-
-
-def _exit(seat: g.Seat, life: g.Life, message: Mapping[str, Any]) -> g.Exited:
-    return g.Exited(
-        seat,
-        life,
-        message["code"],
-        message["signal"],
-        message["at"],
-        message["asked"],
-        cause_of(dict(message)),
-    )
 
 
 def _who(signum: int, run_dir: str) -> str:

@@ -5,8 +5,19 @@ Ships into strangers' images: standard library only, Python 3.9.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Dict, Mapping, Sequence, Tuple
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """A stage that was under way when the journal stopped."""
+
+    attempt: int = 1
+    round: int = 1
+    merging: bool = False
+    open: bool = False
+    """Its last generation was started and is not known to have ended."""
 
 
 @dataclass(frozen=True)
@@ -15,6 +26,7 @@ class Before:
     attempts: Mapping[str, int] = field(default_factory=dict)
     generations: Mapping[str, int] = field(default_factory=dict)
     metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    unfinished: Mapping[str, Unfinished] = field(default_factory=dict)
 
 
 def look_back(events: Sequence[Dict[str, Any]]) -> Before:
@@ -22,19 +34,29 @@ def look_back(events: Sequence[Dict[str, Any]]) -> Before:
     attempts: Dict[str, int] = {}
     generations: Dict[str, int] = {}
     values: Dict[str, Dict[str, float]] = {}
+    unfinished: Dict[str, Unfinished] = {}
     for event in events:
-        stage = event.get("stage", "")
-        if event["ev"] == "stage.started":
+        ev, stage = event["ev"], event.get("stage", "")
+        if ev == "stage.started":
             attempts[stage] = event.get("attempt", 1)
             passed[stage] = False
-        elif event["ev"] == "gen.started":
+            unfinished[stage] = Unfinished(attempts[stage])
+        elif ev == "gen.started":
             generations[stage] = event["gen"]
-        elif event["ev"] == "stage.ended":
+            unfinished[stage] = Unfinished(
+                attempts.get(stage, 1), event.get("round", 1), event.get("merging", False), open=True
+            )
+        elif ev == "gen.ended" and stage in unfinished:
+            unfinished[stage] = replace(unfinished[stage], open=False)
+        elif ev == "stage.ended":
             passed[stage] = event.get("state") == "succeeded"
-        elif event["ev"] == "rank.report":
+            unfinished.pop(stage, None)
+        elif ev == "verdict" and event.get("passed") is False:
+            passed[event.get("of", "")] = False  # to go on after a missed gate is to train on
+        elif ev == "rank.report":
             for point in event.get("points", ()):
                 values.setdefault(stage, {}).update(metrics(point))
-    return Before(tuple(s for s, ok in passed.items() if ok), attempts, generations, values)
+    return Before(tuple(s for s, ok in passed.items() if ok), attempts, generations, values, unfinished)
 
 
 def metrics(point: Mapping[str, Any]) -> Dict[str, float]:

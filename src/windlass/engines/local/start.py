@@ -59,9 +59,18 @@ class Started:
 def opened(plan: Plan, home: str, environ: Mapping[str, str]) -> Started:
     """A new run of the plan. What the machine lacks is found before anything is created."""
     engine.check(plan, environ)
-    directory = str(Store(home).create(plan.name))
-    with open(os.path.join(directory, layout.PLAN), "w") as file:
-        file.write(plans.to_json(plan))
+    store = Store(home)
+    run = store.create(plan.name)
+    directory = str(run)
+    try:
+        with open(os.path.join(directory, layout.PLAN), "w") as file:
+            file.write(plans.to_json(plan))
+    except OSError as error:
+        store.remove(run)
+        raise WindlassError(
+            f"a run cannot be kept in {store.root}: {error.strerror}",
+            "free space there, or name another place: `export WINDLASS_HOME=DIRECTORY`",
+        ) from None
     return Started(plan, directory, home, environ)
 
 

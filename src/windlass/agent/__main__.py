@@ -1,0 +1,101 @@
+"""`python windlass.pyz`: the agent of one seat, told by its environment what it is.
+
+| variable | meaning |
+|---|---|
+| WINDLASS_AGENT_SEAT | STAGE/ROLE-RANK |
+| WINDLASS_AGENT_RUN | the run's id |
+| WINDLASS_AGENT_DIRECTORY | the run directory; holds plan.json |
+| WINDLASS_AGENT_DRIVER | where the driver listens, HOST:PORT or a socket's path |
+| WINDLASS_AGENT_TOKEN_FILE | file with the run's token; never an argument, never in a log |
+| WINDLASS_AGENT_HOST | the name or address by which peers reach this seat |
+| WINDLASS_AGENT_LEASE | seconds to train on without the driver |
+| WINDLASS_AGENT_PATIENCE | seconds to wait for the driver's name and port at the start |
+| WINDLASS_AGENT_TERMINATION | file for the last words, /dev/termination-log by default |
+
+None of them reaches the rank. Ships into strangers' images: standard library only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Dict, Mapping
+
+from windlass import layout, wire
+from windlass import plan as plans
+from windlass.agent.agent import LOOK, Agent, Post, connect
+
+PREFIX = "WINDLASS_AGENT_"
+
+
+def post_of(environ: Mapping[str, str], package: str) -> Post:
+    def told(name: str, default: str = "") -> str:
+        return environ.get(PREFIX + name, default)
+
+    stage, _, rest = told("SEAT").rpartition("/")
+    role, _, rank = rest.rpartition("-")
+    directory = told("DIRECTORY")
+    with open(os.path.join(directory, layout.PLAN)) as file:
+        plan = plans.from_json(file.read())
+    with open(told("TOKEN_FILE"), "rb") as secret:
+        token = secret.read().strip()
+    base: Dict[str, str] = {name: value for name, value in environ.items() if not name.startswith(PREFIX)}
+    return Post(
+        plan=plan,
+        run_id=told("RUN"),
+        run_dir=directory,
+        stage=stage,
+        role=role,
+        rank=int(rank),
+        driver=told("DRIVER"),
+        token=token,
+        base=base,
+        data=base.get("WINDLASS_DATA_DIR", os.path.join(directory, "data")),
+        rank_path=os.path.join(package, "rank_path"),
+        python="",
+        host=told("HOST", "127.0.0.1"),
+        lease=float(told("LEASE", "120")),
+    )
+
+
+def wait_for_driver(address: str, patience: float) -> str:
+    """Until the driver's name resolves and its port answers; what stood in the way, when it is too late."""
+    due = time.monotonic() + patience
+    while True:
+        try:
+            connect(address, LOOK).close()
+            return ""
+        except OSError as error:
+            if time.monotonic() >= due:
+                return f"the driver at {address} could not be reached within {patience:g} s: {error}"
+            time.sleep(0.2)
+
+
+def main(environ: Mapping[str, str], package: str) -> int:
+    patience = float(environ.get(PREFIX + "PATIENCE", "300"))
+    words = wait_for_driver(environ[PREFIX + "DRIVER"], patience)
+    code = 1
+    if not words:
+        try:
+            agent = Agent(post_of(environ, package))
+            code = agent.serve()
+            words = agent.last_words
+        except (OSError, wire.WireError) as error:
+            words = f"the agent gave up: {error}"
+    _say_last(words, environ.get(PREFIX + "TERMINATION", "/dev/termination-log"))
+    return code
+
+
+def _say_last(words: str, path: str) -> None:
+    if words:
+        sys.stderr.write(words + "\n")
+        try:
+            with open(path, "w") as file:
+                file.write(words)
+        except OSError:
+            pass
+
+
+if __name__ == "__main__":
+    sys.exit(main(os.environ, os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))

@@ -1,0 +1,80 @@
+"""What driver and gang say in the words of the wire: events out of messages, messages out of actions.
+
+Pure, and the one place for it: the driver speaks it over sockets, the simulator over a network
+that it makes up.
+
+Ships into strangers' images: standard library only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, Union
+
+from windlass import gang as g
+from windlass import wire
+from windlass.journal import cause_of
+from windlass.rankenv import Address, Peers
+
+BYE = wire.encode({"is": "bye"})
+
+
+def seen(seat: g.Seat, message: Mapping[str, Any]) -> g.Seen:
+    host, ports = message["address"]
+    life = life_of(message)
+    ended = message["exit"]
+    return g.Seen(
+        seat,
+        message["agent"],
+        Address(str(host), tuple(ports)),
+        life,
+        bool(message["running"]),
+        exited(seat, life, ended) if ended is not None else None,
+        message["at"],
+    )
+
+
+def exited(seat: g.Seat, life: g.Life, message: Mapping[str, Any]) -> g.Exited:
+    return g.Exited(
+        seat,
+        life,
+        message["code"],
+        message["signal"],
+        message["at"],
+        message["asked"],
+        cause_of(dict(message)),
+    )
+
+
+def life_of(message: Mapping[str, Any]) -> g.Life:
+    generation, restart = message.get("life", g.NO_LIFE)
+    return (generation, restart)
+
+
+def start(action: g.Start, attempt: int, round_: int, resume_from: str, merge_role: str, launcher: bool) -> bytes:
+    return wire.encode(
+        {
+            "is": "start",
+            "life": action.life,
+            "attempt": attempt,
+            "round": round_,
+            "peers": _encoded(action.peers),
+            "resume_from": resume_from,
+            "merge_role": merge_role,
+            "launcher": launcher,
+        }
+    )
+
+
+def order(action: Union[g.Kill, g.DumpStacks]) -> bytes:
+    if isinstance(action, g.Kill):
+        return wire.encode({"is": "kill", "life": action.life, "grace": action.grace})
+    return wire.encode({"is": "stacks", "life": action.life})
+
+
+def answer(message: Mapping[str, Any]) -> bytes:
+    """To a heartbeat: names the one that is answered, for the agent's lease runs from its sending."""
+    return wire.encode({"is": "alive", "beat": message["beat"]})
+
+
+def _encoded(peers: Peers) -> Dict[str, List[Any]]:
+    return {role: [[a.host, list(a.ports)] for a in addresses] for role, addresses in peers.items()}

@@ -1,0 +1,136 @@
+"""Agents that outlive their driver: the zipapp, over TCP, with any Python from 3.9 on."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from windlass import journal, plan
+from windlass.journal import Event
+
+ENGINE = Path(__file__).with_name("far_engine.py")
+COUNT = "for i in $(seq 1 {steps}); do echo windlass: step=$i total={steps}; sleep 0.05; done"
+
+
+def old_python() -> str:
+    """The oldest Python from 3.9 on that can be found; this one at the worst."""
+    places = [*Path("/root/.pyenv/versions").glob("3.9*/bin/python3.9"), shutil.which("python3.9")]
+    return next((str(place) for place in places if place and Path(place).exists()), sys.executable)
+
+
+class FarRun:
+    def __init__(self, directory: Path, steps: int, lease: float) -> None:
+        self.directory = directory
+        self.lease = lease
+        directory.mkdir()
+        command = ("sh", "-c", COUNT.format(steps=steps))
+        stage = plan.Stage("train", shape="allreduce", roles=(plan.Role("worker", 2, command=command),))
+        value = plan.Plan("far", code=str(directory), stages=(stage,))
+        (directory / "plan.json").write_text(plan.to_json(value))
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.driver: subprocess.Popen[bytes]
+
+    def drive(self) -> None:
+        command = [sys.executable, str(ENGINE), str(self.directory), str(self.port), str(self.lease), old_python()]
+        self.driver = subprocess.Popen(command)
+
+    def events(self, ev: str) -> list[Event]:
+        return [event for event in journal.read(str(self.directory)) if event["ev"] == ev]
+
+    def until(self, happened: Callable[[], bool], limit: float = 30) -> None:
+        due = time.monotonic() + limit
+        while not happened():
+            assert time.monotonic() < due, (self.directory / "agents.log").read_text()
+            time.sleep(0.02)
+
+    def pids(self) -> list[int]:
+        return [event["pid"] for event in self.events("rank.started")]
+
+
+@pytest.fixture
+def far(tmp_path: Path) -> Iterator[Callable[[int, float], FarRun]]:
+    made: list[FarRun] = []
+
+    def make(steps: int, lease: float) -> FarRun:
+        made.append(FarRun(tmp_path / f"far-{len(made)}", steps, lease))
+        return made[-1]
+
+    yield make
+    for run in made:
+        run.driver.kill()
+        run.driver.wait()
+        for file in (run.directory / "agents").glob("*"):
+            try:
+                os.kill(int(file.read_text()), signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+
+def test_the_zipapp_serves_seats_with_an_old_python_and_nothing_installed(far: Callable[[int, float], FarRun]) -> None:
+    run = far(3, 30)
+    run.drive()
+    assert run.driver.wait(30) == 0
+    assert [event["state"] for event in run.events("rank.ended")] == ["succeeded", "succeeded"]
+    assert run.events("rank.report")
+
+
+def test_agents_train_on_while_the_driver_is_away_and_find_it_again(far: Callable[[int, float], FarRun]) -> None:
+    run = far(80, 30)
+    run.drive()
+    run.until(lambda: len(run.pids()) == 2 and bool(run.events("rank.report")))
+    run.driver.kill()
+    run.driver.wait()
+    before = run.pids()
+    run.drive()
+    assert run.driver.wait(40) == 0
+    assert run.pids() == before, "no rank was started again"
+    assert [event["gen"] for event in run.events("gen.started")] == [1]
+    assert run.events("run.ended")[-1]["state"] == "succeeded"
+
+
+def test_a_lease_that_ran_out_ends_the_ranks_and_the_next_driver_starts_a_new_generation(
+    far: Callable[[int, float], FarRun],
+) -> None:
+    run = far(60, 1.0)
+    run.drive()
+    run.until(lambda: len(run.pids()) == 2)
+    run.driver.kill()
+    run.driver.wait()
+    run.until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in run.pids()))
+    run.drive()
+    assert run.driver.wait(40) == 0
+    assert [event["gen"] for event in run.events("gen.started")] == [1, 2]
+
+
+def test_a_driver_without_the_token_is_not_obeyed(far: Callable[[int, float], FarRun]) -> None:
+    run = far(200, 30)
+    run.drive()
+    run.until(lambda: len(run.pids()) == 2)
+    run.driver.kill()
+    run.driver.wait()
+    right = (run.directory / "token").read_text()
+    (run.directory / "token").write_text("somebody else's")
+    run.drive()
+    run.until(lambda: len(run.events("run.started")) == 2)
+    time.sleep(2)
+    assert all(Path(f"/proc/{pid}").exists() for pid in run.pids()), "they train on"
+    assert len(run.events("gen.started")) == 1
+    run.driver.kill()
+    run.driver.wait()
+    (run.directory / "token").write_text(right)
+    heard = len(run.events("rank.report"))
+    run.drive()
+    run.until(lambda: len(run.events("rank.report")) > heard)
+    run.driver.send_signal(signal.SIGTERM)
+    run.until(lambda: bool(run.events("run.ended")))
