@@ -14,6 +14,7 @@ from pathlib import Path
 from windlass.cli.table import markdown
 
 HERE = Path(__file__).parent
+sys.path.append(str(HERE.parent))  # the table of injected faults stands beside its tests
 MADE = "<!-- Made by `make docs`. Edits here are lost: edit {source} instead. -->\n\n"
 
 
@@ -65,10 +66,60 @@ def _argument(action: argparse.Action) -> tuple[str, str]:
     return f"`{words}`", (action.help or "").replace("%%", "%")
 
 
+FAILURES = """\
+# When a run fails
+
+`windlass why RUN` says what failed first and where, the evidence, what fell because of it, what had failed before, and
+what to type next. `--json` gives the same to a program. Three rules hold:
+
+- The first failure is the cause; ranks that fell after it are its consequences. A lost connection never hides the
+  rank whose end tore it.
+- A cause is named from evidence, and the evidence is shown. What is not known is said to be unknown: a SIGKILL is
+  called out of memory only if the kernel counted such a kill.
+- What had passed is kept: `windlass run --resume RUN` goes on from the last complete checkpoint, with the plan of that
+  run. After a change to the job file start a new run.
+
+The stacks of a rank that hung, and all else that is known, are in the run's journal, `events.jsonl`.
+
+## What you see, what it means, what to do
+
+"""
+
+INJECTED = """
+
+## Faults that are injected
+
+The tests do each of these to a real run and compare what `windlass why` makes of it.
+
+"""
+
+
+def failures() -> str:
+    from tests.faults.table import FAULTS
+    from windlass.causes import HOPELESS
+    from windlass.runs.told import WORDS
+
+    kinds = [
+        (f"**{told.phrase}**", f"`{kind.value}`", told.meaning, f"{told.advice[0].upper()}{told.advice[1:]}.")
+        for kind, told in WORDS.items()
+    ]
+    faults = [(fault.name, WORDS[fault.kind].phrase, fault.where or "the run") for fault in FAULTS]
+    never = ", ".join(sorted(f"`{kind.value}`" for kind in HOPELESS))
+    return (
+        FAILURES
+        + markdown(("what you see", "kind", "what it means", "what to do"), kinds)
+        + f"\n\nNeither a restart nor a retry is tried after {never}.\n"
+        + INJECTED.lstrip("\n")
+        + markdown(("fault", "named as", "blamed"), faults)
+        + "\n"
+    )
+
+
 PAGES: dict[str, tuple[Callable[[], str], str]] = {
     "job-file.md": (job_file, "src/windlass/spec/keys.py"),
     "rank-environment.md": (rank_environment, "src/windlass/rankenv.py"),
     "commands.md": (commands, "src/windlass/cli"),
+    "failures.md": (failures, "src/windlass/runs/told.py"),
 }
 
 

@@ -240,7 +240,7 @@ class Member:
     said_at: float = 0.0
     """When it last spoke, on its own clock: it died later than that."""
     progress_at: float = -1.0
-    """When it last reported in this life; -1: not yet."""
+    """When it last reported, or began this life if it has reported in an earlier one; -1: it never has."""
     fenced: bool = False
     """To be made dead: nothing counts from it any more but Lost."""
     launching: bool = False
@@ -367,14 +367,12 @@ class Gang:
     def _seen(self, event: Seen, now: float) -> List[Action]:
         """What an agent does against what it should do."""
         member = self.members.get(event.seat)
-        if member is None:
-            return []
+        if member is None or member.fenced:
+            return []  # what is fenced is as good as dead, and so is whoever takes its place before Lost is told
         if member.agent and member.agent != event.agent:
             gone = Cause(Kind.AGENT_LOST, "another agent took its place", role=event.seat[0], rank=event.seat[1])
             actions = self._lost(Lost(event.seat, gone), now, launching=True)  # its successor is here
             return [*actions, *self.handle(event, now)]
-        if member.fenced:
-            return []
         member.said_at = max(member.said_at, event.at)
         if not member.agent and member.at is At.RUNNING:
             return self._recovered(event, member, now)
@@ -419,7 +417,7 @@ class Gang:
         if moved:
             text = "the rank came back at another address than its peers know"
             return self._fail(Cause(Kind.AGENT_LOST, text, role=event.seat[0], rank=event.seat[1]), now)
-        return self._start_alone(event.seat)
+        return self._start_alone(event.seat, now)
 
     def _start_generation(self, now: float) -> List[Action]:
         self.generation += 1
@@ -435,7 +433,7 @@ class Gang:
         for seat, member in self.members.items():
             self._move(member, At.RUNNING)
             member.restart, member.heard = 0, now
-            self._new_life(member)
+            self._new_life(member, now)
             actions.append(Start(seat, (self.generation, 0), self._peers))
         return actions
 
@@ -446,14 +444,15 @@ class Gang:
             peers.setdefault(role, []).append(member.address)
         self._peers = {role: tuple(addresses) for role, addresses in peers.items()}
 
-    def _new_life(self, member: Member) -> None:
-        member.exit, member.doom, member.recorded, member.progress_at = None, None, False, -1.0
+    def _new_life(self, member: Member, now: float) -> None:
+        member.exit, member.doom, member.recorded = None, None, False
+        member.progress_at = now if member.progress_at >= 0 else -1.0
 
-    def _start_alone(self, seat: Seat) -> List[Action]:
+    def _start_alone(self, seat: Seat, now: float) -> List[Action]:
         member = self.members[seat]
         self._move(member, At.RUNNING)
         member.restart += 1
-        self._new_life(member)
+        self._new_life(member, now)
         return [Start(seat, (self.generation, member.restart), self._peers)]
 
     # A driver that was started anew.
@@ -470,16 +469,15 @@ class Gang:
         return self._seen(event, now)
 
     def _take_up(self, now: float) -> List[Action]:
-        """All are there. Where one never heard of the generation (it may be the successor of one that ran in
-        it) or was being ended by the earlier driver, the generation cannot go on."""
+        """All are there. An agent that never heard of the generation may be the successor of one that ran in it:
+        then the generation cannot go on."""
         self._set_peers()
         self.phase, self._since = Phase.RUNNING, now
         self._next_stall_check = now + self.rules.stall_after
-        ended = self._ended()
-        if not all(m.knows for m in self.members.values()) or any(e.asked for e in ended):
-            text = "the driver was lost while it started or ended the gang"
+        if not all(member.knows for member in self.members.values()):
+            text = "the driver was lost while it started the gang"
             return self._abandon(Cause(Kind.SUPERVISOR_LOST, text), now)
-        return [action for exit_ in ended for action in self._exited(exit_, now)]
+        return [action for exit_ in self._ended() for action in self._exited(exit_, now)]
 
     def _abandon(self, cause: Cause, now: float) -> List[Action]:
         """The generation ends for all. Who has not come back is told so when it does, or fenced."""
@@ -503,7 +501,6 @@ class Gang:
         member = self.members.get(event.seat)
         if member is not None and event.generation == self.generation:
             member.heard = member.progress_at = now
-            self._stall_at = 0.0
             self._step = max(self._step, event.step)
         return []
 
@@ -540,7 +537,7 @@ class Gang:
         if member is None:
             return []
         was, life = member.at, (self.generation, member.restart)
-        unasked = self.phase is not Phase.ENDING or member.fenced
+        unasked = self.phase is not Phase.ENDING or member.fenced  # a fenced one fell before all others, perhaps
         at = event.at if event.at and not member.fenced else member.said_at
         self._move(member, At.ABSENT)
         member.agent, member.fenced, member.launching = "", False, launching
@@ -556,9 +553,12 @@ class Gang:
     def _fell(self, seat: Seat, member: Member, event: Exited, now: float) -> List[Action]:
         if member.doom is not None:
             event = replace(event, cause=member.doom, asked=False, code=event.code or -1)
+        elif event.asked and self.phase is not Phase.ENDING:
+            lost = Cause(Kind.SUPERVISOR_LOST, "the driver was lost while it ended this rank")
+            event = replace(event, cause=lost, asked=False, code=event.code or -1)
         member.exit = event
         if self.phase is Phase.ENDING:
-            if not event.ok and not event.asked:
+            if not event.ok and not event.asked and not member.alone:
                 self._falls.append(event)
             return self._conclude(now)
         if event.ok:
@@ -573,7 +573,7 @@ class Gang:
             recorded = [self._rank_ended(seat, event, "failed", left=self.budget)]
             if member.at is At.ABSENT:
                 return recorded + self._launch(seat)
-            return recorded + self._start_alone(seat)
+            return recorded + self._start_alone(seat, now)
         self._falls.append(event)
         return self._fail(cause, now)
 
@@ -756,9 +756,11 @@ class Gang:
         return actions
 
     def _check_stall(self, now: float) -> List[Action]:
-        """A rank that has reported before is silent, or nobody has reported at all."""
-        hung = self._hung(now)
+        """A rank that has reported before is silent, or nobody has reported at all. Once stacks were asked for,
+        only what was silent then and still is counts: one that went on meanwhile is looked at afresh."""
+        hung = self._hung(self._stall_at or now)
         if not hung:
+            self._stall_at = 0.0
             self._next_stall_check = now + min(1.0, self.rules.stall_after)
             return []
         if not self._stall_at:

@@ -27,6 +27,7 @@ SHIPPED = (
     "rank_path",
     "rankenv.py",
     "shapes.py",
+    "tensorboard.py",
     "tensors.py",
     "wire.py",
 )

@@ -3,13 +3,14 @@
 Eight bytes of header length, a JSON header (name -> dtype, shape, offsets; free text under
 `__metadata__`), then the bytes of all arrays. Arrays are taken from anything that gives a
 buffer (numpy, JAX on the CPU, array.array) or can become a numpy array without our importing
-anything (PyTorch, TensorFlow). Larger items come first, so that all stay aligned.
+anything (TensorFlow), and from PyTorch by address. Larger items come first, so that all stay aligned.
 
 Ships into strangers' images: standard library only, Python 3.9.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import struct
@@ -62,8 +63,8 @@ Described = Mapping[str, Tuple[str, Tuple[int, ...]]]
 
 def view(value: Any, name: str) -> Tuple[str, Tuple[int, ...], memoryview]:
     """(dtype, shape, bytes) of an array, without a copy where that is possible."""
-    if hasattr(value, "detach"):
-        value = _from_torch(value)
+    if hasattr(value, "detach") and hasattr(value, "data_ptr"):
+        return _of_torch(value, name)
     if _type_name(value) in _BITS or not _gives_buffer(value):
         value = _as_numpy(value, name)
         if _type_name(value) in _BITS:
@@ -199,32 +200,19 @@ def _gives_buffer(value: Any) -> bool:
     return True
 
 
-def _from_torch(value: Any) -> Any:
+def _of_torch(value: Any, name: str) -> Tuple[str, Tuple[int, ...], memoryview]:
+    """PyTorch gives no buffer, and numpy may be missing beside it: its memory is taken where it lies."""
     value = value.detach().cpu().contiguous()
-    name = str(value.dtype).rpartition(".")[2]
-    if name in _BITS:
-        import torch
-
-        return _Bits(name, value.view(torch.int16 if _BITS[name][1] == "uint16" else torch.uint8).numpy())
-    return value.numpy()
-
-
-class _Bits:
-    """The bits of numbers that numpy alone has no type for, as an array of integers holds them."""
-
-    def __init__(self, dtype: str, array: Any) -> None:
-        self.dtype = dtype
-        self.shape = array.shape
-        self.flags = array.flags
-        self._array = array
-
-    def view(self, dtype: str) -> Any:
-        return self._array.view(dtype)
+    dtype = str(value.dtype).rpartition(".")[2]
+    short = _BITS[dtype][0] if dtype in _BITS else next((s for s, n in _NUMPY.items() if n == dtype), "")
+    if not short:
+        raise TypeError(f"{name}: a tensor of {value.dtype} cannot be kept in a checkpoint")
+    held = (ctypes.c_ubyte * (value.numel() * value.element_size())).from_address(value.data_ptr())
+    held.tensor = value  # lives as long as the view of its memory
+    return short, tuple(value.shape), _bytes(memoryview(held))
 
 
 def _as_numpy(value: Any, name: str) -> Any:
-    if isinstance(value, _Bits):
-        return value
     try:
         import numpy
     except ImportError:

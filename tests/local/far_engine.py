@@ -39,6 +39,7 @@ class FarLauncher:
             return
         env = {
             **os.environ,
+            "TMPDIR": str(self._run),
             "WINDLASS_AGENT_SEAT": name_of(seat),
             "WINDLASS_AGENT_RUN": self._run.name,
             "WINDLASS_AGENT_DIRECTORY": str(self._run),

@@ -151,7 +151,7 @@ class Agent:
         self._oom = 0
         self._heartbeat = 0.0
         self._stacks_at = 0.0
-        self._stacks_from = 0
+        self._stacks_from: Dict[Tuple[str, int], int] = {}
         self._states: List[str] = []
         self._link: Optional[Link] = None
         self._heard = time.monotonic()
@@ -320,7 +320,7 @@ class Agent:
         ended = process.ended()
         if self._mpi is not None:
             self._relay_workers(self._mpi)
-            if self._mpi.fallen:
+            if self._mpi.failed:
                 process.expire(MPIRUN_PATIENCE)
         busy = self._relay_progress()
         self._poll = POLL[0] if busy or process.asked else min(self._poll * 1.5, POLL[1])
@@ -363,9 +363,10 @@ class Agent:
 
     def _exited(self, code: int, signum: int, cause: Optional[Cause]) -> None:
         asked = self.process.asked if self.process else False
-        for _, _, follower in self._followers:
+        for role, rank, follower in self._followers:
             follower.close()
-        stacks.tidy(layout.stacks(self.post.run_dir, self.post.stage, self.post.role, self.post.rank))
+            stacks.tidy(self._stacks_of(role, rank))
+        stacks.tidy(self._stacks_of(self.post.role, self.post.rank))
         self.process, self._followers, self._mpi = None, [], None
         if self._cut_off:
             asked, cause = False, Cause(Kind.NODE_LOST, "it was cut off from the driver for longer than its lease")
@@ -378,20 +379,25 @@ class Agent:
     # Stacks of a rank that hangs.
 
     def _ask_for_stacks(self) -> None:
-        """Python processes write their stacks on SIGUSR1; one without a handler would die of it."""
+        """Python processes write their stacks on SIGUSR1; one without a handler would die of it. One that
+        is stopped stays so: to wake it for its stacks would be to set it going again."""
         self._states = [f"process {pid} is {stacks.state_of(pid)}" for pid in system.descendants(os.getpid())]
         able = [pid for pid in system.descendants(os.getpid()) if stacks.catches(pid, signal.SIGUSR1)]
-        self._stacks_from = stacks.size(
-            layout.stacks(self.post.run_dir, self.post.stage, self.post.role, self.post.rank)
-        )
-        system.signal_all(able, signal.SIGCONT)
+        self._stacks_from = {
+            (role, rank): stacks.size(self._stacks_of(role, rank)) for role, rank, _ in self._followers
+        }
         system.signal_all(able, signal.SIGUSR1)
         self._stacks_at = time.monotonic() + STACKS_WAIT
 
     def _say_stacks(self) -> None:
         self._stacks_at = 0.0
-        path = layout.stacks(self.post.run_dir, self.post.stage, self.post.role, self.post.rank)
-        self._say("stacks", states=self._states, text=stacks.written(path, self._stacks_from))
+        for (role, rank), start in self._stacks_from.items():
+            states = self._states if (role, rank) == (self.post.role, self.post.rank) else []
+            text = stacks.written(self._stacks_of(role, rank), start)
+            self._say("stacks", role=role, rank=rank, states=states, text=text)
+
+    def _stacks_of(self, role: str, rank: int) -> str:
+        return layout.stacks(self.post.run_dir, self.post.stage, role, rank)
 
     def _clean_up(self) -> None:
         """Leave no process, whoever ended this loop."""

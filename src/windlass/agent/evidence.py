@@ -10,26 +10,25 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import signal
-from typing import List, Optional, Sequence, Tuple
+from typing import List, NamedTuple, Optional, Sequence, Tuple
 
+from windlass.agent import tracebacks
 from windlass.agent.process import CannotStart
 from windlass.causes import Cause, Kind
 
 TAIL_BYTES = 64 * 1024
 TAIL_LINES = 20
 LINE_MOST = 500
+LITTLE = 15
+"""Lines that may follow an error that ended a program: the rest of its text, and goodbyes."""
 LEAST_FREE = 128 * 1024
 """Bytes; with less left on its disk a run cannot go on."""
+NO_LIMIT = 1 << 60
+"""Bytes; how version 1 of cgroups says that there is no limit is larger."""
 NEARLY_FULL = 2 * 1024 * 1024
 """Bytes; with more left, a log that speaks of a full disk means another one."""
 
-_FRAME = re.compile(r'^\s*File "(?P<file>.+)", line (?P<line>\d+)(?:, in (?P<name>.+))?$')
-_ERROR = re.compile(
-    r"^(?P<error>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Warning|Fault)\b.*|[A-Za-z_][\w.]+: .*)$"
-)
-_LIBRARY = re.compile(r"^<frozen |/site-packages/|/dist-packages/|/lib/python\d")
 _FATAL = frozenset(
     int(number)
     for number in (
@@ -48,6 +47,7 @@ _FATAL = frozenset(
 TEXTS: Tuple[Tuple[Kind, Tuple[str, ...]], ...] = (
     (Kind.MPI_MISMATCH, ("windlass: mpi mismatch",)),
     (Kind.DISK_FULL, ("No space left on device", "Errno 28", "Disk quota exceeded")),
+    (Kind.NOT_WRITABLE, ("[Errno 30] Read-only file system",)),
     (
         Kind.LOST_RENDEZVOUS,
         (
@@ -62,12 +62,21 @@ TEXTS: Tuple[Tuple[Kind, Tuple[str, ...]], ...] = (
         ),
     ),
 )
-"""What a log's end says, by itself, about a failed process; the first that fits wins. Only words
-that a healthy peer would not print."""
+"""What the error of a failed process says, or the end of its log where it left no traceback; the
+first that fits wins. Only words that a healthy peer would not print."""
+
+ALLOCATIONS = ("MemoryError", "ArrayMemoryError", "OutOfMemoryError", "RESOURCE_EXHAUSTED: Out of memory")
+"""Errors that say themselves that memory could not be had: the host's or an accelerator's."""
+
+
+class Told(NamedTuple):
+    kind: Kind
+    message: str
+    facts: Tuple[str, ...] = ()
 
 
 def tail(path: str, start: int, end: Optional[int] = None) -> List[str]:
-    """The last lines written between two offsets of a log, whatever bytes they hold."""
+    """The lines at the end of what was written between two offsets of a log, whatever bytes they hold."""
     try:
         with open(path, "rb") as file:
             size = file.seek(0, os.SEEK_END) if end is None else end
@@ -77,65 +86,93 @@ def tail(path: str, start: int, end: Optional[int] = None) -> List[str]:
     except OSError:
         return []
     text = data.decode("utf-8", "replace").replace("\0", "\\0")
-    lines = [line.split("\r")[-1] or line.strip("\r") for line in text.splitlines() if line.strip()]
-    return [line if len(line) <= LINE_MOST else line[:LINE_MOST] + " ..." for line in lines[-TAIL_LINES:]]
+    lines = [line.split("\r")[-1] or line.strip("\r") for line in text.split("\n") if line.strip()]
+    return [line if len(line) <= LINE_MOST else line[:LINE_MOST] + " ..." for line in lines]
 
 
-def last_frame(lines: Sequence[str]) -> Tuple[str, str]:
-    """(`file:line in function`, `SomeError: text`) of the last traceback; empty when there is none.
-    The frame is the innermost one of the user's own code, if any is."""
-    begin = max((i for i, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")), default=-1)
-    frame = own = error = ""
-    for line in lines[begin + 1 :] if begin >= 0 else lines:
-        match = _FRAME.match(line)
-        if match:
-            name = match.group("name")
-            frame = f"{match.group('file')}:{match.group('line')}" + (f" in {name}" if name else "")
-            own = own if _LIBRARY.search(match.group("file")) else frame
-            error = ""
-        elif frame and not line.startswith(" ") and not error and _ERROR.match(line):
-            error = line
-    return (own or frame, error) if frame and error else ("", "")
+def kept(lines: Sequence[str]) -> Tuple[str, ...]:
+    """As many of the last lines as a cause carries."""
+    return tuple(lines[-TAIL_LINES:])
 
 
 def of_exit(code: int, signum: int, lines: Sequence[str], oom_kills: int, asked: bool, run_dir: str) -> Optional[Cause]:
     """Why a process that ended like this ended; None for a clean end."""
     if code == 0:
         return None
-    frame, error = last_frame(lines)
-    text = "\n".join(lines[-8:])
-    named = next((kind for kind, words in TEXTS if any(word in text for word in words)), None)
-    if named is Kind.DISK_FULL and _free(run_dir) >= NEARLY_FULL:
-        named = None
+    frame, error, facts = _error(code, signum, lines)
     reported = code - 128 if not signum and code - 128 in _FATAL and not error else 0
-    if signum or reported:
-        kind, message, facts = _of_signal(signum or reported, oom_kills, asked)
-        if reported:
-            facts = (*facts, f"exit code {code}: how a shell reports a command that signal {reported} ended")
-    elif code == 127 and _shell_says(lines, "not found"):
-        kind, message, facts = Kind.NOT_FOUND, _last(lines), ("exit code 127: the shell did not find the command",)
-    elif code == 126 and _shell_says(lines, "ermission denied"):
-        kind, message, facts = Kind.NOT_EXECUTABLE, _last(lines), ("exit code 126: the shell may not execute it",)
-    elif oom_kills > 0:
-        kind, message = Kind.OUT_OF_MEMORY, "a process of the rank was killed for lack of memory"
-        facts = (f"the kernel counted {oom_kills} out-of-memory kill(s) in the rank's cgroup while it ran",)
-    elif named is None and _free(run_dir) < LEAST_FREE:
-        kind, message = Kind.DISK_FULL, f"the disk of {run_dir} is full"  # so full that the log cannot tell
-        facts = (f"{_free(run_dir)} bytes are free where the run is kept", f"exit code {code}")
-    elif named is not None:
-        kind, message, facts = named, error or _last(lines), (f"exit code {code}",)
-    else:
-        kind, message, facts = Kind.USER_ERROR, error or f"exited with code {code}", ()
+    told = (
+        _of_signal(signum or reported, oom_kills, asked)
+        if signum or reported
+        else _of_shell(code, lines)
+        or _of_words(code, lines, error, oom_kills, run_dir)
+        or Told(Kind.USER_ERROR, error or f"exited with code {code}", _as_whom(error))
+    )
+    if reported:
+        facts = (f"exit code {code}: how a shell reports a command that signal {reported} ended", *facts)
     return Cause(
-        kind,
-        message,
+        told.kind,
+        told.message,
         exit_code=code,
         signal=signum or reported,
         frame=frame,
         error=error,
-        lines=tuple(lines),
-        evidence=facts,
+        lines=kept(lines),
+        evidence=(*told.facts, *facts),
     )
+
+
+def _error(code: int, signum: int, lines: Sequence[str]) -> Tuple[str, str, Tuple[str, ...]]:
+    """(frame, error, further facts) of the traceback that ended the process. Python ends with code 1
+    after one, and little is printed behind it. Any other may be of something that the program had
+    survived: it is evidence, not the error."""
+    if signum:
+        frame, error = tracebacks.fatal(lines)
+        if error:
+            return frame, error, ()
+    found = tracebacks.last(lines)
+    if found is None:
+        return "", "", ()
+    if found.behind > (LITTLE if code == 1 else 0):
+        fact = f"the last traceback, {found.behind} lines before the end of the log: {found.error} at {found.frame}"
+        return "", "", (fact,)
+    facts = [f"{found.behind} lines follow the error in the log"] if found.behind > 1 else []
+    facts += [f"raised in thread {found.thread}, whose end does not end the program"] if found.thread else []
+    facts += [f"raised from {cause}" for cause in found.causes]
+    return found.frame, found.error, (*facts, *(f"in the group: {each}" for each in found.members))
+
+
+def _of_shell(code: int, lines: Sequence[str]) -> Optional[Told]:
+    if code == 127 and _shell_says(lines, "not found"):
+        return Told(Kind.NOT_FOUND, lines[-1], ("exit code 127: the shell did not find the command",))
+    if code == 126 and _shell_says(lines, "ermission denied"):
+        return Told(Kind.NOT_EXECUTABLE, lines[-1], ("exit code 126: the shell may not execute it",))
+    return None
+
+
+def _of_words(code: int, lines: Sequence[str], error: str, oom: int, run_dir: str) -> Optional[Told]:
+    """What the error or the log's end says by itself, together with what the kernel and the disk say."""
+    text = "\n".join([error, *lines[_index(lines, error) :]] if error else lines[-8:])
+    kind, word = next(((kind, word) for kind, words in TEXTS for word in words if word in text), (None, ""))
+    free = _free(run_dir)
+    space = f"{_bytes(free)} are free where the run is kept"
+    if oom > 0 and kind is not Kind.LOST_RENDEZVOUS:
+        message = f"a process was killed for lack of memory, then the rank exited with code {code}"
+        return Told(Kind.OUT_OF_MEMORY, message, _memory(oom))
+    if error.split(":", 1)[0].endswith(ALLOCATIONS) or any(word in error for word in ALLOCATIONS[3:]):
+        return Told(Kind.OUT_OF_MEMORY, "the program could not get the memory it asked for", _memory(0))
+    if kind is None and free < LEAST_FREE:  # so full that the log cannot tell
+        return Told(Kind.DISK_FULL, f"the disk of {run_dir} is full", (space,))
+    if kind is None or kind is Kind.DISK_FULL and not error and free >= NEARLY_FULL:
+        return None
+    facts = {Kind.DISK_FULL: (space,), Kind.NOT_WRITABLE: _as_whom(error)}.get(kind, ())
+    return Told(kind, error or next(line for line in reversed(lines) if word in line), facts)
+
+
+def _as_whom(error: str) -> Tuple[str, ...]:
+    """Rights were refused: to whom?"""
+    refused = "[Errno 13]" in error or "[Errno 30]" in error
+    return (f"it ran as uid {os.geteuid()}, gid {os.getegid()}",) if refused else ()
 
 
 def of_start(failure: CannotStart, path: str) -> Cause:
@@ -145,14 +182,20 @@ def of_start(failure: CannotStart, path: str) -> Cause:
     facts = [f"{failure.doing} {failure.path}: {os.strerror(failure.error)}"]
     if failure.doing == "enter the directory":
         return Cause(Kind.MISSING_INPUT, f"the code directory {failure.path} cannot be entered", evidence=tuple(facts))
-    if kind is Kind.NOT_FOUND:
+    file = os.path.join(failure.cwd, failure.path)
+    if kind is Kind.NOT_FOUND and "/" in failure.path and os.path.exists(file):
+        message = f"the interpreter that {failure.path} names in its first line was not found"
+        facts.append(f"its first line: {_first_line(file)}")
+    elif kind is Kind.NOT_FOUND:
         message = f"the command {failure.path} was not found"
-        facts.append(f"looked for it {'as given' if '/' in failure.path else f'on PATH={path}'}")
-        if os.path.exists(failure.path):
-            message = f"the interpreter that {failure.path} names in its first line was not found"
+        facts.append(f"looked for it {f'in {failure.cwd}' if '/' in failure.path else f'on PATH={path}'}")
+    elif failure.error == errno.ENOEXEC:
+        message = f"the file {failure.path} is not a program, nor a script that names its interpreter"
+        facts.append(f"its first line: {_first_line(file)}")
+    elif kind is Kind.NOT_EXECUTABLE and os.path.isdir(file):
+        message = f"{failure.path} is a directory"
     elif kind is Kind.NOT_EXECUTABLE:
-        message = f"the file {failure.path} may not be executed"
-        facts.append(f"fix: chmod +x {failure.path}, or name its interpreter in `run:`")
+        message = f"the file {failure.path} may not be executed: chmod +x {failure.path}"
     else:
         message = str(failure)
     return Cause(kind, message, evidence=tuple(facts))
@@ -160,7 +203,7 @@ def of_start(failure: CannotStart, path: str) -> Cause:
 
 def oom_kills() -> int:
     """How many processes of this cgroup the kernel has killed for memory; -1 when it does not tell."""
-    for path in _oom_files():
+    for path in _files("memory.events", "memory.oom_control"):
         try:
             with open(path) as file:
                 for line in file:
@@ -172,7 +215,18 @@ def oom_kills() -> int:
     return -1
 
 
-def _oom_files() -> List[str]:
+def _memory(kills: int) -> Tuple[str, ...]:
+    """What the kernel says about memory here: kills, and the limit."""
+    counted = f"the kernel counted {kills} out-of-memory kill{'s' * (kills != 1)} in the rank's cgroup while it ran"
+    facts = [counted] if kills else []
+    limit = next((value for value in map(_number, _files("memory.max", "memory.limit_in_bytes")) if value >= 0), -1)
+    if 0 <= limit < NO_LIMIT:
+        facts.append(f"the rank's cgroup has a limit of {_bytes(limit)}")
+    return tuple(facts)
+
+
+def _files(unified: str, legacy: str) -> List[str]:
+    """Where this process's cgroup keeps a figure about memory: version 2's name, version 1's name."""
     try:
         with open("/proc/self/cgroup") as file:
             entries = [line.rstrip("\n").split(":", 2) for line in file]
@@ -184,25 +238,32 @@ def _oom_files() -> List[str]:
             continue
         _, controllers, path = entry
         if controllers == "":
-            found += [f"/sys/fs/cgroup{path}/memory.events", "/sys/fs/cgroup/memory.events"]
+            found += [f"/sys/fs/cgroup{path}/{unified}", f"/sys/fs/cgroup/{unified}"]
         elif "memory" in controllers.split(","):
-            found += [f"/sys/fs/cgroup/memory{path}/memory.oom_control", "/sys/fs/cgroup/memory/memory.oom_control"]
+            found += [f"/sys/fs/cgroup/memory{path}/{legacy}", f"/sys/fs/cgroup/memory/{legacy}"]
     return found
 
 
-def _of_signal(signum: int, oom: int, asked: bool) -> Tuple[Kind, str, Tuple[str, ...]]:
+def _number(path: str) -> int:
+    try:
+        with open(path) as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return -1
+
+
+def _of_signal(signum: int, oom: int, asked: bool) -> Told:
     name = signal_name(signum)
     if signum == signal.SIGKILL and oom > 0:
-        fact = f"the kernel counted {oom} out-of-memory kill(s) in the rank's cgroup while it ran"
-        return Kind.OUT_OF_MEMORY, "killed by the kernel for lack of memory", (fact,)
+        return Told(Kind.OUT_OF_MEMORY, "killed by the kernel for lack of memory", _memory(oom))
     if signum == signal.SIGKILL and not asked:
         told = (
             "no out-of-memory kill was counted"
             if oom == 0
             else "the kernel's out-of-memory counter cannot be read here"
         )
-        return Kind.KILLED, f"killed by signal {signum} ({name}), sender unknown", (told,)
-    return Kind.KILLED, f"ended by signal {signum} ({name})", ()
+        return Told(Kind.KILLED, f"killed by signal {signum} ({name}), sender unknown", (told,))
+    return Told(Kind.KILLED, f"killed by signal {signum} ({name})")
 
 
 def signal_name(signum: int) -> str:
@@ -216,8 +277,17 @@ def _shell_says(lines: Sequence[str], words: str) -> bool:
     return bool(lines) and words in lines[-1]
 
 
-def _last(lines: Sequence[str]) -> str:
-    return lines[-1] if lines else ""
+def _index(lines: Sequence[str], error: str) -> int:
+    """Where the error stands in the log; what it says may go on for some lines."""
+    return max((i for i, line in enumerate(lines) if line.endswith(error)), default=len(lines))
+
+
+def _first_line(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            return repr(file.readline(120).decode("utf-8", "replace").rstrip("\n"))
+    except OSError as error:
+        return error.strerror or ""
 
 
 def _free(directory: str) -> int:
@@ -226,3 +296,10 @@ def _free(directory: str) -> int:
     except OSError:
         return NEARLY_FULL
     return found.f_bavail * found.f_frsize
+
+
+def _bytes(count: int) -> str:
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count} bytes"

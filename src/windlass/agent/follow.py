@@ -13,6 +13,7 @@ Ships into strangers' images: standard library only, Python 3.9.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import time
@@ -24,6 +25,9 @@ MARK = b"windlass: "
 LONGEST = 4096
 """A progress line that is longer is not one."""
 CHUNK = 1 << 20
+COUNTS = ("step", "total")
+MOST = 1 << 63
+"""A whole number beyond this is none that a training counts to."""
 
 _PAIR = re.compile(
     rb"^([A-Za-z_][A-Za-z0-9_./-]*)=([-+]?(?:\d[\d_]*\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf))$"
@@ -39,14 +43,26 @@ def parse_line(line: bytes) -> Point:
         pair = _PAIR.match(word)
         if pair is None:
             return {}
-        name, text = pair.group(1).decode(), pair.group(2).decode()
-        if text.lstrip("+-") in ("nan", "inf"):
-            point[name] = text
-        elif name in ("step", "total"):
-            point[name] = int(float(text))
-        else:
-            point[name] = int(text) if re.fullmatch(r"[-+]?\d+", text) else float(text)
-    return point
+        name, text = pair.group(1).decode(), pair.group(2).decode().replace("_", "")
+        point[name] = int(text) if re.fullmatch(r"[-+]?\d{1,18}", text) else float(text)
+    return cleaned(point)
+
+
+def cleaned(point: Dict[str, Any]) -> Point:
+    """A point as the journal may hold it, whoever wrote it: what JSON has no number for is text, and
+    steps are whole numbers."""
+    found: Point = {}
+    for name, value in point.items():
+        if name in COUNTS:
+            if isinstance(value, (int, float)) and abs(value) < MOST:
+                found[name] = int(value)
+        elif isinstance(value, int) and abs(value) >= MOST:
+            found[name] = "inf" if value > 0 else "-inf"
+        elif isinstance(value, float) and not math.isfinite(value):
+            found[name] = str(value)
+        elif isinstance(value, (int, float, str)):
+            found[name] = value
+    return found
 
 
 class Tail:
@@ -96,10 +112,10 @@ class Follower:
             *lines, self._half_report = (self._half_report + chunk).split(b"\n")
             for line in lines:
                 record = _object(line)
-                if isinstance(record.get("checkpoint"), dict):
-                    checkpoints.append(record["checkpoint"])
+                if "checkpoint" in record:
+                    checkpoints += _checkpoint(record["checkpoint"])
                     continue
-                point = {key: value for key, value in record.items() if isinstance(value, (int, float, str))}
+                point = cleaned(record)
                 if point:
                     points.append(point)
         for chunk in self._log.chunks():
@@ -130,6 +146,13 @@ class Follower:
         else:
             self._line_start = text[-len(MARK) :]
         return found
+
+
+def _checkpoint(record: Any) -> List[Dict[str, Any]]:
+    """The record, if it is one: whoever wrote this file, the driver must be able to read it."""
+    numbers = ("step",) if isinstance(record, dict) and record.get("error") else ("step", "part", "of", "bytes")
+    whole = isinstance(record, dict) and all(isinstance(record.get(name), int) for name in numbers)
+    return [record] if whole and (len(numbers) == 1 or isinstance(record.get("path"), str)) else []
 
 
 def _object(line: bytes) -> Dict[str, Any]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from windlass import layout
-from windlass.agent import evidence, system
+from windlass.agent import evidence, system, tracebacks
 from windlass.agent.follow import Follower, Tail
 from windlass.causes import Cause, Kind
 from windlass.journal import cause_of, plain
@@ -166,8 +166,13 @@ class Workers:
         return WorkerEvent("observed_end", rank, keys)
 
     @property
+    def failed(self) -> bool:
+        """A worker has failed or was killed: the others can only wait for it."""
+        return bool(self._causes)
+
+    @property
     def fallen(self) -> bool:
-        """A worker has failed by itself: the others can only wait for it."""
+        """A worker has failed by itself, and told how."""
         return any(cause.exit_code > 0 for _, cause in self._causes)
 
     def left_unsaid(self) -> List[WorkerEvent]:
@@ -177,10 +182,16 @@ class Workers:
         for rank, offset in sorted(self._running.items()):
             log = layout.log(self._post.run_dir, self._post.stage, "worker", rank)
             lines = evidence.tail(log, offset)
-            frame, error = evidence.last_frame(lines)
-            if error:
+            left = tracebacks.last(lines)
+            if left is not None:
                 cause = Cause(
-                    Kind.USER_ERROR, error, role="worker", rank=rank, frame=frame, error=error, lines=tuple(lines)
+                    Kind.USER_ERROR,
+                    left.error,
+                    role="worker",
+                    rank=rank,
+                    frame=left.frame,
+                    error=left.error,
+                    lines=evidence.kept(lines),
                 )
                 self._causes.append((os.path.getmtime(log), cause))
                 found.append((os.path.getmtime(log), WorkerEvent("observed_end", rank, {"cause": plain(cause)})))

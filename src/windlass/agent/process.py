@@ -22,11 +22,12 @@ from windlass.agent import system
 class CannotStart(Exception):
     """The command could not be executed: `errno` and what was being done tell why."""
 
-    def __init__(self, error: int, doing: str, path: str) -> None:
+    def __init__(self, error: int, doing: str, path: str, cwd: str) -> None:
         super().__init__(f"{doing} {path}: {os.strerror(error)}")
         self.error = error
         self.doing = doing
         self.path = path
+        self.cwd = cwd
 
 
 class Process:
@@ -127,7 +128,7 @@ def _spawn(command: Sequence[str], env: Dict[str, str], cwd: str, log: int) -> T
         os.waitpid(pid, 0)
         number, _, what = failure.partition("\n")
         path = cwd if what == "enter the directory" else command[0]
-        raise CannotStart(int(number), what, path)
+        raise CannotStart(int(number), what, path, cwd)
     return pid, int(outside or 0)
 
 

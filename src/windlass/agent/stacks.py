@@ -6,8 +6,12 @@ Ships into strangers' images: standard library only, Python 3.9.
 from __future__ import annotations
 
 import os
+import re
+from typing import List, Tuple
 
 MOST = 64 * 1024
+_THREAD = re.compile(r"^(?P<current>Current thread|Thread) 0x[0-9a-f]+ .*\(most recent call first\):$")
+_FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<name>.+)$')
 STATES = {
     "R": "running",
     "S": "sleeping",
@@ -41,6 +45,27 @@ def catches(pid: int, signum: int) -> bool:
     except (OSError, ValueError):
         pass
     return False
+
+
+def innermost(text: str, most: int = 4) -> Tuple[str, ...]:
+    """Of stacks as Python writes them, the innermost frames of each process's main thread, one a line:
+    `work.py:6 in update`, and how many threads there are besides."""
+    found: List[str] = []
+    others = shown = 0
+    for line in text.splitlines():
+        thread = _THREAD.match(line)
+        if thread:
+            current = thread["current"] == "Current thread"
+            others += not current
+            shown = 0 if current else most
+            continue
+        frame = _FRAME.match(line)
+        if frame and shown < most:
+            shown += 1
+            found.append(f"{frame['file']}:{frame['line']} in {frame['name']}")
+    if found and others:
+        found.append(f"and {others} other thread{'s' if others > 1 else ''}")
+    return tuple(found)
 
 
 def size(path: str) -> int:

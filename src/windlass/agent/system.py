@@ -82,16 +82,17 @@ def outside_pid_of(pid: int) -> int:
     """The same for another process of this namespace; 0 when it has ended."""
     if outer_proc < 0:
         return pid
+    ours = os.readlink("self/ns/pid", dir_fd=outer_proc)
     for name in os.listdir(outer_proc):
-        if name.isdigit() and int(name) >= pid:
+        if name.isdigit():
             try:
                 fd = os.open(f"{name}/status", os.O_RDONLY, dir_fd=outer_proc)
                 with os.fdopen(fd) as file:
                     numbers = next((line.split() for line in file if line.startswith("NSpid:")), [])
+                if numbers[-1:] == [str(pid)] and os.readlink(f"{name}/ns/pid", dir_fd=outer_proc) == ours:
+                    return int(name)
             except OSError:
                 continue
-            if len(numbers) > 2 and numbers[-1] == str(pid):
-                return int(name)
     return 0
 
 

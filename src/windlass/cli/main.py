@@ -36,6 +36,7 @@ GROUPS: dict[str, dict[str, str]] = {
     "what runs left": {
         "status": "list runs, or show one rank by rank",
         "logs": "print or follow what the ranks wrote",
+        "board": "open TensorBoard on a run",
         "why": "say why a run ended as it did, and what to do next",
         "ls": "list the files of a run",
         "cat": "print a file of a run",

@@ -15,7 +15,7 @@ from pathlib import Path
 from windlass.cli import summary, table
 from windlass.cli.world import World
 from windlass.errors import OK
-from windlass.runs import why, words
+from windlass.runs import told, why, words
 from windlass.runs.state import load
 from windlass.runs.store import Store
 from windlass.runs.values import RankState, RunState, as_json
@@ -153,7 +153,7 @@ def _standing(rank: RankState) -> tuple[str, str, str, str, str]:
     if rank.cause is not None and not rank.because:
         said = rank.cause.error or rank.cause.message
         cause = table.shorten(
-            f"{why.WORDS[rank.cause.kind].phrase}: {said}" if said else why.WORDS[rank.cause.kind].phrase, 70
+            f"{told.WORDS[rank.cause.kind].phrase}: {said}" if said else told.WORDS[rank.cause.kind].phrase, 70
         )
     return rank.state, str(rank.gen or "-"), str(rank.restarts), ended, cause
 

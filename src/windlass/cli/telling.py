@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from windlass.cli import summary
 from windlass.journal import Event, cause_of
-from windlass.runs import why, words
+from windlass.runs import told, why, words
 from windlass.runs.values import RunState, StageState, Verdict
 
 
@@ -36,7 +36,7 @@ def _stage_started(event: Event) -> str:
 
 
 def _gen_started(event: Event) -> str:
-    known = {kind.value: words.phrase for kind, words in why.WORDS.items()}
+    known = {kind.value: words.phrase for kind, words in told.WORDS.items()}
     reason = known.get(event.get("reason", ""))
     if reason is None:
         return ""
@@ -66,7 +66,7 @@ def _rank_ended(event: Event) -> str:
         text += f" exit {event['code']}"
     elif event.get("signal"):
         text += f" {why.signal_name(event['signal'])}"
-    return text if cause is None else f"{text}: {why.WORDS[cause.kind].phrase}: {cause.error or cause.message}"
+    return text if cause is None else f"{text}: {told.WORDS[cause.kind].phrase}: {cause.error or cause.message}"
 
 
 def _stage_ended(event: Event) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Sequence
 
 from windlass.cli.summary import next_lines
 from windlass.cli.world import World
@@ -39,26 +40,30 @@ def main(args: argparse.Namespace, world: World) -> int:
 
 def text(found: Explanation) -> str:
     lines = [found.headline]
-    if found.where:
-        lines += ["", f"where: {found.where}"]
-    lines += [f"  {fact}" for fact in found.facts]
-    if found.lines:
-        lines += ["", "its last lines:", *(f"  | {line}" for line in found.lines)]
-    if found.evidence:
-        lines += ["", "evidence:", *(f"  {fact}" for fact in found.evidence)]
+    facts = [fact for fact in found.facts if fact not in found.headline]
+    if found.where or found.when or facts:
+        lines.append("")
+    lines += [f"where: {found.where}"] if found.where else []
+    lines += [f"when: {found.when}"] if found.when else []
+    lines += [f"  {fact}" for fact in facts]
+    lines += _part("evidence", found.evidence)
+    lines += _part("what the ranks were doing", found.hung)
+    lines += _part("its last lines", [f"| {line}" for line in found.lines])
     if found.consequences:
         names = list(found.consequences)
         more = f" and {len(names) - MANY} more" if len(names) > MANY else ""
         lines += ["", f"fell because of it: {', '.join(names[:MANY])}{more}"]
-    if found.earlier:
-        kept = found.earlier[-MANY:]
-        left = len(found.earlier) - len(kept)
-        lines += [
-            "",
-            "failed before:",
-            *([f"  ({left} earlier ones left out)"] if left else []),
-            *(f"  {line}" for line in kept),
-        ]
+    lines += _part("failed before" if found.where or found.when else "failed on the way", _newest(found.earlier))
+    lines += _part("warnings", _newest(found.notes))
     if found.advice:
         lines += ["", f"hint: {found.advice}"]
     return "\n".join(lines + next_lines(found.next))
+
+
+def _part(title: str, lines: Sequence[str]) -> list[str]:
+    return ["", f"{title}:", *(f"  {line}" for line in lines)] if lines else []
+
+
+def _newest(lines: Sequence[str]) -> list[str]:
+    left = len(lines) - MANY
+    return [*([f"({left} earlier ones left out)"] if left > 0 else []), *lines[-MANY:]]

@@ -107,6 +107,8 @@ class Driver:
             for name, value in values.items():
                 self._pipeline.metric(stage, name, value)
         self._generations = dict(before.generations)
+        self._rounds = dict(before.rounds)
+        """Where each stage stands: another attempt goes on there, unless the last one succeeded."""
         self._running: Dict[str, StageRun] = {}
         self._finished: Optional[p.Finished] = None
         self._selector = selectors.DefaultSelector()
@@ -229,6 +231,8 @@ class Driver:
             elif isinstance(step, p.Answer):
                 self._answered(step)
             elif isinstance(step, p.StageEnded):
+                if step.state == "succeeded":
+                    self._rounds.pop(step.stage, None)
                 self.journal.write(
                     "stage.ended", stage=step.stage, state=step.state, attempts=step.attempts, cause=step.cause
                 )
@@ -238,7 +242,8 @@ class Driver:
     def _begin(self, name: str, attempt: int) -> None:
         stage = self.plan.stage(name)
         self.journal.write("stage.started", stage=name, attempt=attempt)
-        self._form(StageRun(stage, attempt, self._new_gang(stage, False)))
+        round_, merging = self._rounds.get(name, (1, False))
+        self._form(StageRun(stage, attempt, self._new_gang(stage, merging), round_, merging))
 
     def _take_over(self, stage: Stage, left: Unfinished) -> None:
         gang = self._new_gang(stage, left.merging, recover=left.open)
@@ -246,6 +251,7 @@ class Driver:
 
     def _form(self, run: StageRun) -> None:
         self._running[run.stage.name] = run
+        self._rounds[run.stage.name] = run.round, run.merging
         self._carry_out(run, run.gang.begin(time.monotonic()))
 
     def _new_gang(self, stage: Stage, merging: bool, recover: bool = False) -> g.Gang:
@@ -403,7 +409,7 @@ class Driver:
         elif kind == "notice":
             self._gang(run, g.Notice((role, rank)))
         elif kind == "stacks":
-            self._stacks(run, role, rank, message)
+            self._stacks(run, message["role"], message["rank"], message)
         elif kind == "observed_start":
             run.observed.add(message["rank"])
             self._started(run, message["role"], message["rank"], message)

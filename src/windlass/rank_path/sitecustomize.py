@@ -127,6 +127,8 @@ def write_stacks_on_signal():
         if hasattr(os, "set_inheritable"):
             os.set_inheritable(fd, False)
         faulthandler.register(_signal.SIGUSR1, file=fd, all_threads=True, chain=False)
+        if not faulthandler.is_enabled():
+            faulthandler.enable(all_threads=False)  # a crash in C says in the log where Python stood
 
 
 def run_hidden_sitecustomize():

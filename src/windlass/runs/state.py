@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from windlass import journal, layout, plan
+from windlass.agent import stacks
 from windlass.causes import Cause, Kind
 from windlass.errors import FAILED, OK
 from windlass.journal import Event, cause_of
@@ -263,6 +264,7 @@ class Folder:
             signal=0,
             cause=None,
             because="",
+            hung=(),
         )
 
     def _rank_report(self, event: Event) -> None:
@@ -277,9 +279,15 @@ class Folder:
                     (values if key in ("step", "total") else metrics)[key] = value
         rank.set(metrics=metrics, reported=float(event["points"][-1].get("t", event["t"])))
 
+    def _rank_stacks(self, event: Event) -> None:
+        states = tuple(str(state) for state in event["states"])
+        self._rank(event).set(hung=(*states, *(f"  {frame}" for frame in stacks.innermost(str(event["text"])))))
+
     def _rank_ended(self, event: Event) -> None:
         rank = self._rank(event)
         cause, code = cause_of(event), event.get("code")
+        if cause is not None and not cause.generation:
+            cause = replace(cause, generation=int(event.get("gen", 0)))
         rank.set(
             state=str(event["state"]),
             gen=int(event.get("gen", rank.values.get("gen", 0))),
@@ -328,6 +336,7 @@ class Folder:
         "gen.started": _gen_started,
         "rank.started": _rank_started,
         "rank.report": _rank_report,
+        "rank.stacks": _rank_stacks,
         "rank.ended": _rank_ended,
         "gen.ended": _gen_ended,
         "stage.ended": _stage_ended,

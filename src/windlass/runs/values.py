@@ -39,6 +39,8 @@ class RankState:
     signal: int = 0
     cause: Cause | None = None
     because: str = ""
+    hung: tuple[str, ...] = ()
+    """What it was doing when it hung: the state of its processes, then the innermost frames of their stacks."""
 
     @property
     def name(self) -> str:

@@ -1,82 +1,25 @@
 """From the state of a run to an explanation that a person can act on.
 
-One table says how each kind of cause is put into words and which commands help. The facts
-come from the journal alone: what is not known is not said.
+The facts come from the journal alone: what is not known is not said. How each kind of cause is
+put into words stands in told.py.
 """
 
 from __future__ import annotations
 
+import re
+import shlex
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from windlass.causes import Cause, Kind
 from windlass.runs import words
-from windlass.runs.values import Failure, RunState, StageState
+from windlass.runs.told import CRASHED, CRASHES, LOGS, RESUME, STATUS, UNREPORTED, WORDS
+from windlass.runs.values import Failure, RankState, RunState, StageState, Verdict
 
-LOGS, RESUME, AGAIN, STATUS, DOCTOR, ATTACH, STOP, PLAN, LS = (
-    "windlass logs {run}{rank} --tail 50",
-    "windlass run --resume {run}",
-    "windlass run {file}",
-    "windlass status {run}",
-    "windlass doctor",
-    "windlass attach {run}",
-    "windlass stop {run}",
-    "windlass plan {file}",
-    "windlass ls {run}",
-)
-
-
-@dataclass(frozen=True)
-class Words:
-    """How a kind of cause is told: the phrase for the headline, advice, the next commands."""
-
-    phrase: str
-    advice: str = ""
-    next: tuple[str, ...] = (LOGS, RESUME)
-
-
-WORDS: Mapping[Kind, Words] = {
-    Kind.USER_ERROR: Words("the program failed", "mend the program, then continue the run"),
-    Kind.NOT_FOUND: Words(
-        "the command was not found", "check `run:` in the job file and what is installed", (PLAN, AGAIN)
-    ),
-    Kind.NOT_EXECUTABLE: Words(
-        "the command may not be executed", "give the file its run bit (chmod +x), or name its interpreter", (AGAIN,)
-    ),
-    Kind.OUT_OF_MEMORY: Words(
-        "out of memory",
-        "smaller batches, fewer ranks on this machine, or more `resources: {memory: ...}`",
-        (LOGS, RESUME),
-    ),
-    Kind.KILLED: Words("killed by a signal", "something outside of Windlass may have sent it", (LOGS, RESUME)),
-    Kind.PREEMPTED: Words("preempted", "", (RESUME,)),
-    Kind.NODE_LOST: Words("the node was lost", "", (RESUME, DOCTOR)),
-    Kind.AGENT_LOST: Words("the agent beside the rank was lost", "", (LOGS, RESUME)),
-    Kind.SUPERVISOR_LOST: Words(
-        "the driver was lost", "it was killed or the machine went down; its processes ended with it", (RESUME, LOGS)
-    ),
-    Kind.STALLED: Words(
-        "no progress: stalled", "see where each rank hung; `stall_after:` sets the patience", (LOGS, RESUME)
-    ),
-    Kind.TIMED_OUT: Words("timed out", "raise `timeout:` of the stage, or make it faster", (LOGS, RESUME)),
-    Kind.LOST_RENDEZVOUS: Words("the ranks did not find each other", "", (LOGS, DOCTOR, RESUME)),
-    Kind.MPI_MISMATCH: Words(
-        "mpirun and the program's MPI library do not belong together", "use one MPI for both", (LOGS, DOCTOR)
-    ),
-    Kind.DISK_FULL: Words(
-        "the disk is full",
-        "free space, or set WINDLASS_HOME to a larger disk",
-        ("windlass prune --older-than 7d", RESUME),
-    ),
-    Kind.NOT_WRITABLE: Words("a directory is not writable", "", (PLAN, RESUME)),
-    Kind.MISSING_INPUT: Words("an input is missing", "", (PLAN, AGAIN)),
-    Kind.GATE_NOT_MET: Words(
-        "the gate was not met", "train longer or differently, or lower the gate", (STATUS, RESUME)
-    ),
-    Kind.STOPPED: Words("stopped by the user", "", (RESUME,)),
-    Kind.INTERNAL: Words("Windlass itself failed", "this is a bug of Windlass", (LOGS, DOCTOR)),
-}
+ATTACH, STOP, LS = "windlass attach {run}", "windlass stop {run}", "windlass ls {run}"
+LINE_MOST = 100
+"""Characters of a rank's last line in a headline."""
 
 NEXT: Mapping[str, tuple[str, ...]] = {
     "starting": (ATTACH, STOP),
@@ -93,52 +36,58 @@ class Explanation:
     state: str
     headline: str
     where: str = ""
+    when: str = ""
     facts: tuple[str, ...] = ()
-    """Exit, signal, frame, error: one sentence each."""
-    lines: tuple[str, ...] = ()
+    """Frame, error, exit, signal: one sentence each."""
     evidence: tuple[str, ...] = ()
+    hung: tuple[str, ...] = ()
+    """What ranks that hung were doing."""
+    lines: tuple[str, ...] = ()
     consequences: tuple[str, ...] = ()
     earlier: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     advice: str = ""
     next: tuple[str, ...] = ()
 
 
 def explain(run: RunState, now: float) -> Explanation:
-    if run.state == "succeeded":
-        return Explanation(
-            run.id,
-            run.state,
-            f"{run.id} succeeded in {took(run, now)}; there is nothing to explain",
-            earlier=_earlier(run, None),
-            next=next_commands(run),
-        )
     cause = run.cause or next((stage.cause for stage in run.stages if stage.cause), None)
-    if not run.over and cause is None:
+    if run.state == "succeeded" or cause is None:
         return Explanation(
             run.id,
             run.state,
-            f"{run.id} is still {run.state}: {_doing(run, now)}",
+            _nothing_wrong(run, now),
             earlier=_earlier(run, None),
+            notes=_notes(run),
             next=next_commands(run),
         )
-    if cause is None:
-        return Explanation(
-            run.id, run.state, f"{run.id} is {run.state}; its journal names no cause", next=next_commands(run)
-        )
-    told = WORDS[cause.kind]
+    hung = _hung(run, cause)
     return Explanation(
         run.id,
         run.state,
-        headline(run),
-        _where(cause),
+        headline(run) if run.cause else f"{run.id} is still {run.state}: {brief(cause)}",
+        _where(run, cause),
+        _when(run, cause),
         _facts(cause),
-        cause.lines,
-        cause.evidence,
+        (*(() if hung else cause.evidence), *_of_gate(run, cause)),
+        hung,
+        () if hung else cause.lines,
         _consequences(run, cause),
         _earlier(run, cause),
-        told.advice,
+        _notes(run),
+        _advice(run, cause),
         next_commands(run),
     )
+
+
+def _nothing_wrong(run: RunState, now: float) -> str:
+    if run.state == "succeeded":
+        healed = sum(len(stage.failures) for stage in run.stages)
+        after = f", after {words.plural(healed, 'failure')} on the way" if healed else "; there is nothing to explain"
+        return f"{run.id} succeeded in {took(run, now)}{after}"
+    if not run.over:
+        return f"{run.id} is still {run.state}: {_doing(run, now)}"
+    return f"{run.id} is {run.state}; its journal names no cause"
 
 
 def headline(run: RunState) -> str:
@@ -146,18 +95,31 @@ def headline(run: RunState) -> str:
     cause = run.cause
     if cause is None:
         return f"{run.id} {run.state.replace('_', ' ')}"
-    return f"{run.id} {SAID.get(run.state, run.state)}: {brief(cause)}"
-
-
-SAID: Mapping[str, str] = {"gate_missed": "missed its gate", "lost": "is lost", "stopped": "was stopped"}
+    if run.state == "stopped":
+        return f"{run.id} was {cause.message or WORDS[cause.kind].phrase}"
+    if run.state == "gate_missed":
+        return f"{run.id} missed its gate {cause.stage}: {cause.message}"
+    return f"{run.id} {'is lost' if run.state == 'lost' else run.state}: {brief(cause)}"
 
 
 def brief(cause: Cause) -> str:
     """A cause in one line: where, in words, and the sentence or error that says more."""
-    phrase = WORDS[cause.kind].phrase
-    more = cause.error or cause.message
-    said = (more or phrase) if not more or more.lower().startswith(phrase) else f"{phrase}: {more}"
+    told = WORDS[cause.kind]
+    more = cause.message or cause.error
+    if cause.kind is Kind.USER_ERROR:
+        more = cause.error or more
+        if not cause.error and cause.lines:
+            more += f"; its last line: {_short(cause.lines[-1])}"
+    if not more or more.startswith((*told.alone, told.phrase)):
+        said = more or told.phrase
+    else:
+        said = f"{told.phrase}: {more}"
     return f"{cause.where}: {said}" if cause.where else said
+
+
+def _short(line: str) -> str:
+    line = " ".join(line.split())
+    return line if len(line) <= LINE_MOST else line[:LINE_MOST].rstrip() + " ..."
 
 
 def signal_name(number: int) -> str:
@@ -183,34 +145,117 @@ def next_commands(run: RunState) -> tuple[str, ...]:
         rank = f"{stage} --role {cause.role} --rank {cause.rank}"
     elif cause is not None and cause.stage and len(run.stages) > 1:
         rank = f" --stage {cause.stage}"
-    return tuple(template.format(run=run.id, rank=rank, file=run.file or "job.yaml") for template in templates)
+    file = shlex.quote(run.file or "job.yaml")
+    return tuple(template.format(run=run.id, rank=rank, file=file) for template in templates)
 
 
-def _where(cause: Cause) -> str:
-    return f"{cause.where}, generation {cause.generation}" if cause.generation else cause.where
+def _where(run: RunState, cause: Cause) -> str:
+    stage = _stage(run, cause)
+    parts = [cause.where, f"generation {cause.generation}" if cause.generation else ""]
+    parts.append(f"attempt {stage.attempt}" if stage is not None and stage.attempt > 1 and cause.generation else "")
+    return ", ".join(filter(None, parts))
+
+
+def _when(run: RunState, cause: Cause) -> str:
+    """When it fell, on the clock and since the run began, and how far the stage had come."""
+    stage = _stage(run, cause)
+    fell = next((f.t for f in stage.failures if _same(f, cause)), run.ended) if stage else run.ended or run.last
+    if not fell or not run.started:
+        return ""
+    told = f"{words.day(fell)}, {words.span(fell - run.started)} after the run began"
+    if run.state == "lost":
+        told = f"after {words.day(fell)}, the journal's last word, {words.span(fell - run.started)} after the run began"
+    if stage is not None and stage.step is not None:
+        told += f", at step {stage.step:g}" + (f" of {stage.total:g}" if stage.total else "")
+    return told
+
+
+def _stage(run: RunState, cause: Cause) -> StageState | None:
+    if not cause.stage:
+        return run.stage
+    return next((stage for stage in run.stages if stage.name == cause.stage), None)
 
 
 def _facts(cause: Cause) -> tuple[str, ...]:
-    facts = [cause.message] if cause.message else []
+    facts = [f"at {cause.frame}"] if cause.frame else []
+    facts += [cause.error] if cause.error else []
+    if cause.message and cause.message != cause.error and cause.message != f"exited with code {cause.exit_code}":
+        facts.append(cause.message)
     if cause.exit_code >= 0:
         facts.append(f"exit code {cause.exit_code}")
-    if cause.signal:
+    if cause.signal and signal_name(cause.signal) not in cause.message:
         facts.append(f"ended by {signal_name(cause.signal)}")
-    if cause.frame:
-        facts.append(f"at {cause.frame}")
-    if cause.error:
-        facts.append(cause.error)
-    return tuple(dict.fromkeys(facts))
+    return tuple(facts)
+
+
+def _advice(run: RunState, cause: Cause) -> str:
+    if cause.kind is Kind.KILLED and signal_name(cause.signal) in CRASHES:
+        return CRASHED
+    verdict = _verdict(run, cause)
+    if verdict is not None and verdict.value is None:
+        return UNREPORTED.format(metric=verdict.metric)
+    return WORDS[cause.kind].advice
+
+
+def _verdict(run: RunState, cause: Cause) -> Verdict | None:
+    stage = _stage(run, cause) if cause.kind is Kind.GATE_NOT_MET else None
+    return stage.verdict if stage else None
+
+
+def _of_gate(run: RunState, cause: Cause) -> tuple[str, ...]:
+    """Why there was nothing to compare."""
+    verdict = _verdict(run, cause)
+    if verdict is None or verdict.value is not None:
+        return ()
+    asked = next((stage for stage in run.stages if stage.name == verdict.of), None)
+    names = ", ".join(sorted(asked.metrics)) if asked else ""
+    return (f"{verdict.of} reported {names}",) if names else (f"{verdict.of} reported no metric at all",)
+
+
+def _hung(run: RunState, cause: Cause) -> tuple[str, ...]:
+    """What each rank was doing, ranks that did the same together; whoever fell silent first comes first."""
+    stage = _stage(run, cause)
+    if cause.kind is not Kind.STALLED or stage is None:
+        return ()
+    ranks = sorted((rank for rank in stage.ranks if rank.hung), key=lambda rank: rank.reported)
+    groups: dict[tuple[str, ...], list[RankState]] = {}
+    for rank in ranks:
+        groups.setdefault(tuple(_PROCESS.sub("", line) for line in rank.hung), []).append(rank)
+    found = []
+    reports = [rank for rank in ranks if rank.reported]
+    if reports and reports[-1].reported - reports[0].reported >= 0.1:
+        first, last = reports[0], reports[-1]
+        step = f" (step {first.step:g})" if first.step is not None else ""
+        later = words.span(last.reported - first.reported)
+        found.append(f"{first.name} fell silent first: its last report{step} came {later} before that of {last.name}")
+    for lines, alike in groups.items():
+        names = [rank.name for rank in sorted(alike, key=lambda rank: (rank.role, rank.rank))]
+        some = names if len(names) <= SOME else [*names[:SOME], f"and {len(names) - SOME} more"]
+        states = [line for line in lines if not line.startswith(" ")]
+        found.append(f"{', '.join(some)}: {states[0] if len(states) == 1 else ''}".rstrip())
+        found += [f"  {line}" for line in (lines[1:] if len(states) == 1 else lines)]
+    return tuple(found)
+
+
+_PROCESS = re.compile(r"^process \d+ is ")
+SOME = 8
+"""So many ranks that do the same are named."""
+
+
+def _notes(run: RunState) -> tuple[str, ...]:
+    return tuple(f"{words.clock(note.t)}  {note.text}" for note in run.notes if note.level == "warning")
 
 
 def _consequences(run: RunState, cause: Cause) -> tuple[str, ...]:
-    """The ranks that fell because the cause's rank did, in its stage."""
+    """The ranks that fell because the cause's rank did, in its stage; with a lost driver, all that ran.
+    One that ended by itself, before it could be ended, is told with its exit code."""
+    lost = run.state == "lost"
     return tuple(
-        rank.name
+        rank.name + (f" (exit code {rank.code})" if rank.code else "")
         for stage in run.stages
-        if stage.name == cause.stage
+        if lost or stage.name == cause.stage
         for rank in stage.ranks
-        if rank.because or (run.state == "lost" and rank.state == "lost")
+        if (rank.state == "lost" if lost else rank.because)
     )
 
 

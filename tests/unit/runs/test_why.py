@@ -7,7 +7,8 @@ import pytest
 
 from windlass.causes import Cause, Kind
 from windlass.runs.state import load
-from windlass.runs.why import WORDS, explain
+from windlass.runs.told import WORDS
+from windlass.runs.why import explain
 
 New = Callable[..., Any]
 
@@ -45,10 +46,10 @@ def test_a_failure_is_told_with_place_evidence_consequences_and_history(new_run:
     assert found.headline == f"{run.id} failed: train/worker-1: the program failed: ValueError: boom"
     assert found.where == "train/worker-1, generation 2"
     assert found.facts == (
-        "the program ended with an error",
-        "exit code 1",
         "at train.py:9 in step",
         "ValueError: boom",
+        "the program ended with an error",
+        "exit code 1",
     )
     assert found.lines == ("about to fail",)
     assert found.consequences == ("worker-0",)

@@ -21,7 +21,7 @@ from windlass.driver.driver import Driver
 from windlass.driver.history import Before, look_back
 from windlass.driver.links import Seat
 from windlass.engines.local import requirements, scratch
-from windlass.engines.local.keeper import LocalLauncher
+from windlass.engines.local.keeper import KeeperLost, LocalLauncher
 from windlass.errors import FAILED, WindlassError
 from windlass.journal import Writer, read
 from windlass.plan import Plan, Stage
@@ -111,6 +111,10 @@ def drive(
         cause = Cause(Kind.MISSING_INPUT, error.message, evidence=facts)
         journal.write("run.ended", state="failed", code=error.code, cause=cause)
         raise
+    except KeeperLost as error:
+        cause = Cause(Kind.SUPERVISOR_LOST, str(error), evidence=("the driver itself was alive",))
+        journal.write("run.ended", state="failed", code=FAILED, cause=cause)
+        return FAILED
     except Exception:
         text = traceback.format_exc()
         with open(os.path.join(run_dir, layout.DRIVER_LOG), "a") as file:

@@ -30,6 +30,11 @@ from windlass.driver.links import Seat
 from windlass.engines.local import containment
 from windlass.engines.local.containment import BOX, GROUPS, REAPER, Containment
 
+
+class KeeperLost(OSError):
+    """Nobody holds the run's processes any more: they are gone."""
+
+
 MakePost = Callable[[Seat, Sequence[int]], Post]
 
 
@@ -62,7 +67,7 @@ class LocalLauncher:
     def poll(self) -> list[Gone]:
         data = self._socket.recv(1 << 16)
         if not data:
-            raise OSError("the keeper of the run's processes was killed")
+            raise KeeperLost("the keeper of the run's processes was killed")
         *lines, self._half = (self._half + data).split(b"\n")
         messages = [json.loads(line) for line in lines]
         return [_gone(each) for each in messages if each["number"] == self._launches[_seat(each["gone"])]]

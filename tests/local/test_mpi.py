@@ -1,0 +1,145 @@
+"""Shape `mpi`, with a real mpirun and a real MPI library."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.local.place import Place, until
+
+pytest.importorskip("mpi4py")
+
+BIN = Path(sys.executable).parent
+
+SUM = """
+import os
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+total = world.allreduce(world.Get_rank() + 1)
+print("rank", world.Get_rank(), "of", world.Get_size(), "sum", total, flush=True)
+assert os.environ["WINDLASS_RANK"] == os.environ["RANK"] == str(world.Get_rank())
+assert os.environ["WINDLASS_ROLE"] == "worker"
+import windlass
+windlass.report(step=world.Get_rank() + 10, total=20)
+"""
+
+
+def test_mpi_workers_reduce_together_and_each_has_its_own_log(windlass: Place) -> None:
+    said = windlass.run("run: python sum.py\nshape: mpi\nranks: 3\n", sum=SUM)
+    assert said.code == 0, said.err
+    for rank in range(3):
+        assert windlass.log(rank) == f"rank {rank} of 3 sum 6\n"
+    assert windlass.ends() == {
+        "main/worker-0": "succeeded",
+        "main/worker-1": "succeeded",
+        "main/worker-2": "succeeded",
+        "main/launcher-0": "succeeded",
+    }
+    steps = {rank["rank"]: rank["step"] for rank in windlass.status()["stages"][0]["ranks"] if rank["role"] == "worker"}
+    assert steps == {0: 10, 1: 11, 2: 12}
+
+
+def test_the_worker_that_raises_is_the_cause_and_the_others_fall_with_it(windlass: Place) -> None:
+    script = """
+        import sys
+        from mpi4py import MPI
+        if MPI.COMM_WORLD.Get_rank() == 1:
+            raise ValueError("shard 1 is empty")
+        MPI.COMM_WORLD.barrier()
+    """
+    said = windlass.run("run: python -m mpi4py work.py\nshape: mpi\nranks: 2\nrestarts: 0\n", work=script)
+    assert said.code == 1
+    cause = windlass.cause
+    assert (cause["role"], cause["rank"]) == ("worker", 1), cause
+    assert cause["error"] == "ValueError: shard 1 is empty"
+    assert "main/worker-1: the program failed: ValueError: shard 1 is empty" in windlass("why").out
+    ended = {e["rank"]: e for e in windlass.events("rank.ended") if e["role"] == "worker"}
+    assert ended[1]["state"] == "failed"
+    assert (ended[0]["state"], ended[0]["because"]) == ("killed", "worker-1")
+
+
+def test_a_worker_that_raises_before_it_meets_the_others_is_named_too(windlass: Place) -> None:
+    script = """
+        import os
+        if os.environ["WINDLASS_RANK"] == "0":
+            import no_such_module
+        from mpi4py import MPI
+        MPI.COMM_WORLD.barrier()
+    """
+    said = windlass.run("run: python work.py\nshape: mpi\nranks: 2\nrestarts: 0\n", work=script)
+    assert said.code == 1
+    assert (windlass.cause["role"], windlass.cause["rank"]) == ("worker", 0)
+    assert windlass.cause["error"] == "ModuleNotFoundError: No module named 'no_such_module'"
+
+
+def test_mpi_ranks_that_come_up_alone_are_caught_before_they_train(windlass: Place) -> None:
+    """Without its process manager's variables MPI starts as a world of one: what another MPI's mpirun leads to."""
+    script = """
+        import os
+        for name in list(os.environ):
+            if name.startswith(("PMI", "HYD", "MPI_")):
+                del os.environ[name]
+        from mpi4py import MPI
+        print("trained alone")
+    """
+    said = windlass.run("run: python alone.py\nshape: mpi\nranks: 2\n", alone=script)
+    assert said.code == 1
+    assert windlass.cause["kind"] == "mpi_mismatch"
+    assert "mpirun started 2 ranks, but this process sees a world of 1" in windlass.log(windlass.cause["rank"])
+    assert "trained alone" not in windlass.log(0) + windlass.log(1)
+    assert [e["gen"] for e in windlass.events("gen.started")] == [1]
+    assert "mpirun and the program's MPI library do not belong together" in windlass("why").out
+
+
+def test_no_mpirun_is_an_error_before_anything_starts_with_the_one_command_that_helps(windlass: Place) -> None:
+    empty = windlass.code / "bin"
+    empty.mkdir()
+    os.symlink(sys.executable, empty / "python")
+    has_one = [shutil.which(name) for name in ("mpirun", "mpiexec")]
+    clean = ":".join(d for d in os.environ["PATH"].split(":") if not any(p and p.startswith(d) for p in has_one))
+    said = windlass.run(f"run: python sum.py\nshape: mpi\npython: {empty}/python\n", env={"PATH": clean}, sum=SUM)
+    assert said.code == 2
+    assert "no mpirun was found" in said.err
+    assert said.err.endswith("hint: install one: pip install 'windlass[mpi]'\n")
+    assert windlass.runs == []
+
+
+def test_a_killed_mpirun_takes_its_workers_along_and_the_gang_starts_again(windlass: Place) -> None:
+    script = """
+        import os, sys
+        from mpi4py import MPI
+        MPI.COMM_WORLD.barrier()
+        print("up", flush=True)
+        if os.environ["WINDLASS_GENERATION"] == "1":
+            import time
+            time.sleep(600)
+    """
+    command = windlass.start("run: python work.py\nshape: mpi\nranks: 2\n", work=script)
+    windlass.printed("up", 0)
+    windlass.printed("up", 1)
+    launcher = until(lambda: [e for e in windlass.events("rank.started") if e["role"] == "launcher"])[0]
+    os.kill(launcher["pid"], signal.SIGKILL)
+    assert command.said().code == 0, command.err
+    assert [e["gen"] for e in windlass.events("gen.started")] == [1, 2]
+    assert windlass.events("gen.ended")[0]["cause"]["kind"] == "killed_by_signal"
+    assert windlass.log(0) == windlass.log(1) == "up\nup\n"
+
+
+def test_stopping_an_mpi_run_ends_every_worker(windlass: Place) -> None:
+    script = """
+        import time
+        from mpi4py import MPI
+        MPI.COMM_WORLD.barrier()
+        print("up", flush=True)
+        time.sleep(600)
+    """
+    command = windlass.start("run: python work.py\nshape: mpi\nranks: 2\ngrace: 5\n", work=script)
+    windlass.printed("up", 1)
+    command.signal(signal.SIGINT)
+    assert command.said().code == 130
+    assert set(windlass.ends().values()) == {"stopped"}

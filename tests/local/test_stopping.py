@@ -1,0 +1,169 @@
+"""Ending a run on purpose: Ctrl-C, `windlass stop`, and scripts that want to know."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+
+from tests.local.place import Place, until
+
+STUBBORN = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: print("asked", flush=True))
+print("up", flush=True)
+while True:
+    time.sleep(0.01)
+"""
+
+POLITE = """
+import time, windlass
+step = 0
+windlass.stopping()
+print("up", flush=True)
+while not windlass.stopping():
+    time.sleep(0.005)
+print("saved", flush=True)
+"""
+
+
+def test_ctrl_c_asks_the_ranks_and_a_script_that_listens_ends_cleanly(windlass: Place) -> None:
+    command = windlass.start("run: [python, work.py]\nshape: allreduce\nranks: 2\n", work=POLITE)
+    windlass.printed("up", 0)
+    windlass.printed("up", 1)
+    command.signal(signal.SIGINT)
+    said = command.said()
+    assert said.code == 130
+    assert windlass.log(0) == windlass.log(1) == "up\nsaved\n"
+    assert windlass.events("run.ended")[0]["state"] == "stopped"
+    assert windlass.cause["kind"] == "stopped_by_user"
+    assert "stopped by Ctrl-C" in said.err
+    assert f"windlass run --resume {windlass.id}" in said.err
+    assert set(windlass.ends().values()) == {"stopped"}
+
+
+def test_a_rank_that_does_not_listen_is_killed_after_its_grace(windlass: Place) -> None:
+    command = windlass.start("run: [python, work.py]\ngrace: 2\n", work=STUBBORN)
+    windlass.printed("up")
+    command.signal(signal.SIGINT)
+    assert command.said().code == 130
+    assert windlass.log() == "up\nasked\n"
+    ended = windlass.events("rank.ended")[0]
+    assert (ended["state"], ended["signal"]) == ("stopped", 9)
+
+
+def test_a_second_ctrl_c_kills_at_once(windlass: Place) -> None:
+    command = windlass.start("run: [python, work.py]\ngrace: 3000\n", work=STUBBORN)
+    windlass.printed("up")
+    command.signal(signal.SIGINT)
+    windlass.printed("asked")
+    command.signal(signal.SIGINT)
+    assert command.said().code == 130
+    assert [e["now"] for e in windlass.events("stopping")] == [False, True]
+
+
+def test_ctrl_c_typed_at_a_terminal_stops_the_run(windlass: Place) -> None:
+    job = windlass.job("run: [python, work.py]\n", work=POLITE)
+    terminal, theirs = pty.openpty()
+    command = subprocess.Popen(
+        ["setsid", "--ctty", sys.executable, "-m", "windlass", "run", job],
+        env={**windlass.env, "TERM": "xterm"},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    try:
+        windlass.printed("up")
+        os.write(terminal, b"\x03")
+        os.set_blocking(terminal, False)
+        until(lambda: drained(terminal) or command.poll() is not None)
+        assert command.wait(20) == 130
+    finally:
+        command.kill()
+        os.close(terminal)
+    assert windlass.log() == "up\nsaved\n"
+
+
+def drained(fd: int) -> bool:
+    """A terminal that nobody reads would hold the viewer up."""
+    try:
+        while os.read(fd, 65536):
+            pass
+    except OSError:
+        pass
+    return False
+
+
+def test_a_stop_before_any_rank_runs_ends_the_run_too(windlass: Place) -> None:
+    command = windlass.start("stages:\n  a: {run: sleep 600}\n  b: {run: sleep 600, after: a}\n")
+    until(lambda: windlass.events("run.started"))
+    command.signal(signal.SIGTERM)
+    assert command.said().code == 130
+    assert windlass.events("run.ended")[0]["state"] == "stopped"
+
+
+def test_windlass_stop_ends_a_run_from_another_terminal_and_says_who_asked(windlass: Place) -> None:
+    command = windlass.start("run: [python, work.py]\n", work=POLITE)
+    windlass.printed("up")
+    said = windlass("stop", windlass.id)
+    assert said.code == 0
+    assert said.err.startswith(f"{windlass.id} has ended\n")
+    assert command.said().code == 130
+    assert windlass.cause["message"] == "stopped by windlass stop"
+    again = windlass("stop", windlass.id)
+    assert (again.code, again.err.splitlines()[0]) == (2, f"error: {windlass.id} is not running: stopped")
+
+
+def test_windlass_stop_now_does_not_wait_for_the_grace(windlass: Place) -> None:
+    command = windlass.start("run: [python, work.py]\ngrace: 3000\n", work=STUBBORN)
+    windlass.printed("up")
+    assert windlass("stop", "--now").code == 0
+    assert command.said().code == 130
+    assert windlass.log() == "up\n"
+
+
+def test_a_stop_that_is_waited_for_in_vain_says_so(windlass: Place) -> None:
+    command = windlass.start("run: [python, work.py]\ngrace: 3000\n", work=STUBBORN)
+    windlass.printed("up")
+    said = windlass("stop", "--timeout", "0.3")
+    assert said.code == 1
+    assert said.err == f"error: {windlass.id} has not ended within 0.3 s\n\nhint: windlass stop --now {windlass.id}\n"
+    assert windlass("stop", "--now").code == 0
+    assert command.said().code == 130
+
+
+def test_a_closed_terminal_stops_the_run(windlass: Place) -> None:
+    command = windlass.start("run: [python, work.py]\n", work=POLITE)
+    windlass.printed("up")
+    command.signal(signal.SIGHUP)
+    command.process.wait(30)
+    until(lambda: windlass.events("run.ended"))
+    assert windlass.log() == "up\nsaved\n"
+
+
+def test_the_run_goes_on_when_nobody_reads_what_it_shows(windlass: Place) -> None:
+    """The reader of a pipe goes away in the middle."""
+    script = """
+        import os, time
+        print("up", flush=True)
+        while not os.path.exists("go"):
+            time.sleep(0.005)
+        print("x" * 100000, flush=True)
+    """
+    job = windlass.job("run: [python, work.py]\n", work=script)
+    command = subprocess.Popen(
+        [sys.executable, "-m", "windlass", "run", job, "--json"],
+        env=windlass.env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    windlass.printed("up")
+    assert command.stdout is not None
+    command.stdout.close()
+    windlass.file("go", "")
+    assert command.wait(30) == 0
+    assert windlass.events("run.ended")[0]["state"] == "succeeded"

@@ -1,0 +1,132 @@
+"""From how a process ended to a cause: no guess, only what was seen."""
+
+from __future__ import annotations
+
+import errno
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from windlass.agent import evidence
+from windlass.agent.process import CannotStart
+from windlass.causes import Cause, Kind
+
+TRACEBACK = """\
+step 1
+Traceback (most recent call last):
+  File "/code/train.py", line 9, in <module>
+    main()
+  File "/code/train.py", line 5, in main
+    raise ValueError("no data")
+ValueError: no data
+""".splitlines()
+
+
+def of_exit(code: int, signum: int = 0, lines: Sequence[str] = (), oom: int = 0) -> Cause:
+    cause = evidence.of_exit(code, signum, lines, oom, False, "/")
+    assert cause is not None
+    return cause
+
+
+def test_a_clean_end_has_no_cause() -> None:
+    assert evidence.of_exit(0, 0, TRACEBACK, 0, False, "/") is None
+
+
+def test_a_traceback_gives_its_error_and_the_innermost_frame() -> None:
+    cause = of_exit(1, lines=TRACEBACK)
+    assert (cause.kind, cause.error, cause.frame) == (
+        Kind.USER_ERROR,
+        "ValueError: no data",
+        "/code/train.py:5 in main",
+    )
+    assert cause.lines == tuple(TRACEBACK)
+
+
+def test_the_last_of_several_tracebacks_counts() -> None:
+    later = ["Traceback (most recent call last):", '  File "b.py", line 2, in <module>', "KeyError: 'x'"]
+    assert of_exit(1, lines=[*TRACEBACK, "handled", *later]).error == "KeyError: 'x'"
+
+
+def test_without_a_traceback_the_exit_code_speaks() -> None:
+    cause = of_exit(5, lines=["bye"])
+    assert (cause.message, cause.error, cause.exit_code) == ("exited with code 5", "", 5)
+
+
+@pytest.mark.parametrize("oom", [-1, 0])
+def test_an_exit_code_is_no_lack_of_memory_unless_the_kernel_counted_a_kill(oom: int) -> None:
+    assert of_exit(1, lines=TRACEBACK, oom=oom).kind is Kind.USER_ERROR
+    assert of_exit(1, lines=TRACEBACK, oom=1).kind is Kind.OUT_OF_MEMORY
+
+
+def test_sigkill_is_out_of_memory_only_if_the_kernel_counted_it() -> None:
+    assert of_exit(-1, 9, oom=2).kind is Kind.OUT_OF_MEMORY
+    assert of_exit(-1, 9, oom=0).evidence == ("no out-of-memory kill was counted",)
+    assert of_exit(-1, 9, oom=-1).evidence == ("the kernel's out-of-memory counter cannot be read here",)
+    assert of_exit(-1, 9, oom=0).kind is Kind.KILLED
+
+
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT, signal.SIGTERM])
+def test_other_signals_are_named(number: signal.Signals) -> None:
+    cause = of_exit(-1, number)
+    assert (cause.kind, cause.signal) == (Kind.KILLED, number)
+    assert number.name in cause.message
+
+
+def test_what_the_shell_could_not_find_or_execute_is_told_apart_from_a_scripts_own_code() -> None:
+    assert of_exit(127, lines=["sh: 1: trian: not found"]).kind is Kind.NOT_FOUND
+    assert of_exit(127, lines=["done"]).kind is Kind.USER_ERROR
+    assert of_exit(126, lines=["sh: 1: ./x: Permission denied"]).kind is Kind.NOT_EXECUTABLE
+    assert of_exit(126).kind is Kind.USER_ERROR
+
+
+def test_a_torn_connection_is_known_by_its_words() -> None:
+    assert of_exit(1, lines=["RuntimeError: Connection closed by peer [127.0.0.1]:1234"]).kind is Kind.LOST_RENDEZVOUS
+
+
+def test_words_about_a_full_disk_are_believed_only_if_the_runs_disk_is_full() -> None:
+    assert of_exit(1, lines=["OSError: [Errno 28] No space left on device"]).kind is Kind.USER_ERROR
+
+
+def test_an_mpi_mismatch_is_known_by_our_own_words() -> None:
+    assert of_exit(1, lines=["windlass: mpi mismatch: mpirun started 2 ranks"]).kind is Kind.MPI_MISMATCH
+
+
+def test_a_start_that_failed_is_told_with_what_was_tried() -> None:
+    missing = evidence.of_start(CannotStart(errno.ENOENT, "execute", "trian", "/code"), "/bin:/usr/bin")
+    assert missing.kind is Kind.NOT_FOUND
+    assert missing.evidence[-1] == "looked for it on PATH=/bin:/usr/bin"
+    closed = evidence.of_start(CannotStart(errno.EACCES, "execute", "./x.sh", "/code"), "")
+    assert closed.kind is Kind.NOT_EXECUTABLE
+    assert closed.message.startswith("the file ./x.sh may not be executed")
+    nowhere = evidence.of_start(CannotStart(errno.ENOENT, "enter the directory", "/gone", "/gone"), "")
+    assert nowhere.kind is Kind.MISSING_INPUT
+
+
+def test_the_tail_of_a_log_takes_any_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"old\n" + b"bar 1%\rbar 2%\n\n\xff\x00bad\n" + b"x" * 5000 + b"\nlast")
+    lines = evidence.tail(str(path), 4)
+    assert lines[0] == "bar 2%"
+    assert lines[1] == "\ufffd\\0bad"
+    assert len(lines[2]) < 600
+    assert lines[-1] == "last"
+    assert evidence.tail(str(tmp_path / "none"), 0) == []
+
+
+def test_of_a_huge_log_only_the_end_is_read_and_a_cause_carries_a_few_lines(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"".join(b"line %d\n" % n for n in range(100_000)))
+    lines = evidence.tail(str(path), 0)
+    assert sum(len(line) + 1 for line in lines) <= evidence.TAIL_BYTES
+    assert of_exit(1, lines=lines).lines == tuple(f"line {n}" for n in range(100_000 - evidence.TAIL_LINES, 100_000))
+
+
+def test_the_kernels_counter_is_a_number_or_says_that_it_cannot_be_read() -> None:
+    assert evidence.oom_kills() >= -1
+
+
+def test_an_unknown_signal_has_a_name_too() -> None:
+    assert evidence.signal_name(9) == "SIGKILL"
+    assert evidence.signal_name(99) == "signal 99"

@@ -1,0 +1,207 @@
+"""One life of a user's process, with real processes. A child adopts and reaps, as the agent does."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from windlass.agent import system
+from windlass.agent.process import CannotStart, Process
+
+pytestmark = pytest.mark.filterwarnings("ignore:os.fork.* was called:RuntimeWarning")
+"""Another test may have brought JAX's threads into this process; the forks here run none of it."""
+
+ENV = {"PATH": os.environ["PATH"]}
+
+
+def inside(work: Callable[[], None]) -> None:
+    """Runs the work in a forked process, which may adopt and reap without touching this one's children."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            system.adopt_orphans()
+            work()
+        except BaseException as error:
+            os.write(writer, f"{type(error).__name__}: {error}".encode()[:60000] or b"failed")
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        failure = pipe.read()
+    os.waitpid(pid, 0)
+    assert not failure, failure
+
+
+def finished(process: Process) -> tuple[int, int]:
+    due = time.monotonic() + 20
+    while (result := process.ended()) is None:
+        assert time.monotonic() < due
+        process.enforce()
+        time.sleep(0.002)
+    return result
+
+
+def waits(path: Path, words: str) -> None:
+    due = time.monotonic() + 20
+    while not path.exists() or words not in path.read_text():
+        assert time.monotonic() < due, words
+        time.sleep(0.002)
+
+
+def test_it_writes_straight_to_its_log_behind_what_is_there(tmp_path: Path) -> None:
+    log = tmp_path / "logs/a.log"
+    log.parent.mkdir()
+    log.write_text("before\n")
+
+    def work() -> None:
+        process = Process(["sh", "-c", "echo out; echo err >&2; pwd; exit 3"], ENV, str(tmp_path), str(log))
+        assert process.log_offset == 7
+        assert finished(process) == (3, 0)
+
+    inside(work)
+    assert log.read_text() == f"before\nout\nerr\n{tmp_path}\n"
+
+
+def test_a_signal_is_told_apart_from_an_exit_code(tmp_path: Path) -> None:
+    def work() -> None:
+        process = Process(["sh", "-c", "kill -11 $$"], ENV, "/", str(tmp_path / "log"))
+        assert finished(process) == (-1, signal.SIGSEGV)
+        assert not process.asked
+
+    inside(work)
+
+
+def test_it_leads_a_session_of_its_own_with_the_signals_as_a_shell_would_set_them(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, sys; assert os.getsid(0) == os.getpid() == os.getpgrp();"
+        "assert signal.getsignal(signal.SIGTERM) is signal.getsignal(signal.SIGCHLD) is signal.SIG_DFL;"
+        "assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()); assert sys.stdin.read() == '';"
+        "print(sorted(os.listdir('/proc/self/fd')))"
+    )
+
+    def work() -> None:
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGUSR1,))
+        assert finished(Process([sys.executable, "-c", code], ENV, "/", str(tmp_path / "log"))) == (0, 0)
+
+    inside(work)
+    assert (tmp_path / "log").read_text() == "['0', '1', '2', '3']\n", "nothing is inherited but its three streams"
+
+
+def test_what_it_leaves_running_is_ended_with_it_sessions_of_their_own_included(tmp_path: Path) -> None:
+    script = "setsid sleep 600 & (sleep 601 &) ; setsid sh -c 'sleep 602 & sleep 603' & echo up"
+
+    def work() -> None:
+        assert finished(Process(["sh", "-c", script], ENV, "/", str(tmp_path / "log"))) == (0, 0)
+        assert system.descendants(os.getpid()) == []
+
+    inside(work)
+
+
+def test_it_is_asked_once_and_killed_when_the_grace_is_over(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    script = "trap 'echo asked' TERM; echo up; while :; do sleep 0.01; done"
+
+    def work() -> None:
+        process = Process(["sh", "-c", script], ENV, "/", str(log))
+        waits(log, "up")
+        process.end(600)
+        waits(log, "asked")
+        process.end(600)
+        process.end(300)
+        assert process.ended() is None
+        process.end(0)
+        assert finished(process) == (-1, signal.SIGKILL)
+        assert process.asked
+
+    inside(work)
+    assert log.read_text().count("asked") == 1
+
+
+def test_a_stopped_process_hears_the_request_too(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+
+    def work() -> None:
+        process = Process(["sh", "-c", "trap 'echo asked; exit 0' TERM; echo up; kill -STOP $$; :"], ENV, "/", str(log))
+        waits(log, "up")
+        process.end(600)
+        assert finished(process) == (0, 0)
+
+    inside(work)
+    assert log.read_text() == "up\nasked\n"
+
+
+def test_an_end_that_nobody_asked_for_can_be_set(tmp_path: Path) -> None:
+    def work() -> None:
+        process = Process(["sleep", "600"], ENV, "/", str(tmp_path / "log"))
+        process.expire(0.01)
+        assert finished(process) == (-1, signal.SIGKILL)
+        assert not process.asked
+
+    inside(work)
+
+
+def test_it_dies_with_its_agent(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+
+    def work() -> None:
+        reader, writer = os.pipe()
+        if (agent := os.fork()) == 0:
+            process = Process(["sleep", "600"], ENV, "/", str(log))
+            os.write(writer, str(process.pid).encode())
+            signal.pause()
+        rank = int(os.read(reader, 20))
+        os.kill(agent, signal.SIGKILL)
+        os.waitpid(agent, 0)
+        assert os.waitpid(rank, 0)[0] == rank, "adopted, and dead by its parent-death signal"
+
+    inside(work)
+
+
+@pytest.mark.parametrize(
+    ("command", "cwd", "error", "doing"),
+    [
+        (["no-such-program"], "/", errno.ENOENT, "execute"),
+        (["/no/such/program"], "/", errno.ENOENT, "execute"),
+        (["/etc/passwd"], "/", errno.EACCES, "execute"),
+        (["true"], "/no/such/directory", errno.ENOENT, "enter the directory"),
+    ],
+)
+def test_a_command_that_cannot_be_executed_says_why(
+    tmp_path: Path, command: list[str], cwd: str, error: int, doing: str
+) -> None:
+    def work() -> None:
+        with pytest.raises(CannotStart) as caught:
+            Process(command, ENV, cwd, str(tmp_path / "log"))
+        assert (caught.value.error, caught.value.doing) == (error, doing)
+        with pytest.raises(ChildProcessError):
+            os.wait()
+
+    inside(work)
+
+
+def test_a_file_on_the_path_that_may_not_be_executed_does_not_hide_one_that_may(tmp_path: Path) -> None:
+    (tmp_path / "true").write_text("")
+
+    def work() -> None:
+        env = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+        assert finished(Process(["true"], env, "/", str(tmp_path / "log"))) == (0, 0)
+
+    inside(work)
+
+
+def test_waiting_blocks_until_the_end(tmp_path: Path) -> None:
+    def work() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGCHLD,))
+        assert Process(["sh", "-c", "sleep 0.05; exit 4"], ENV, "/", str(tmp_path / "log")).wait() == (4, 0)
+
+    inside(work)

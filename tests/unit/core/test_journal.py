@@ -1,0 +1,139 @@
+"""The journal: whole lines, whatever happens to the one who writes them."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from windlass import journal
+from windlass.causes import Cause, Kind
+
+
+def writer(path: Path, **more: object) -> journal.Writer:
+    return journal.Writer(str(path), clock=lambda: 12.3456789, **more)  # type: ignore[arg-type]
+
+
+def test_events_are_numbered_lines_of_json_without_their_empty_parts(tmp_path: Path) -> None:
+    it = writer(tmp_path)
+    it.write("run.started", run="demo-babab", resumed=None)
+    it.write("note", text="ü \udcff\n")
+    it.close()
+    first, second = (tmp_path / "events.jsonl").read_bytes().splitlines()
+    assert json.loads(first) == {"t": 12.345679, "n": 1, "ev": "run.started", "run": "demo-babab"}
+    assert json.loads(second)["n"] == 2
+    assert sorted(os.listdir(tmp_path)) == ["events.jsonl"], "the reserve is given back"
+
+
+def test_a_cause_survives_the_journal(tmp_path: Path) -> None:
+    cause = Cause(Kind.USER_ERROR, "no", "train", "worker", 0, exit_code=0, lines=("a", "b"), evidence=("c",))
+    it = writer(tmp_path)
+    it.write("run.ended", state="failed", code=1, cause=cause)
+    it.close()
+    (event,) = journal.read(str(tmp_path))
+    assert journal.cause_of(event) == cause
+    assert "frame" not in event["cause"]
+
+
+def test_a_cause_of_another_version_is_read_leniently() -> None:
+    cause = journal.cause_of({"cause": {"kind": "eaten_by_bears", "bears": 3}})
+    assert cause is not None
+    assert cause.kind is Kind.INTERNAL
+    assert journal.cause_of({}) is None
+    assert journal.cause_of({"cause": "text"}) is None
+
+
+def test_secrets_are_hidden_also_when_json_writes_them_otherwise(tmp_path: Path) -> None:
+    it = writer(tmp_path, redact=('pass"word\\', "plain", "", "ümlaut"))
+    it.write("note", text='pass"word\\ and plain and ümlaut')
+    it.close()
+    assert journal.read(str(tmp_path))[0]["text"] == "*** and *** and ***"
+
+
+def test_half_a_line_is_not_an_event_until_it_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    reader = journal.Reader(str(tmp_path))
+    assert list(reader.poll()) == []
+    path.write_bytes(b'{"ev":"a"}\n{"ev"')
+    assert list(reader.poll()) == [{"ev": "a"}]
+    with open(path, "ab") as file:
+        file.write(b':"b"}\n')
+    assert list(reader.poll()) == [{"ev": "b"}]
+    reader.close()
+
+
+def test_lines_that_are_no_events_are_skipped(tmp_path: Path) -> None:
+    (tmp_path / "events.jsonl").write_bytes(b'nonsense\n[1]\n{"no":"ev"}\n{"ev":5}\n{"ev":"good"}\n')
+    assert journal.read(str(tmp_path)) == [{"ev": "good"}]
+
+
+def test_a_new_writer_cuts_off_half_a_line_and_counts_on(tmp_path: Path) -> None:
+    it = writer(tmp_path)
+    it.write("a")
+    it.write("b")
+    it.close()
+    with open(tmp_path / "events.jsonl", "ab") as file:
+        file.write(b'{"t":1,"n":3,"ev":"ha')
+    again = writer(tmp_path)
+    again.write("c")
+    again.close()
+    assert [(event["n"], event["ev"]) for event in journal.read(str(tmp_path))] == [(1, "a"), (2, "b"), (3, "c")]
+
+
+def test_a_full_disk_leaves_whole_lines_and_room_for_the_last_words(tmp_path: Path) -> None:
+    """The limit of a file's size stands in for the disk: writing beyond it fails in the middle of a line."""
+    limit = 10_000
+    script = f"""
+import signal, sys
+sys.path[:0] = {sys.path!r}
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+import errno, os, resource
+from windlass import journal
+it = journal.Writer({str(tmp_path)!r})
+resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, resource.RLIM_INFINITY))
+real = os.write
+def write(fd, data):
+    try:
+        return real(fd, data)
+    except OSError as error:
+        raise OSError(errno.ENOSPC, "full") if error.errno == errno.EFBIG else error
+journal.os.write = write
+try:
+    while not it.full:
+        it.write("note", text="x" * 300)
+except journal.JournalFull:
+    pass
+except OSError as error:
+    assert error.errno == errno.ENOSPC
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+assert not os.path.exists(os.path.join({str(tmp_path)!r}, journal.RESERVE)), "the reserve was given up"
+it.write("run.ended", state="failed")
+"""
+    assert resource.RLIMIT_FSIZE is not None
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = (tmp_path / "events.jsonl").read_bytes().splitlines()
+    events = [json.loads(line) for line in lines]
+    assert events[-1]["ev"] == "run.ended"
+    assert [event["n"] for event in events] == list(range(1, len(events) + 1))
+
+
+def test_two_events_never_share_a_line(tmp_path: Path) -> None:
+    it = writer(tmp_path)
+    it.write("note", text="a\nb\r\nc\u2028d")
+    it.close()
+    assert (tmp_path / "events.jsonl").read_bytes().count(b"\n") == 1
+
+
+def test_an_event_may_not_smuggle_in_values_that_json_does_not_have(tmp_path: Path) -> None:
+    it = writer(tmp_path)
+    with pytest.raises(TypeError):
+        it.write("note", text=object())
+    it.write("note", text="fine")
+    it.close()
+    assert [event["n"] for event in journal.read(str(tmp_path))] == [1]

@@ -1,0 +1,182 @@
+"""The driver's door, with real sockets: who may come in, and what does not bring it down."""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from windlass import wire
+from windlass.driver.links import HANDSHAKE, Link, Links
+
+TOKEN = b"the token of this run"
+SEAT = ("train", "worker", 0)
+
+
+class Door:
+    """Links behind a real socket, turned by hand."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.bind(self.path)
+        listener.listen()
+        self.selector = selectors.DefaultSelector()
+        self.links = Links(listener, TOKEN, self.selector)
+
+    def turn(self) -> list[wire.Message]:
+        """Everything that is ready now is handled; what was heard."""
+        heard: list[wire.Message] = []
+        while ready := self.selector.select(0.05):
+            for key, events in ready:
+                if isinstance(key.data, Links):
+                    self.links.accept()
+                elif isinstance(key.data, Link):
+                    if events & selectors.EVENT_WRITE:
+                        self.links.flush(key.data)
+                    if events & selectors.EVENT_READ:
+                        heard += self.links.read(key.data)
+        return heard
+
+
+class Caller:
+    def __init__(self, door: Door) -> None:
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.socket.connect(door.path)
+        self.socket.settimeout(5)
+        self.decoder = wire.Decoder()
+        door.turn()
+        self.hello = self.hear()
+
+    def hear(self) -> Any:
+        while True:
+            data = self.socket.recv(65536)
+            if not data:
+                return None
+            for message in self.decoder.feed(data):
+                return message
+
+    def say(self, **message: Any) -> None:
+        self.socket.sendall(wire.encode(message))
+
+    def join(self, seat: tuple[str, str, int] = SEAT, token: bytes = TOKEN, signed: str = "") -> str:
+        nonce = wire.nonce()
+        nonces = f"{self.hello['nonce']}{nonce}"
+        name = signed or f"{seat[0]}/{seat[1]}-{seat[2]}"
+        self.say(**{"is": "join", "seat": seat, "nonce": nonce, "proof": wire.proof(token, "agent", nonces, name)})
+        return nonces
+
+
+@pytest.fixture
+def door(tmp_path: Path) -> Iterator[Door]:
+    it = Door(tmp_path / "s")
+    yield it
+    it.links.close()
+    assert not Path(it.path).exists()
+    it.selector.close()
+
+
+def test_an_agent_with_the_token_is_let_in_and_sees_that_the_driver_has_it_too(door: Door) -> None:
+    agent = Caller(door)
+    nonces = agent.join()
+    agent.say(**{"is": "alive"})
+    assert [message["is"] for message in door.turn()] == ["join", "alive"]
+    welcome = agent.hear()
+    assert wire.proven(welcome["proof"], TOKEN, "driver", nonces, "train/worker-0")
+    assert door.links.send(SEAT, wire.encode({"is": "start"}))
+    assert agent.hear() == {"is": "start"}
+
+
+def test_a_wrong_token_a_proof_for_another_seat_and_an_old_proof_are_refused(door: Door) -> None:
+    wrong, other = Caller(door), Caller(door)
+    wrong.join(token=b"guessed")
+    other.join(("train", "worker", 0), signed="train/worker-1")
+    assert door.turn() == []
+    assert wrong.hear() is None
+    assert other.hear() is None
+    assert not door.links.send(SEAT, b"")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\0\0\0\2{}",
+        struct.pack(">I", wire.LIMIT + 1),
+        b"\0\0\0\5hello",
+        wire.encode({"is": "join"}),
+        wire.encode({"is": "join", "seat": ["a"], "nonce": 1}),
+        wire.encode({"is": "join", "seat": ["a", "b", "c"], "nonce": "x", "proof": "y"}),
+        wire.encode({"is": "join", "seat": [{}, [], 1], "nonce": "x", "proof": "y"}),
+        wire.encode({"is": "exited", "code": 0}),
+    ],
+)
+def test_garbage_closes_its_own_connection_and_no_other(door: Door, data: bytes) -> None:
+    good = Caller(door)
+    good.join()
+    door.turn()
+    good.hear()
+    bad = Caller(door)
+    bad.socket.sendall(data)
+    assert door.turn() == []
+    assert bad.hear() is None
+    assert door.links.send(SEAT, wire.encode({"is": "still"}))
+    assert good.hear() == {"is": "still"}
+
+
+def test_the_newer_agent_of_a_seat_replaces_the_older_one(door: Door) -> None:
+    old, new = Caller(door), Caller(door)
+    old.join()
+    door.turn()
+    old.hear()
+    new.join()
+    door.turn()
+    new.hear()
+    assert old.hear() is None
+    door.links.send(SEAT, wire.encode({"is": "for the new one"}))
+    assert new.hear() == {"is": "for the new one"}
+
+
+def test_who_does_not_prove_himself_in_time_is_put_out(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    silent, agent = Caller(door), Caller(door)
+    agent.join()
+    door.turn()
+    agent.hear()
+    later = time.monotonic() + HANDSHAKE + 1
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    door.links.sweep()
+    assert silent.hear() is None
+    assert door.links.send(SEAT, wire.encode({"is": "x"}))
+
+
+def test_an_agent_that_does_not_read_holds_nobody_up_and_loses_nothing(door: Door) -> None:
+    slow = Caller(door)
+    slow.join()
+    door.turn()
+    slow.hear()
+    for number in range(200):
+        door.links.send(SEAT, wire.encode({"is": "n", "number": number, "fill": "x" * 10_000}))
+    got: list[int] = []
+    while len(got) < 200:
+        for key, events in door.selector.select(0):
+            if events & selectors.EVENT_WRITE:
+                door.links.flush(key.data)
+        data = slow.socket.recv(1 << 20)
+        got += [message["number"] for message in slow.decoder.feed(data)]
+    assert got == list(range(200))
+
+
+def test_the_last_words_of_an_agent_that_is_gone_are_heard(door: Door) -> None:
+    agent = Caller(door)
+    agent.join()
+    door.turn()
+    agent.say(**{"is": "exited", "code": 3})
+    agent.socket.close()
+    assert door.links.drain(SEAT) == [{"is": "exited", "code": 3}]
+    assert door.links.drain(SEAT) == []

@@ -1,0 +1,52 @@
+"""Who drives a run, with real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from windlass import lock
+from windlass.errors import WindlassError
+
+HOLD = "import sys, signal; from windlass import lock; lock.take(sys.argv[1]); print(flush=True); signal.pause()"
+
+
+def test_nobody_drives_a_run_without_a_lock(tmp_path: Path) -> None:
+    assert lock.holder(str(tmp_path)) == 0
+    assert lock.holder(str(tmp_path / "none")) == 0
+
+
+def test_the_holder_is_named_keeps_others_out_and_is_gone_when_it_is_killed(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE) as driver:
+        assert driver.stdout is not None
+        driver.stdout.readline()
+        assert lock.holder(str(tmp_path)) == driver.pid
+        with pytest.raises(WindlassError, match="is being driven by another process"):
+            lock.take(str(tmp_path))
+        driver.send_signal(signal.SIGKILL)
+        driver.wait()
+    assert (tmp_path / "driver.lock").exists()
+    assert lock.holder(str(tmp_path)) == 0, "the file that is left does not lie"
+    fd = lock.take(str(tmp_path))
+    os.close(fd)
+
+
+def test_a_fork_of_the_driver_does_not_hold_on_to_the_run(tmp_path: Path) -> None:
+    script = HOLD.replace(
+        "signal.pause()", "import os; pid = os.fork(); signal.pause() if pid == 0 else print(pid, flush=True)"
+    )
+    with subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True) as driver:
+        assert driver.stdout is not None
+        driver.stdout.readline()
+        child = int(driver.stdout.readline())
+        driver.wait()
+        try:
+            os.kill(child, 0)
+            assert lock.holder(str(tmp_path)) == 0
+        finally:
+            os.kill(child, signal.SIGKILL)

@@ -1,0 +1,179 @@
+"""The walk through the stages, step by step."""
+
+from __future__ import annotations
+
+import pytest
+
+from windlass.causes import Cause, Kind
+from windlass.pipeline import Answer, Begin, Finished, Halt, Pipeline, StageEnded, Step
+from windlass.plan import Gate, Plan, Stage
+
+FAILED = Cause(Kind.USER_ERROR, "ValueError: no", exit_code=1)
+
+
+def gang(name: str, *after: str, retries: int = 0) -> Stage:
+    return Stage(name, after=after, shape="single", retries=retries)
+
+
+def gate(
+    name: str, of: str, *after: str, retries: int = 0, at_least: float | None = None, at_most: float | None = None
+) -> Stage:
+    return Stage(name, kind="gate", after=after or (of,), gate=Gate(of, "accuracy", at_least, at_most, retries))
+
+
+def pipeline(*stages: Stage, **more: object) -> Pipeline:
+    return Pipeline(Plan("job", stages=stages), **more)  # type: ignore[arg-type]
+
+
+def begun(steps: list[Step]) -> list[tuple[str, int]]:
+    return [(step.stage, step.attempt) for step in steps if isinstance(step, Begin)]
+
+
+def finished(steps: list[Step]) -> Finished:
+    assert isinstance(steps[-1], Finished), steps
+    return steps[-1]
+
+
+def test_a_stage_begins_when_all_before_it_have_succeeded() -> None:
+    it = pipeline(gang("a"), gang("b"), gang("c", "a", "b"), gang("d", "c"))
+    assert begun(it.begin()) == [("a", 1), ("b", 1)]
+    assert begun(it.stage_over("a", "succeeded", None)) == []
+    assert begun(it.stage_over("b", "succeeded", None)) == [("c", 1)]
+    assert begun(it.stage_over("c", "succeeded", None)) == [("d", 1)]
+    assert finished(it.stage_over("d", "succeeded", None)) == Finished("succeeded", 0)
+
+
+def test_a_job_of_no_stages_is_done() -> None:
+    assert pipeline().begin() == [Finished("succeeded", 0)]
+
+
+def test_a_failed_stage_is_tried_again_as_often_as_it_may_be() -> None:
+    it = pipeline(gang("a", retries=2))
+    it.begin()
+    assert it.stage_over("a", "failed", FAILED) == [Begin("a", 2)]
+    assert it.stage_over("a", "failed", FAILED) == [Begin("a", 3)]
+    assert it.stage_over("a", "failed", FAILED) == [StageEnded("a", "failed", 3, FAILED), Finished("failed", 1, FAILED)]
+
+
+@pytest.mark.parametrize("kind", [Kind.NOT_FOUND, Kind.NOT_EXECUTABLE, Kind.MPI_MISMATCH, Kind.DISK_FULL])
+def test_what_another_attempt_cannot_cure_is_not_tried_again(kind: Kind) -> None:
+    it = pipeline(gang("a", retries=5))
+    it.begin()
+    assert finished(it.stage_over("a", "failed", Cause(kind, "no"))).state == "failed"
+
+
+def test_the_first_stage_that_fails_for_good_halts_the_others_and_stays_the_cause() -> None:
+    it = pipeline(gang("a"), gang("b", retries=3), gang("c", "a"))
+    it.begin()
+    steps = it.stage_over("a", "failed", FAILED)
+    assert steps == [StageEnded("a", "failed", 1, FAILED), Halt("b")]
+    stopped = Cause(Kind.STOPPED, "stopped because another stage failed")
+    end = it.stage_over("b", "stopped", stopped)
+    assert finished(end) == Finished("failed", 1, FAILED)
+
+
+def test_a_stage_that_fails_while_it_is_halted_is_not_tried_again() -> None:
+    it = pipeline(gang("a"), gang("b", retries=3))
+    it.begin()
+    it.stage_over("a", "failed", FAILED)
+    other = Cause(Kind.KILLED, "killed")
+    assert finished(it.stage_over("b", "failed", other)).cause == FAILED
+
+
+def test_a_stage_that_succeeds_while_the_run_is_given_up_leads_to_no_other() -> None:
+    it = pipeline(gang("a"), gang("b"), gang("c", "b"))
+    it.begin()
+    it.stage_over("a", "failed", FAILED)
+    steps = it.stage_over("b", "succeeded", None)
+    assert begun(steps) == []
+    assert finished(steps).state == "failed"
+
+
+def test_a_stop_halts_what_runs_and_begins_nothing_more() -> None:
+    it = pipeline(gang("a"), gang("b", "a"))
+    it.begin()
+    cause = Cause(Kind.STOPPED, "stopped by Ctrl-C")
+    assert it.stop(cause) == [Halt("a")]
+    steps = it.stage_over("a", "stopped", cause)
+    assert finished(steps) == Finished("stopped", 130, cause)
+
+
+def test_a_stop_when_nothing_runs_ends_the_run_at_once_and_a_second_one_is_harmless() -> None:
+    it = pipeline(gang("a"), gang("b", "a"))
+    cause = Cause(Kind.STOPPED, "stopped by Ctrl-C")
+    assert it.stop(cause) == [Finished("stopped", 130, cause)]
+    assert it.stop(cause) == []
+
+
+@pytest.mark.parametrize(
+    ("at_least", "at_most", "value", "passed"),
+    [
+        (0.5, None, 0.5, True),
+        (0.5, None, 0.49, False),
+        (None, 0.5, 0.5, True),
+        (None, 0.5, 0.51, False),
+        (0.1, 0.5, 0.3, True),
+        (0.1, 0.5, 0.05, False),
+        (None, 0.5, float("nan"), False),
+        (None, 0.5, float("inf"), False),
+        (None, 0.5, float("-inf"), True),
+        (None, None, 0.3, None),
+        (None, None, None, None),
+        (0.0, None, None, False),
+    ],
+)
+def test_a_gate_compares_the_newest_value_with_its_target(
+    at_least: float | None, at_most: float | None, value: float | None, passed: bool | None
+) -> None:
+    it = pipeline(gang("a"), gate("g", "a", at_least=at_least, at_most=at_most))
+    it.begin()
+    if value is not None:
+        it.metric("a", "accuracy", -99.0)
+        it.metric("a", "accuracy", value)
+    steps = it.stage_over("a", "succeeded", None)
+    (answer,) = [step for step in steps if isinstance(step, Answer)]
+    assert answer.passed is passed
+    assert finished(steps).code == (3 if passed is False else 0)
+
+
+def test_a_missed_gate_sends_its_stage_and_what_stands_between_through_again() -> None:
+    it = pipeline(gang("a"), gang("b", "a"), gate("g", "a", "b", at_least=0.5, retries=1), gang("c", "g"))
+    it.begin()
+    it.metric("a", "accuracy", 0.1)
+    it.stage_over("a", "succeeded", None)
+    steps = it.stage_over("b", "succeeded", None)
+    assert begun(steps) == [("a", 2)]
+    it.metric("a", "accuracy", 0.9)
+    assert begun(it.stage_over("a", "succeeded", None)) == [("b", 2)]
+    assert begun(it.stage_over("b", "succeeded", None)) == [("c", 1)]
+
+
+def test_a_gates_misses_are_told_with_the_figures() -> None:
+    it = pipeline(gang("a"), gate("g", "a", at_least=0.5, at_most=0.9, retries=1))
+    it.begin()
+    it.metric("a", "accuracy", 0.25)
+    it.stage_over("a", "succeeded", None)
+    end = finished(it.stage_over("a", "succeeded", None))
+    assert (end.state, end.code) == ("gate_missed", 3)
+    assert end.cause is not None
+    assert end.cause.message == "accuracy is 0.25 after 2 tries and must be at least 0.5 and at most 0.9"
+
+
+def test_a_gate_may_look_at_a_stage_further_back() -> None:
+    it = pipeline(gang("a"), gang("b", "a"), gate("g", "a", "b", at_least=0.5))
+    it.begin()
+    it.metric("a", "accuracy", 0.7)
+    it.stage_over("a", "succeeded", None)
+    assert finished(it.stage_over("b", "succeeded", None)).state == "succeeded"
+
+
+def test_a_resumed_run_begins_behind_what_had_passed_and_counts_attempts_on() -> None:
+    it = pipeline(gang("a"), gang("b", "a"), passed=frozenset({"a"}), attempts={"a": 2, "b": 3})
+    assert begun(it.begin()) == [("b", 4)]
+    assert finished(it.stage_over("b", "succeeded", None)).state == "succeeded"
+
+
+def test_a_resumed_run_whose_stages_have_all_passed_asks_its_gate_with_the_old_metric() -> None:
+    it = pipeline(gang("a"), gate("g", "a", at_least=0.5), passed=frozenset({"a"}))
+    it.metric("a", "accuracy", 0.7)
+    assert finished(it.begin()).state == "succeeded"

@@ -1,0 +1,134 @@
+"""What ships into strangers' images, on a real Python 3.9 where one is to be found."""
+
+from __future__ import annotations
+
+import ast
+import glob
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import windlass
+
+SOURCE = Path(windlass.__file__).parent
+MODULES = [
+    "windlass",
+    *(
+        f"windlass.{name}"
+        for name in (
+            "_rank",
+            "causes",
+            "errors",
+            "gang",
+            "journal",
+            "layout",
+            "lock",
+            "pipeline",
+            "plan",
+            "rankenv",
+            "shapes",
+            "wire",
+        )
+    ),
+    *(
+        f"windlass.{path.parent.name}.{path.stem}"
+        for package in ("agent", "driver")
+        for path in sorted((SOURCE / package).glob("*.py"))
+        if path.stem not in ("__init__", "__main__")
+    ),
+]
+
+WORK = """
+import importlib, json, os, sys
+for name in sys.argv[2:]:
+    importlib.import_module(name)
+foreign = [n for n, m in sys.modules.items() if "site-packages" in (getattr(m, "__file__", "") or "")]
+assert not foreign, foreign
+
+from windlass import gang, journal, plan, rankenv, wire
+stage = plan.Stage("train", shape="allreduce", roles=(plan.Role("worker", 2),))
+whole = plan.Plan("job", stages=(stage,), params=(plan.Param("A", 1),))
+assert plan.from_json(plan.to_json(whole)) == whole
+
+writer = journal.Writer(sys.argv[1])
+from windlass.causes import Cause, Kind
+writer.write("run.ended", state="failed", cause=Cause(Kind.USER_ERROR, "no", lines=("a",)))
+writer.close()
+assert journal.cause_of(journal.read(sys.argv[1])[0]).lines == ("a",)
+
+it = gang.Gang(gang.Rules({("worker", 0): (True, False)}))
+it.begin(0.0)
+address = rankenv.Address("h", (1, 2, 3))
+actions = it.handle(gang.Seen(("worker", 0), "x", address, gang.NO_LIFE, False), 0.0)
+assert any(isinstance(action, gang.Start) for action in actions)
+
+world = rankenv.World(1, 1, {"worker": (address, address)})
+places = rankenv.Places("r", "/d", "/o", "/c", "/f", "/p", "/b")
+assert rankenv.environment(stage, "worker", 1, 0, world, places, {})["RANK"] == "1"
+assert wire.Decoder().feed(wire.encode({"is": "a"})) == [{"is": "a"}]
+
+os.environ["WINDLASS_REPORT_FILE"] = os.path.join(sys.argv[1], "reports")
+import windlass
+windlass.report(step=1, loss=float("nan"))
+assert json.loads(open(os.environ["WINDLASS_REPORT_FILE"]).read())["loss"] == "nan"
+assert windlass.stopping() is False
+print("fine")
+"""
+
+
+def python39() -> str | None:
+    found = [shutil.which("python3.9"), *glob.glob(os.path.expanduser("~/.pyenv/versions/3.9*/bin/python3.9"))]
+    found += glob.glob("/opt/*/bin/python3.9") + glob.glob("/usr/*/bin/python3.9")
+    for path in found:
+        if path and subprocess.run([path, "-c", ""], capture_output=True, check=False).returncode == 0:
+            return path
+    return None
+
+
+@pytest.mark.parametrize("interpreter", ["this one", "3.9"])
+def test_shipped_modules_work_with_the_standard_library_alone(interpreter: str, tmp_path: Path) -> None:
+    program = sys.executable if interpreter == "this one" else python39()
+    if program is None:
+        for module in MODULES:
+            path = SOURCE.parent / module.replace(".", "/")
+            file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+            ast.parse(file.read_text(), feature_version=(3, 9))
+        pytest.skip(
+            "no python3.9 is to be found; the modules were parsed by its grammar, their imports by test_shipped"
+        )
+    done = subprocess.run(
+        [program, "-S", "-c", WORK, str(tmp_path), *MODULES],
+        env={"PYTHONPATH": str(SOURCE.parent), "PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "fine\n", done.stderr
+
+
+def test_the_sitecustomize_of_ranks_starts_in_every_python_that_is_to_be_found(tmp_path: Path) -> None:
+    """Old interpreters too: a rank's Python may be older than any that Windlass runs on."""
+    programs = {
+        sys.executable,
+        shutil.which("python3"),
+        *glob.glob(os.path.expanduser("~/.pyenv/versions/*/bin/python3.?")),
+    }
+    for program in filter(None, programs):
+        stacks = tmp_path / "stacks"
+        done = subprocess.run(
+            [program, "-c", "import sys; print('started'); sys.modules['sitecustomize']"],
+            env={
+                "PYTHONPATH": str(SOURCE / "rank_path"),
+                "WINDLASS_RUN_ID": "x",
+                "WINDLASS_STACKS_FILE": str(stacks),
+                "PYTHONDONTWRITEBYTECODE": "1",
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.stdout, done.stderr) == ("started\n", ""), program
