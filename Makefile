@@ -49,12 +49,16 @@ test: lint ## lint, then all tests, JOBS=2 at a time; the last line is pytest's
 chaos: $(INSTALLED) ## kill and stop real processes of real runs, KILLS=200 times; SEED=n repeats a hunt
 	$(BIN)/python -m tests.chaos --kills $(or $(KILLS),200) $(if $(SEED),--seed $(SEED))
 
+.PHONY: sim
+sim: $(INSTALLED) ## a million simulated faults against the gang's promises; SEED=n plays one seed aloud
+	$(BIN)/python -m tests.sim $(if $(SEED),--seed $(SEED),--jobs $(JOBS) --faults $(or $(FAULTS),1000000))
+
 .PHONY: e2e
 e2e: ## end-to-end tests on a cluster
 	@echo "make e2e has no content yet: there is no cluster engine to test." >&2; exit 1
 
 .PHONY: bench
-bench: $(INSTALLED) ## measure against the peers (downloads about 6 GB into .bench the first time)
+bench: $(INSTALLED) ## measure against the peers (downloads about 9 GB into .bench the first time)
 	$(BIN)/python -m bench $(BENCH)
 
 .PHONY: frameworks

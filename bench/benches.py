@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
+from bench import recovery
 from bench.harness import Bench, Contender, NotMeasured, Target
 from bench.places import PROGRAMS, PYTHON, WINDLASS, environment, job, mpirun, peer, run, run_directory, workshop
+from bench.qcnn import qcnn
 
 FIRST_LINE = (PYTHON, "-S", str(PROGRAMS / "first_line.py"))
 LINES = str(PROGRAMS / "lines.py")
@@ -260,4 +262,6 @@ def everything() -> dict[str, Callable[[], Sequence[Bench]]]:
         "many-ranks": lambda: [many_ranks()],
         "planning": lambda: [planning()],
         "log-volume": lambda: list(log_volume()),
+        "qcnn": lambda: [qcnn()],
+        **recovery.everything(),
     }

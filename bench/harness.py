@@ -56,6 +56,8 @@ class Bench:
     unit: str
     contenders: Sequence[Contender]
     targets: Sequence[Target]
+    rounds: int = 0
+    """For what takes minutes: how many turns, with none to warm up. 0: as asked for."""
 
 
 @dataclass(frozen=True)
@@ -77,9 +79,10 @@ class Result:
 
 def measure(bench: Bench, rounds: int) -> Result:
     """One warm-up turn that is not counted, then `rounds` turns."""
+    rounds, warm_up = (bench.rounds, 0) if bench.rounds else (rounds, 1)
     values: dict[str, list[float]] = {}
     skipped: dict[str, str] = {}
-    for turn in range(rounds + 1):
+    for turn in range(1 - warm_up, rounds + 1):
         for contender in bench.contenders:
             if contender.name in skipped:
                 continue

@@ -109,7 +109,7 @@ def failures() -> str:
         FAILURES
         + markdown(("what you see", "kind", "what it means", "what to do"), kinds)
         + f"\n\nNeither a restart nor a retry is tried after {never}.\n"
-        + INJECTED.lstrip("\n")
+        + INJECTED.removeprefix("\n")
         + markdown(("fault", "named as", "blamed"), faults)
         + "\n"
     )

@@ -469,15 +469,16 @@ class Gang:
         return self._seen(event, now)
 
     def _take_up(self, now: float) -> List[Action]:
-        """All are there. An agent that never heard of the generation may be the successor of one that ran in it:
-        then the generation cannot go on."""
+        """All are there. Where one never heard of the generation (it may be the successor of one that ran in it)
+        or was ended by the earlier driver (perhaps before it ever ran), the generation cannot go on."""
         self._set_peers()
         self.phase, self._since = Phase.RUNNING, now
         self._next_stall_check = now + self.rules.stall_after
-        if not all(member.knows for member in self.members.values()):
-            text = "the driver was lost while it started the gang"
+        ended = self._ended()
+        if not all(member.knows for member in self.members.values()) or any(exit_.asked for exit_ in ended):
+            text = "the driver was lost while it started or ended the gang"
             return self._abandon(Cause(Kind.SUPERVISOR_LOST, text), now)
-        return [action for exit_ in self._ended() for action in self._exited(exit_, now)]
+        return [action for exit_ in ended for action in self._exited(exit_, now)]
 
     def _abandon(self, cause: Cause, now: float) -> List[Action]:
         """The generation ends for all. Who has not come back is told so when it does, or fenced."""
@@ -594,8 +595,13 @@ class Gang:
         return ""
 
     def _failure(self, cause: Cause) -> Tuple[Any, ...]:
-        """What makes two failures the same: kind, place in the code, and how far training had come."""
-        return (cause.kind, cause.exit_code, cause.signal, cause.frame, cause.error, max(self._step, self._best_step))
+        """What makes two failures the same: kind, place in the code, and how far training had come; of
+        seats that live alone, the seat too."""
+        seat = (cause.role, cause.rank)
+        member = self.members.get(seat)
+        alone = seat if member is not None and member.alone else None
+        step = max(self._step, self._best_step)
+        return (alone, cause.kind, cause.exit_code, cause.signal, cause.frame, cause.error, step)
 
     def _pay(self, cause: Cause) -> None:
         self.budget -= cause.kind not in FREE

@@ -23,6 +23,7 @@ NAMES = (
     "plan",
     "rankenv",
     "shapes",
+    "tensorboard",
     "tensors",
     "wire",
 )

@@ -442,8 +442,8 @@ def connect(address: str, patience: float) -> socket.socket:
     """To a socket's path or HOST:PORT."""
     if address.startswith("/"):
         link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        link.connect(address)  # waits while the driver has more callers than it can line up
         link.settimeout(patience)
-        link.connect(address)
         return link
     host, _, port = address.rpartition(":")
     return socket.create_connection((host, int(port)), timeout=patience)

@@ -43,6 +43,8 @@ _FATAL = frozenset(
     )
 )
 """Signals that a shell is believed about when it exits with 128 and their number."""
+_CRASHES = _FATAL - {int(signal.SIGKILL), int(signal.SIGTERM), int(signal.SIGSYS)}
+"""Signals before which Python writes where it stands."""
 
 TEXTS: Tuple[Tuple[Kind, Tuple[str, ...]], ...] = (
     (Kind.MPI_MISMATCH, ("windlass: mpi mismatch",)),
@@ -99,8 +101,9 @@ def of_exit(code: int, signum: int, lines: Sequence[str], oom_kills: int, asked:
     """Why a process that ended like this ended; None for a clean end."""
     if code == 0:
         return None
-    frame, error, facts = _error(code, signum, lines)
-    reported = code - 128 if not signum and code - 128 in _FATAL and not error else 0
+    struck = signum or (code - 128 if code - 128 in _FATAL else 0)
+    frame, error, facts = _error(code, struck, lines)
+    reported = struck if not signum and (not error or error.startswith(tracebacks.FATAL)) else 0
     told = (
         _of_signal(signum or reported, oom_kills, asked)
         if signum or reported
@@ -126,7 +129,7 @@ def _error(code: int, signum: int, lines: Sequence[str]) -> Tuple[str, str, Tupl
     """(frame, error, further facts) of the traceback that ended the process. Python ends with code 1
     after one, and little is printed behind it. Any other may be of something that the program had
     survived: it is evidence, not the error."""
-    if signum:
+    if signum in _CRASHES:
         frame, error = tracebacks.fatal(lines)
         if error:
             return frame, error, ()

@@ -15,11 +15,13 @@ _HEAD = re.compile(r"^(?P<before>.*?)(?P<group>Exception Group )?Traceback \(mos
 _FRAME = re.compile(r'^\s*File "(?P<file>.+)", line (?P<line>\d+)(?:,? in (?P<name>.+))?$')
 _ERROR = re.compile(r"^[A-Za-z_][\w.]*(?:: .*|:)?$")
 _NAMED = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception)\b")
+_INSIDE = re.compile(r"^\s+\|")
+"""A line inside a group's bars: the traceback of a member has its head there."""
 _MEMBER = re.compile(r"^\s+\+[-+]*-+ \d+ -+$")
 _LIBRARY = re.compile(r"^<frozen |/site-packages/|/dist-packages/|/lib/python\d")
 _THREAD = re.compile(r"^Exception in thread (?P<name>.+):$")
 _CHAIN = "The above exception was the direct cause of the following exception:"
-_FATAL = "Fatal Python error: "
+FATAL = "Fatal Python error: "
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Traceback:
 
 def last(lines: Sequence[str]) -> Optional[Traceback]:
     """The last traceback of a log; None when there is none."""
-    heads = [i for i, line in enumerate(lines) if _HEAD.match(line)]
+    heads = [i for i, line in enumerate(lines) if _HEAD.match(line) and not _INSIDE.match(line)]
     if not heads:
         return _headless(lines)
     found = _block(lines, heads[-1])
@@ -59,7 +61,7 @@ def last(lines: Sequence[str]) -> Optional[Traceback]:
 
 def fatal(lines: Sequence[str]) -> Tuple[str, str]:
     """(frame, error) of what Python wrote as a fatal signal struck it; empty when it did not."""
-    begin = max((i for i, line in enumerate(lines) if line.startswith(_FATAL)), default=-1)
+    begin = max((i for i, line in enumerate(lines) if line.startswith(FATAL)), default=-1)
     if begin < 0:
         return "", ""
     threads = [i for i, line in enumerate(lines) if i > begin and line.startswith(("Current thread ", "Stack ("))]

@@ -15,7 +15,7 @@ from pathlib import Path
 from windlass.cli import summary, table
 from windlass.cli.world import World
 from windlass.errors import OK
-from windlass.runs import told, why, words
+from windlass.runs import why, words
 from windlass.runs.state import load
 from windlass.runs.store import Store
 from windlass.runs.values import RankState, RunState, as_json
@@ -151,10 +151,7 @@ def _standing(rank: RankState) -> tuple[str, str, str, str, str]:
     ended = why.signal_name(rank.signal) if rank.signal else "-" if rank.code is None else str(rank.code)
     cause = f"because {rank.because} fell" if rank.because else ""
     if rank.cause is not None and not rank.because:
-        said = rank.cause.error or rank.cause.message
-        cause = table.shorten(
-            f"{told.WORDS[rank.cause.kind].phrase}: {said}" if said else told.WORDS[rank.cause.kind].phrase, 70
-        )
+        cause = table.shorten(why.said(rank.cause), 70)
     return rank.state, str(rank.gen or "-"), str(rank.restarts), ended, cause
 
 

@@ -66,7 +66,7 @@ def _rank_ended(event: Event) -> str:
         text += f" exit {event['code']}"
     elif event.get("signal"):
         text += f" {why.signal_name(event['signal'])}"
-    return text if cause is None else f"{text}: {told.WORDS[cause.kind].phrase}: {cause.error or cause.message}"
+    return text if cause is None else f"{text}: {why.said(cause)}"
 
 
 def _stage_ended(event: Event) -> str:

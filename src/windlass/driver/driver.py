@@ -37,6 +37,9 @@ from windlass.journal import JournalFull, Writer, cause_of
 from windlass.plan import Plan, Stage
 from windlass.shapes import MERGE_ROLE, SHAPES
 
+LEASE, LEASE_PER_SEAT = 15.0, 0.05
+"""Seconds of silence after which an agent is fenced. A crowd on one machine is slow, not dead."""
+
 
 @dataclass(frozen=True)
 class Gone:
@@ -246,15 +249,20 @@ class Driver:
         self._form(StageRun(stage, attempt, self._new_gang(stage, merging), round_, merging))
 
     def _take_over(self, stage: Stage, left: Unfinished) -> None:
-        gang = self._new_gang(stage, left.merging, recover=left.open)
-        self._form(StageRun(stage, left.attempt, gang, left.round, left.merging))
+        gang = self._new_gang(stage, left.merging, left.open, left.restarts_left)
+        run = StageRun(stage, left.attempt, gang, left.round, left.merging)
+        if not left.decided:
+            self._form(run)
+            return
+        self._running[stage.name] = run  # its gang was done with; only to say so was left
+        self._gang_over(run, g.Over(left.decided, left.cause))
 
     def _form(self, run: StageRun) -> None:
         self._running[run.stage.name] = run
         self._rounds[run.stage.name] = run.round, run.merging
         self._carry_out(run, run.gang.begin(time.monotonic()))
 
-    def _new_gang(self, stage: Stage, merging: bool, recover: bool = False) -> g.Gang:
+    def _new_gang(self, stage: Stage, merging: bool, recover: bool = False, budget: Optional[int] = None) -> g.Gang:
         shape = SHAPES[stage.shape]
         seats = {
             (role.name, rank): (role.finishes, role.alone)
@@ -271,8 +279,9 @@ class Driver:
             stall_after=0.0 if merging else stage.stall_after,
             restart_on_stall=stage.on_stall == "restart",
             grace=stage.grace,
+            lease=LEASE + LEASE_PER_SEAT * len(seats),
         )
-        return g.Gang(rules, self._generations.get(stage.name, 0), time.monotonic(), recover)
+        return g.Gang(rules, self._generations.get(stage.name, 0), time.monotonic(), recover, budget)
 
     def _answered(self, answer: p.Answer) -> None:
         gate = answer.gate

@@ -2,8 +2,8 @@
 
 Everything stands below `board/` in the run: `board/STAGE/ROLE-RANK/` holds the reports of one rank (`round-N` below it
 where a stage has rounds), `board/STAGE/output` leads to what the stage wrote itself. The files are a pure function of
-the journal: the same events give the same bytes. So a second viewer may go on where the first one stopped, and one that was
-killed in the middle of a record does no harm. One viewer at a time writes; the others only look.
+the journal: the same events give the same bytes. So a second viewer may go on where the first one stopped, and one
+that was killed in the middle of a record does no harm. One viewer at a time writes; the others only look.
 
 TensorBoard itself is started elsewhere.
 """

@@ -61,8 +61,8 @@ WORDS: Mapping[Kind, Words] = {
     ),
     Kind.OUT_OF_MEMORY: Words(
         "out of memory",
-        "The kernel's own counter of out-of-memory kills rose while the rank ran and a process of it was killed; or "
-        "the program's error says that memory could not be had. A SIGKILL without such a record is not called this.",
+        "The kernel's own counter of out-of-memory kills rose while the rank ran, and the rank was killed or failed; "
+        "or the program's error says that memory could not be had. A SIGKILL without such a record is not called this.",
         "smaller batches, fewer ranks on this machine, or more `resources: {memory: ...}`; after a change to the job "
         "file start a new run, for --resume keeps the old plan",
         (LOGS, RESUME, AGAIN),
@@ -102,7 +102,7 @@ WORDS: Mapping[Kind, Words] = {
     Kind.STALLED: Words(
         "stalled",
         "No rank, or not every rank, reported progress for as long as `stall_after` says. The state of each rank's "
-        "processes, and the stacks of those that are Python, are in the journal and shown.",
+        "processes, and the stacks of those that are Python and not stopped, are in the journal and shown.",
         "see where each rank stood; if steps may take that long, raise `stall_after:` and start a new run",
         (LOGS, RESUME, AGAIN),
     ),

@@ -104,6 +104,11 @@ def headline(run: RunState) -> str:
 
 def brief(cause: Cause) -> str:
     """A cause in one line: where, in words, and the sentence or error that says more."""
+    return f"{cause.where}: {said(cause)}" if cause.where else said(cause)
+
+
+def said(cause: Cause) -> str:
+    """The same without where."""
     told = WORDS[cause.kind]
     more = cause.message or cause.error
     if cause.kind is Kind.USER_ERROR:
@@ -111,10 +116,8 @@ def brief(cause: Cause) -> str:
         if not cause.error and cause.lines:
             more += f"; its last line: {_short(cause.lines[-1])}"
     if not more or more.startswith((*told.alone, told.phrase)):
-        said = more or told.phrase
-    else:
-        said = f"{told.phrase}: {more}"
-    return f"{cause.where}: {said}" if cause.where else said
+        return more or told.phrase
+    return f"{told.phrase}: {more}"
 
 
 def _short(line: str) -> str:

@@ -130,3 +130,27 @@ def test_the_kernels_counter_is_a_number_or_says_that_it_cannot_be_read() -> Non
 def test_an_unknown_signal_has_a_name_too() -> None:
     assert evidence.signal_name(9) == "SIGKILL"
     assert evidence.signal_name(99) == "signal 99"
+
+
+def test_a_torn_connection_is_not_called_lack_of_memory_because_a_peer_was_killed_for_it() -> None:
+    lines = ["Traceback (most recent call last):", '  File "a.py", line 1, in <module>', "ConnectionResetError: gone"]
+    assert of_exit(1, lines=lines, oom=1).kind is Kind.LOST_RENDEZVOUS
+
+
+@pytest.mark.parametrize("error", ["MemoryError", "numpy._core._exceptions._ArrayMemoryError: Unable"])
+def test_an_error_that_says_that_memory_could_not_be_had_is_believed(error: str) -> None:
+    lines = ["Traceback (most recent call last):", '  File "a.py", line 1, in <module>', error]
+    assert of_exit(1, lines=lines).kind is Kind.OUT_OF_MEMORY
+
+
+def test_a_traceback_far_above_the_end_is_evidence_and_not_the_error() -> None:
+    cause = of_exit(1, lines=[*TRACEBACK, *(f"step {n}" for n in range(50))])
+    assert (cause.error, cause.frame, cause.message) == ("", "", "exited with code 1")
+    assert "50 lines before the end of the log: ValueError: no data at /code/train.py:5 in main" in cause.evidence[0]
+
+
+def test_a_crash_of_a_child_is_not_taken_for_where_a_killed_process_stood() -> None:
+    fatal = ["Fatal Python error: Segmentation fault", "Stack (most recent call first):", '  File "a.py", line 3 in f']
+    assert of_exit(-1, signal.SIGSEGV, fatal).frame == "a.py:3 in f"
+    assert of_exit(139, lines=fatal).frame == "a.py:3 in f"
+    assert of_exit(-1, signal.SIGKILL, fatal).frame == ""

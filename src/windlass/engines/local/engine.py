@@ -7,6 +7,7 @@ run's driver until the run has ended. `stop` asks another process's run to end.
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 import time
@@ -37,6 +38,7 @@ def check(plan: Plan, environ: Mapping[str, str]) -> None:
                 "leave the stage out, or put the server into a `run:` stage",
             )
     secrets(plan, environ)
+    _check_limits(plan)
     for mount in plan.storage:
         if mount.path and mount.read_only and not os.path.isdir(mount.path):
             raise WindlassError(
@@ -62,6 +64,20 @@ def check(plan: Plan, environ: Mapping[str, str]) -> None:
                 )
     if plan.code and not os.path.isdir(plan.code):
         raise WindlassError(f"code: {plan.code} is not a directory", "change `code:` in the job file")
+
+
+def _check_limits(plan: Plan) -> None:
+    """The driver holds a connection to each agent, and each rank is at least two processes."""
+    ranks = max((stage.ranks for stage in plan.stages), default=0)
+    for name, limit, each, spare in (
+        ("open files (ulimit -n)", resource.getrlimit(resource.RLIMIT_NOFILE)[1], 1, 64),
+        ("processes (ulimit -u)", resource.getrlimit(resource.RLIMIT_NPROC)[1], 2, 16),
+    ):
+        if limit != resource.RLIM_INFINITY and ranks * each + spare > limit:
+            raise WindlassError(
+                f"{ranks} ranks on this machine need {ranks * each + spare} {name}, and the limit is {limit}",
+                "ask for fewer ranks, or raise the limit",
+            )
 
 
 def secrets(plan: Plan, environ: Mapping[str, str]) -> dict[str, str]:

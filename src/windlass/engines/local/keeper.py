@@ -191,14 +191,18 @@ class Nursery:
         self._link = link
         self._agents: dict[int, tuple[Seat, int]] = {}
         self._fallen: list[tuple[Seat, int, int]] = []
+        self._unsent = bytearray(b"\n")
+        """Sent when the driver reads: it may be writing to us, and one of the two must not wait."""
 
     def serve(self) -> None:
         wake = _wake_on_child()
-        self._link.sendall(b"\n")
         half = b""
         while True:
             sources: list[Any] = [self._link, wake]
-            ready, _, _ = select.select(sources, [], [], 0.02 if self._fallen else None)
+            targets = [self._link] if self._unsent else []
+            ready, able, _ = select.select(sources, targets, [], 0.02 if self._fallen else None)
+            if able:
+                del self._unsent[: self._link.send(self._unsent, socket.MSG_DONTWAIT)]
             if wake in ready:
                 os.read(wake, 4096)
             if self._link in ready:
@@ -254,7 +258,7 @@ class Nursery:
             return
         for seat, number, status in self._fallen:
             message = {"gone": [*seat], "number": number, "status": status}
-            self._link.sendall(json.dumps(message).encode() + b"\n")
+            self._unsent += json.dumps(message).encode() + b"\n"
         self._fallen = []
 
 

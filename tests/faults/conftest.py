@@ -1,0 +1,1 @@
+from tests.local.conftest import windlass as windlass

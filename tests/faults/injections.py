@@ -1,0 +1,167 @@
+"""How harm is done from outside: signals to real processes, a small memory cgroup, a small disk."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults.fault import Fault, Injection
+from tests.local.place import Command, Place, until
+
+MEMORY = Path("/sys/fs/cgroup/memory")
+UNIFIED = Path("/sys/fs/cgroup")
+
+
+def parent_of(pid: int) -> int:
+    with open(f"/proc/{pid}/stat") as file:
+        return int(file.read().rpartition(")")[2].split()[1])
+
+
+def begin(windlass: Place, fault: Fault, ranks: int = 1) -> Command:
+    """Runs the job until every rank of its only stage has printed `up` and the journal knows it."""
+    command = windlass.start(fault.job, "--quiet", env=dict(fault.env), **fault.scripts)
+    for rank in range(ranks):
+        windlass.printed("up", rank)
+    until(lambda: len([e for e in windlass.events("rank.started") if e["role"] == "worker"]) >= ranks)
+    return command
+
+
+def pid_of(windlass: Place, rank: int, role: str = "worker") -> int:
+    found = [e for e in windlass.events("rank.started") if (e["role"], e["rank"]) == (role, rank)]
+    return int(found[-1]["pid"])
+
+
+def signalled(number: int, rank: int = 0, ranks: int = 1) -> Injection:
+    """A signal to a rank's own process."""
+
+    def inject(windlass: Place, fault: Fault) -> None:
+        command = begin(windlass, fault, ranks)
+        os.kill(pid_of(windlass, rank), number)
+        command.said()
+
+    return inject
+
+
+def agent_signalled(number: int, rank: int = 0, ranks: int = 1) -> Injection:
+    def inject(windlass: Place, fault: Fault) -> None:
+        command = begin(windlass, fault, ranks)
+        os.kill(parent_of(pid_of(windlass, rank)), number)
+        command.said()
+
+    return inject
+
+
+def keeper_killed(windlass: Place, fault: Fault) -> None:
+    command = begin(windlass, fault)
+    nursery = parent_of(parent_of(pid_of(windlass, 0)))
+    os.kill(parent_of(nursery), signal.SIGKILL)
+    command.said()
+
+
+def supervisor_killed(windlass: Place, fault: Fault) -> None:
+    command = begin(windlass, fault)
+    command.kill()
+    until(lambda: not windlass.processes(), "the end of all processes")
+
+
+def supervisor_signalled(number: int) -> Injection:
+    """A key at the terminal, or the terminal's end: to the command's whole process group."""
+
+    def inject(windlass: Place, fault: Fault) -> None:
+        command = begin(windlass, fault)
+        command.signal(number)
+        command.said()
+
+    return inject
+
+
+def stopped(windlass: Place, fault: Fault) -> None:
+    command = begin(windlass, fault)
+    assert windlass("stop", windlass.id).code == 0
+    command.said()
+
+
+def at_step(windlass: Place, fault: Fault) -> None:
+    """Stops a rank with SIGSTOP once it has reported."""
+    command = begin(windlass, fault, 2)
+    until(lambda: [e for e in windlass.events("rank.report") if e["rank"] == 1], "a report of rank 1")
+    os.kill(pid_of(windlass, 1), signal.SIGSTOP)
+    command.said()
+
+
+def in_little_memory(windlass: Place, fault: Fault) -> None:
+    """The whole run lives in a memory cgroup of its own with a small limit."""
+    with small_cgroup(96 << 20) as procs:
+        python = [*windlass.python]
+        windlass.python = ["sh", "-c", f'echo $$ > {procs}; exec "$@"', "sh", *python]
+        try:
+            windlass.run(fault.job, "--quiet", env=dict(fault.env), **fault.scripts)
+        finally:
+            windlass.python = python
+
+
+@contextlib.contextmanager
+def small_cgroup(limit: int) -> Iterator[Path]:
+    """The file to write a process's number to, in whichever version of cgroups this machine has."""
+    one, limits = MEMORY, ("memory.limit_in_bytes",)
+    if not (MEMORY / limits[0]).exists():
+        one, limits = UNIFIED, ("memory.max",)
+    place = one / f"windlass-test-{uuid.uuid4().hex[:8]}"
+    try:
+        place.mkdir()
+        for name in limits:
+            (place / name).write_text(str(limit))
+        with contextlib.suppress(OSError):
+            (place / "memory.swap.max").write_text("0")
+        with contextlib.suppress(OSError):
+            (place / "memory.swappiness").write_text("0")
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            place.rmdir()
+        pytest.skip(f"no memory cgroup can be made here: {error}")
+    try:
+        yield place / "cgroup.procs"
+    finally:
+        until(lambda: not (place / "cgroup.procs").read_text(), "the end of the cgroup's processes", 20)
+        for _ in range(100):
+            try:
+                place.rmdir()
+                break
+            except OSError:
+                time.sleep(0.01)
+
+
+def on_a_small_disk(windlass: Place, fault: Fault) -> None:
+    """The home is a disk of two megabytes in a mount namespace; the run is copied out of it at the end."""
+    if subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("mounting is not allowed here")
+    job = windlass.job(fault.job, **fault.scripts)
+    small, kept = windlass.code / "small", windlass.home
+    small.mkdir()
+    script = (
+        f"mount -t tmpfs -o size=2m tmpfs {small} && "
+        f"WINDLASS_HOME={small} {sys.executable} -m windlass run --quiet {job}; cp -a {small} {kept}"
+    )
+    subprocess.run(["unshare", "--mount", "sh", "-c", script], env=windlass.env, cwd=windlass.code, check=True)
+
+
+def without_mpirun(windlass: Place, fault: Fault) -> None:
+    """An environment of its own whose mpirun a first stage takes away: too late for the check at the door."""
+    place = windlass.code / "env"
+    place.mkdir()
+    os.symlink(sys.executable, place / "python")
+    (place / "mpirun").write_text("#!/bin/sh\n")
+    (place / "mpirun").chmod(0o755)
+    found = [shutil.which(name) for name in ("mpirun", "mpiexec")]
+    path = ":".join(d for d in os.environ["PATH"].split(":") if not any(p and os.path.dirname(p) == d for p in found))
+    windlass.run(fault.job, "--quiet", env={"PATH": path}, **fault.scripts)
