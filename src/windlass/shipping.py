@@ -18,7 +18,7 @@ SHIPPED = (
     "checkpoint.py",
     "driver",
     "errors.py",
-    "gang.py",
+    "gang",
     "journal.py",
     "layout.py",
     "lock.py",

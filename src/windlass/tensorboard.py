@@ -32,8 +32,8 @@ _VARINT, _DOUBLE, _BYTES, _FLOAT = 0, 1, 2, 5
 class Writer:
     """One event file in a directory.
 
-    resume_step: the step that a resumed training goes on after. What an earlier file of the directory says of later
-    steps is then forgotten by TensorBoard, because those steps are computed again.
+    resume_step: the step that a resumed training goes on after. What earlier files of the directory say of later steps
+    (of all steps, if it begins anew) is forgotten by TensorBoard, because those steps are computed again.
     """
 
     def __init__(self, directory: str, resume_step: Optional[int] = None) -> None:
@@ -41,9 +41,7 @@ class Writer:
         name = f"events.out.tfevents.{time.time_ns() / 1e9:.6f}.{socket.gethostname()}.{os.getpid()}"
         self.path = os.path.join(directory, name)
         self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        self._append(opening(time.time()))
-        if resume_step is not None:
-            self._append(restart(resume_step + 1, time.time()))
+        self._append(opening(time.time()) + restart(0 if resume_step is None else resume_step + 1, time.time()))
 
     def scalar(self, tag: str, value: Any, step: int) -> None:
         self._append(scalars([(tag, float(value))], step, time.time()))
@@ -61,7 +59,7 @@ class Writer:
 
 
 def opening(when: float) -> bytes:
-    """The record that every event file begins with."""
+    """The record that every event file begins with; a `restart` must follow, the first of which undoes nothing."""
     return _record(_event(when, 0, _text(3, "brain.Event:2")))
 
 

@@ -125,7 +125,7 @@ def _add(series: _Series, point: dict[str, object], when: float) -> None:
     step = point.get("step")
     number = step if isinstance(step, int) else series.step + 1
     if not series.begun:
-        series.pending += tensorboard.opening(when)
+        series.pending += tensorboard.opening(when) + tensorboard.restart(0, when)
         series.begun = True
     if series.new_life and number <= series.step:  # computed again: what was told of it before is superseded
         series.pending += tensorboard.restart(number, when)
