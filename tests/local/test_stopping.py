@@ -44,6 +44,15 @@ def test_ctrl_c_asks_the_ranks_and_a_script_that_listens_ends_cleanly(windlass: 
     assert set(windlass.ends().values()) == {"stopped"}
 
 
+def test_a_program_behind_a_shell_gets_its_grace_though_the_shell_dies_at_once(windlass: Place) -> None:
+    slow = POLITE.replace('print("saved"', 'time.sleep(0.5)\nprint("saved"')
+    command = windlass.start("run: python work.py; true\n", work=slow)
+    windlass.printed("up")
+    command.signal(signal.SIGINT)
+    assert command.said().code == 130
+    assert windlass.log() == "up\nsaved\n"
+
+
 def test_a_rank_that_does_not_listen_is_killed_after_its_grace(windlass: Place) -> None:
     command = windlass.start("run: [python, work.py]\ngrace: 2\n", work=STUBBORN)
     windlass.printed("up")

@@ -57,9 +57,15 @@ class Process:
             if pid == self.pid:
                 signalled = os.WIFSIGNALED(status)
                 self._first_result = (-1, os.WTERMSIG(status)) if signalled else (os.WEXITSTATUS(status), 0)
-        if self._first_result is not None:
+        if self._first_result is not None and not self._has_grace:
             system.signal_all(system.descendants(os.getpid()), signal.SIGKILL)
         return None
+
+    @property
+    def _has_grace(self) -> bool:
+        """Told to end and given time for it: a shell dies of SIGTERM at once, the program that it started
+        may still be saving."""
+        return self._told and self._kill_at is not None and time.monotonic() < self._kill_at
 
     def wait(self) -> Tuple[int, int]:
         """Blocks until the end."""
@@ -85,11 +91,9 @@ class Process:
         if self._told:
             return
         self._told = True
-        try:
-            os.killpg(self.pid, signal.SIGTERM)
-            os.killpg(self.pid, signal.SIGCONT)
-        except (ProcessLookupError, PermissionError):
-            pass
+        processes = system.descendants(os.getpid()) or [self.pid]
+        system.signal_all(processes, signal.SIGTERM)
+        system.signal_all(processes, signal.SIGCONT)
 
     def expire(self, seconds: float) -> None:
         """SIGKILL after so long, though nobody has asked for its end: a part of it has failed."""

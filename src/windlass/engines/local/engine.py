@@ -23,7 +23,7 @@ from windlass.driver.history import Before, look_back
 from windlass.driver.links import Seat
 from windlass.engines.local import requirements, scratch
 from windlass.engines.local.keeper import KeeperLost, LocalLauncher
-from windlass.errors import FAILED, WindlassError
+from windlass.errors import FAILED, INTERRUPTED, WindlassError
 from windlass.journal import Writer, read
 from windlass.plan import Plan, Stage
 from windlass.shapes import SHAPES
@@ -40,7 +40,7 @@ def check(plan: Plan, environ: Mapping[str, str]) -> None:
     secrets(plan, environ)
     _check_limits(plan)
     for mount in plan.storage:
-        if mount.path and mount.read_only and not os.path.isdir(mount.path):
+        if mount.path and not os.path.isdir(mount.path) and (mount.read_only or os.path.lexists(mount.path)):
             raise WindlassError(
                 f"storage {mount.name}: {mount.path} is not a directory",
                 "create it, or change the path in the job file",
@@ -127,6 +127,10 @@ def drive(
         cause = Cause(Kind.MISSING_INPUT, error.message, evidence=facts)
         journal.write("run.ended", state="failed", code=error.code, cause=cause)
         raise
+    except KeyboardInterrupt:  # before the driver listens to signals
+        cause = Cause(Kind.STOPPED, "stopped by Ctrl-C")
+        journal.write("run.ended", state="stopped", code=INTERRUPTED, cause=cause)
+        return INTERRUPTED
     except KeeperLost as error:
         cause = Cause(Kind.SUPERVISOR_LOST, str(error), evidence=("the driver itself was alive",))
         journal.write("run.ended", state="failed", code=FAILED, cause=cause)
@@ -211,9 +215,9 @@ class Posts:
         self._mounts = {m.name: m.path or layout.storage(run_dir, m.name) for m in plan.storage}
         for mount in plan.storage:
             if not mount.read_only or not mount.path:
-                os.makedirs(self._mounts[mount.name], exist_ok=True)
+                _make(self._mounts[mount.name])
         self._data = self._mounts.get("data", os.path.join(home, "data"))
-        os.makedirs(self._data, exist_ok=True)
+        _make(self._data)
         self._gpus = machine.visible_gpus(base.get("CUDA_VISIBLE_DEVICES"))
         self._cores = max(1, int(machine.cores().usable))
 
@@ -268,12 +272,22 @@ class Posts:
 def stop(run_dir: str, by: str = "windlass stop", now: bool = False, wait: float | None = None) -> bool:
     """Asks a run to end, with its grace period or at once. False when nobody drives it; with
     `wait`, also when it has not ended after so many seconds."""
-    pid = lock.holder(run_dir)
+    pid, name = lock.holder(run_dir), os.path.basename(run_dir)
     if not pid:
         return False
-    with open(os.path.join(run_dir, layout.STOP), "w") as file:
-        file.write(by)
-    os.kill(pid, signal.SIGQUIT if now else signal.SIGTERM)
+    if pid < 0:  # to the kernel that would be everybody
+        raise WindlassError(
+            f"{name} is driven from another PID namespace and cannot be signalled from here",
+            "stop it where it was started: outside of its ranks, or in that container",
+        )
+    try:
+        with open(os.path.join(run_dir, layout.STOP), "w") as file:
+            file.write(by)
+        os.kill(pid, signal.SIGQUIT if now else signal.SIGTERM)
+    except ProcessLookupError:
+        return True
+    except OSError as error:
+        raise WindlassError(f"{name} cannot be stopped: {error.strerror}", "ask the user who started it") from None
     due = time.monotonic() + (wait or 0)
     while wait is not None and lock.holder(run_dir) == pid:
         if time.monotonic() > due:
@@ -284,6 +298,16 @@ def stop(run_dir: str, by: str = "windlass stop", now: bool = False, wait: float
 
 def driven(run_dir: str) -> bool:
     return lock.holder(run_dir) != 0
+
+
+def _make(directory: str) -> None:
+    try:
+        os.makedirs(directory, exist_ok=True)
+    except OSError as error:
+        raise WindlassError(
+            f"the directory {directory} cannot be made: {error.strerror}",
+            "make it by hand, or name another place in the job file",
+        ) from None
 
 
 def _forget(path: str) -> None:

@@ -48,6 +48,8 @@ class LocalLauncher:
         self._life = self._keeper = -1
         self._launches: dict[Seat, int] = {}
         """How many agents each seat has had: the end of one that was followed by another is no news."""
+        self._fenced: set[tuple[Seat, int]] = set()
+        """Agents that the driver had killed: the end of one has a known sender."""
         for kind in (BOX, REAPER) if system.LINUX else (GROUPS,):
             if self._start(make_post, scratch, kind):
                 self.containment = kind
@@ -59,6 +61,7 @@ class LocalLauncher:
         self._tell({"launch": [*seat], "ports": list(ports), "number": self._launches[seat]})
 
     def fence(self, seat: Seat) -> None:
+        self._fenced.add((seat, self._launches[seat]))
         self._tell({"fence": [*seat]})
 
     def fileno(self) -> int:
@@ -70,7 +73,7 @@ class LocalLauncher:
             raise KeeperLost("the keeper of the run's processes was killed")
         *lines, self._half = (self._half + data).split(b"\n")
         messages = [json.loads(line) for line in lines]
-        return [_gone(each) for each in messages if each["number"] == self._launches[_seat(each["gone"])]]
+        return [self._gone(each) for each in messages if each["number"] == self._launches[_seat(each["gone"])]]
 
     def close(self) -> None:
         os.close(self._life)
@@ -80,7 +83,20 @@ class LocalLauncher:
             _end_adopted()
 
     def _tell(self, message: dict[str, Any]) -> None:
-        self._socket.sendall(json.dumps(message).encode() + b"\n")
+        try:
+            self._socket.sendall(json.dumps(message).encode() + b"\n")
+        except OSError as error:
+            raise KeeperLost(f"the keeper of the run's processes is gone: {error.strerror}") from None
+
+    def _gone(self, message: dict[str, Any]) -> Gone:
+        seat, status = _seat(message["gone"]), message["status"]
+        if (seat, message["number"]) in self._fenced:
+            text = "nothing was heard of the agent for longer than its lease, and it was killed"
+        elif status < 0:
+            text = f"the agent was killed by signal {-status} ({signal_name(-status)}), sender unknown"
+        else:
+            text = f"the agent ended with code {status}"
+        return Gone(seat, Cause(Kind.AGENT_LOST, text, role=seat[1], rank=seat[2]))
 
     def _start(self, make_post: MakePost, scratch: str, kind: Containment) -> bool:
         if kind is REAPER:
@@ -275,16 +291,6 @@ def _strays(root: int, agents: Container[int]) -> list[int]:
 def _seat(words: Sequence[Any]) -> Seat:
     stage, role, rank = words
     return stage, role, rank
-
-
-def _gone(message: dict[str, Any]) -> Gone:
-    stage, role, rank = _seat(message["gone"])
-    status = message["status"]
-    if status < 0:
-        text = f"the agent was killed by signal {-status} ({signal_name(-status)}), sender unknown"
-    else:
-        text = f"the agent ended with code {status}"
-    return Gone((stage, role, rank), Cause(Kind.AGENT_LOST, text, role=role, rank=rank))
 
 
 def _wake_on_child() -> int:
