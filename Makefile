@@ -24,8 +24,9 @@ $(INSTALLED): requirements/uv.txt requirements/dev.txt pyproject.toml
 	@touch $(INSTALLED)
 
 .PHONY: demo
-demo: $(INSTALLED) ## train the starter recipe on two ranks (its runs are kept in .windlass)
-	WINDLASS_HOME="$$PWD/.windlass" $(BIN)/windlass run recipes/spirals/job.yaml --preset demo
+demo: $(INSTALLED) ## train the imdb recipe from data to a gated model (its runs are kept in .windlass)
+	WINDLASS_HOME="$$PWD/.windlass" $(BIN)/windlass run recipes/imdb --preset demo
+	@echo; echo "to type those commands here: source .venv/bin/activate; export WINDLASS_HOME=$$PWD/.windlass"
 
 .PHONY: lint
 lint: $(INSTALLED) ## check style, types, layers, and that the reference pages are current

@@ -52,6 +52,9 @@ RESERVE_BYTES = 256 * 1024
 
 Event = Dict[str, Any]
 
+_NEVER = 1e11
+"""Seconds since the epoch that no clock shows: a time beyond is damage, and counts as none."""
+
 
 class JournalFull(OSError):
     """The disk is full; the event that would not fit was not written."""
@@ -181,9 +184,14 @@ class Reader:
 def _parse(line: bytes) -> Optional[Event]:
     try:
         event = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    return event if isinstance(event, dict) and isinstance(event.get("ev"), str) else None
+    if not isinstance(event, dict) or not isinstance(event.get("ev"), str):
+        return None
+    t = event.get("t", 0.0)
+    if not isinstance(t, (int, float)) or not 0 <= t < _NEVER:
+        del event["t"]
+    return event
 
 
 def _repair(path: str) -> int:

@@ -15,6 +15,20 @@ from typing import Dict, List, Mapping, Tuple
 from windlass.plan import Stage
 from windlass.shapes import SHAPES
 
+THREADS = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "RAYON_NUM_THREADS",
+    "TF_NUM_INTRAOP_THREADS",
+    "TF_NUM_INTEROP_THREADS",
+    "NPROC",
+)
+"""NPROC is what JAX's CPU client obeys; it ignores OMP_NUM_THREADS."""
+
+
 TABLE: Tuple[Tuple[str, str, str], ...] = (
     ("WINDLASS_RUN_ID", "always", "id of the run"),
     ("WINDLASS_STAGE", "always", "name of the stage"),
@@ -36,6 +50,8 @@ TABLE: Tuple[Tuple[str, str, str], ...] = (
     ("WINDLASS_CHECKPOINT_DIR", "always", "where this generation writes its checkpoints"),
     ("WINDLASS_RESUME_FROM", "always", "the newest complete checkpoint, empty when there is none"),
     ("WINDLASS_REPORT_FILE", "always", "where windlass.report() appends; for its use alone"),
+    ("WINDLASS_STACKS_FILE", "always", "where stacks are written on SIGUSR1; for Windlass's use alone"),
+    ("TMPDIR", "local engine", "the run's own; it goes with the run"),
     ("WINDLASS_MOUNT_<NAME>", "per mount", "directory of the mount, its name in capitals, - as _"),
     ("WINDLASS_INPUT_<STAGE>", "per earlier stage", "output directory of a stage that this one comes after"),
     ("MASTER_ADDR, MASTER_PORT", "allreduce, ps, mpi", "PyTorch: where rank 0 listens"),
@@ -46,23 +62,15 @@ TABLE: Tuple[Tuple[str, str, str], ...] = (
     ("COORDINATOR_ADDRESS, NUM_PROCESSES, PROCESS_ID", "allreduce, ps, mpi", "JAX, as Kubeflow's JAXJob sets them"),
     ("JAX_COORDINATOR_ADDRESS, JAX_COORDINATOR_BIND_ADDRESS", "allreduce, ps, mpi", "JAX: where process 0 listens"),
     ("CUDA_VISIBLE_DEVICES", "gpu asked for", "the GPUs of this rank"),
-    ("OMP_NUM_THREADS and its kin", "unless you set them", "threads, so that ranks on one machine share its cores"),
+    ("OMP_NUM_THREADS", "several ranks; unless you set it", "threads, so that ranks on one machine share its cores"),
+    (
+        ", ".join(THREADS[1:]),
+        "several ranks; unless you set them",
+        "the same, for those who read another name (NPROC is JAX's)",
+    ),
     ("PYTHONUNBUFFERED", "unless you set it", "1: a line printed is a line in the log"),
     ("PYTHONPATH, PATH", "always", "begin with what makes `import windlass` and the stage's `python:` be found"),
 )
-
-THREADS = (
-    "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS",
-    "RAYON_NUM_THREADS",
-    "TF_NUM_INTRAOP_THREADS",
-    "TF_NUM_INTEROP_THREADS",
-    "NPROC",
-)
-"""NPROC is what JAX's CPU client obeys; it ignores OMP_NUM_THREADS."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +105,7 @@ class Places:
     output: str
     checkpoints: str
     report_file: str
+    stacks_file: str
     rank_path: str
     """Directory with the sitecustomize that a rank's Python starts with."""
     python: str
@@ -169,6 +178,7 @@ def _own(stage: Stage, role: str, rank: int, restart: int, world: World, places:
         "WINDLASS_CHECKPOINT_DIR": places.checkpoints,
         "WINDLASS_RESUME_FROM": world.resume_from,
         "WINDLASS_REPORT_FILE": places.report_file,
+        "WINDLASS_STACKS_FILE": places.stacks_file,
     }
     if stage.merge or stage.shape == "average":
         env["WINDLASS_ROUND"] = str(world.round)

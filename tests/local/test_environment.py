@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 
 import pytest
 
@@ -97,6 +98,31 @@ def test_a_read_only_directory_that_is_missing_is_refused(windlass: Place) -> No
     said = windlass.run("run: 'true'\nstorage: {data: {path: nowhere, read_only: true}}\n")
     assert said.code == 2
     assert f"storage data: {windlass.code / 'nowhere'} is not a directory" in said.err
+
+
+def test_a_file_where_a_mount_should_be_is_refused(windlass: Place) -> None:
+    said = windlass.run("run: 'true'\nstorage: {data: ./job.yaml}\n")
+    assert said.code == 2
+    assert f"storage data: {windlass.code / 'job.yaml'} is not a directory" in said.err
+    assert not windlass.runs
+
+
+def test_a_mount_that_cannot_be_made_ends_the_run_with_its_path(windlass: Place) -> None:
+    said = windlass.run("run: 'true'\nstorage: {data: ./job.yaml/below}\n")
+    assert said.code == 2
+    assert f"the directory {windlass.code / 'job.yaml/below'} cannot be made: Not a directory" in said.err
+    assert windlass.status()["state"] == "failed"
+
+
+def test_a_rank_ignores_no_signal_although_its_launcher_does(windlass: Place) -> None:
+    assert windlass.run("run: [grep, SigIgn, /proc/self/status]\n").code == 0
+    assert int(windlass.log().split()[1], 16) == 0
+
+
+def test_streams_that_the_caller_closed_do_no_harm(windlass: Place) -> None:
+    words = [*windlass.python, "-m", "windlass", "run", str(windlass.job("run: echo hi\n"))]
+    subprocess.run(["sh", "-c", '"$@" <&- >&- 2>&-', "sh", *words], env=windlass.env, cwd=windlass.code, check=True)
+    assert windlass.log() == "hi\n"
 
 
 def test_requirements_that_cannot_be_installed_end_the_run_with_the_command_to_try(windlass: Place) -> None:

@@ -45,7 +45,7 @@ def test_a_secret_that_is_not_there_stops_the_run_before_it_begins(windlass: Pla
     assert said.err.splitlines() == [
         "error: secret TOKEN: the environment variable MY_TOKEN is not set",
         "",
-        "hint: export MY_TOKEN=..., then run again",
+        "hint: set them (export NAME=...) or change the job file's `secrets:`",
     ]
     assert windlass.runs == []
 
@@ -54,6 +54,13 @@ def test_a_secret_file_that_is_missing_is_named(windlass: Place) -> None:
     said = windlass.run(JOB, env={"MY_TOKEN": VALUE}, work="")
     assert said.code == 2
     assert f"secret KEY: cannot read {windlass.code / 'key.txt'}: No such file or directory" in said.err
+
+
+def test_all_secrets_that_are_missing_are_told_at_once(windlass: Place) -> None:
+    said = windlass.run(JOB, work="")
+    assert said.code == 2
+    assert "secret TOKEN: the environment variable MY_TOKEN is not set" in said.err
+    assert "secret KEY: cannot read" in said.err
 
 
 def test_a_run_directory_is_closed_to_others(windlass: Place) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import shutil
 import signal
 import subprocess
 import sys
@@ -124,6 +125,41 @@ def test_windlass_stop_ends_a_run_from_another_terminal_and_says_who_asked(windl
     assert windlass.cause["message"] == "stopped by windlass stop"
     again = windlass("stop", windlass.id)
     assert (again.code, again.err.splitlines()[0]) == (2, f"error: {windlass.id} is not running: stopped")
+
+
+def test_from_inside_a_rank_nobody_is_signalled_because_the_driver_has_no_number_there(windlass: Place) -> None:
+    command = windlass.start("run: [python, work.py]\n", work=POLITE)
+    windlass.printed("up")
+    if windlass.events("run.started")[0]["contained"] == "pid namespace":
+        said = windlass("exec", windlass.id, "--", *windlass.python, "-m", "windlass", "stop", windlass.id)
+        assert said.code == 2
+        assert f"{windlass.id} is driven from another PID namespace" in said.err
+        assert windlass.status()["state"] == "running"
+    assert windlass("stop", windlass.id).code == 0
+    assert command.said().code == 130
+    assert windlass.log() == "up\nsaved\n"
+
+
+def test_ctrl_c_while_packages_are_installed_stops_the_run(windlass: Place) -> None:
+    (windlass.code / "env/bin").mkdir(parents=True)
+    windlass.file("env/bin/python", "#!/bin/sh\ntouch asked\nexec sleep 600\n").chmod(0o755)
+    command = windlass.start("run: 'true'\npython: env\nrequirements: [nothing]\n")
+    until((windlass.code / "asked").exists)
+    command.signal(signal.SIGINT)
+    said = command.said()
+    assert said.code == 130, said
+    assert windlass.status()["state"] == "stopped"
+    assert "was stopped by Ctrl-C" in said.err
+
+
+def test_a_run_whose_directory_is_removed_ends_and_says_so(windlass: Place) -> None:
+    command = windlass.start("run: sleep 600\n")
+    until(lambda: windlass.events("rank.started"))
+    directory = windlass.dir
+    shutil.rmtree(directory)
+    said = command.said()
+    assert said.code == 2
+    assert f"{directory} was removed while the run was under way; its ranks were ended" in said.err
 
 
 def test_windlass_stop_now_does_not_wait_for_the_grace(windlass: Place) -> None:

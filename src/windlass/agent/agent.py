@@ -276,11 +276,10 @@ class Agent:
         world = World(generation, message["attempt"], peers, message["round"], message["resume_from"])
         places = places_of(post, generation)
         env = environment(self.stage, post.role, post.rank, restart, world, places, post.base)
-        env["WINDLASS_STACKS_FILE"] = layout.stacks(post.run_dir, post.stage, post.role, post.rank)
         reports = places.report_file
         self._oom = max(evidence.oom_kills(), 0)
         try:
-            for file in (reports, env["WINDLASS_STACKS_FILE"]):
+            for file in (reports, places.stacks_file):
                 os.makedirs(os.path.dirname(file), exist_ok=True)
             for directory in (places.output, places.checkpoints):
                 os.makedirs(directory, exist_ok=True)
@@ -419,6 +418,7 @@ def places_of(post: Post, generation: int, role: str = "", rank: int = -1) -> Pl
         output=layout.output(post.run_dir, post.stage),
         checkpoints=layout.checkpoints(post.run_dir, post.stage, generation, f"{role}-{rank}" if own else ""),
         report_file=layout.reports(post.run_dir, post.stage, role, rank),
+        stacks_file=layout.stacks(post.run_dir, post.stage, role, rank),
         rank_path=post.rank_path,
         python=stage.python or post.python,
         mounts=post.mounts,

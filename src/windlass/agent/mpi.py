@@ -127,7 +127,6 @@ class Workers:
             env = environment(self._stage, "worker", rank, self._restart, world, places, {})
             for name in ("PATH", "PYTHONPATH"):
                 env.pop(name)
-            env["WINDLASS_STACKS_FILE"] = layout.stacks(post.run_dir, post.stage, "worker", rank)
             log = layout.log(post.run_dir, post.stage, "worker", rank)
             os.makedirs(os.path.dirname(log), exist_ok=True)
             ranks.append({"env": env, "log": log, "reports": places.report_file})

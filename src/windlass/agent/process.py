@@ -139,8 +139,10 @@ def _spawn(command: Sequence[str], env: Dict[str, str], cwd: str, log: int) -> T
 def _become(command: Sequence[str], env: Dict[str, str], cwd: str, log: int, parent: int, doing: List[str]) -> None:
     os.setsid()
     system.die_with_parent(parent)
-    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGCHLD, signal.SIGUSR1):
-        signal.signal(signum, signal.SIG_DFL)
+    # Python itself ignores SIGPIPE and SIGXFSZ, and who started us may ignore others: a program expects to be told.
+    for signum in range(1, 32):
+        if signum not in (signal.SIGKILL, signal.SIGSTOP):
+            signal.signal(signum, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)

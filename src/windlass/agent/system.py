@@ -75,7 +75,10 @@ outer_proc = -1
 
 def outside_pid() -> int:
     """The number by which the rest of the machine knows this process."""
-    return int(os.readlink("self", dir_fd=outer_proc)) if outer_proc >= 0 else os.getpid()
+    try:
+        return int(os.readlink("self", dir_fd=outer_proc)) if outer_proc >= 0 else os.getpid()
+    except OSError:  # there is no process file system at /proc
+        return os.getpid()
 
 
 def outside_pid_of(pid: int) -> int:

@@ -2,7 +2,7 @@
 
 bash   windlass completion bash > ~/.local/share/bash-completion/completions/windlass
 zsh    windlass completion zsh > "${fpath[1]}/_windlass"
-tcsh   windlass completion tcsh > ~/.windlass-completion.tcsh, and source it
+fish   windlass completion fish > ~/.config/fish/completions/windlass.fish
 """
 
 from __future__ import annotations

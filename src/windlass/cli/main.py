@@ -9,6 +9,7 @@ the module of the command that was asked for is imported: `--help` imports none.
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import os
 import sys
@@ -114,6 +115,7 @@ def _nearest_command(name: str) -> str:
 
 def program() -> int:
     """The process `windlass`: the world is the real one, and no traceback reaches the user."""
+    _open_streams()
     world = World()
     try:
         code = main(sys.argv[1:], world)
@@ -127,8 +129,22 @@ def program() -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
+    except OSError as error:
+        if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+            return _bug(error, world)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        world.say(f"error: the output could not be written: {error.strerror}")
+        return FAILED
     except Exception as error:
         return _bug(error, world)
+
+
+def _open_streams() -> None:
+    """A stream that the caller closed becomes the null device, lest a socket or a log takes its number."""
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:
+            os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, open(number, mode))
 
 
 def _bug(error: Exception, world: World) -> int:

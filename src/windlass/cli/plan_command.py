@@ -26,18 +26,9 @@ def main(args: argparse.Namespace, world: World) -> int:
         return OK
     from windlass.cli.plan_text import plan_text
 
-    world.print(plan_text(plan, _columns(world)))
+    world.print(plan_text(plan, world.columns))
     world.say(f"\nnext:\n  windlass run{file_words(args)}{_options(args)}\n  windlass params{file_words(args)}")
     return OK
-
-
-def _columns(world: World) -> int:
-    """The terminal's width; 0 where nobody looks at a terminal."""
-    if not world.out.isatty():
-        return 0
-    import shutil
-
-    return shutil.get_terminal_size().columns
 
 
 def _options(args: argparse.Namespace) -> str:

@@ -9,8 +9,7 @@ from windlass.cli import table
 from windlass.plan import Mount, Plan, Resources, Secret, Stage, Variable
 from windlass.spec.scalars import written
 
-_ROOM_BESIDE_COMMAND = 62
-"""Columns that the other cells of the stages' table usually take."""
+_INDENT = "  "
 
 
 def plan_text(plan: Plan, columns: int = 0) -> str:
@@ -29,7 +28,7 @@ def plan_text(plan: Plan, columns: int = 0) -> str:
 
 
 def _titled(title: str, text: str) -> str:
-    return f"{title}\n" + "\n".join(f"  {line}" for line in text.split("\n")) if text else ""
+    return f"{title}\n" + "\n".join(f"{_INDENT}{line}" for line in text.split("\n")) if text else ""
 
 
 def _header(plan: Plan) -> str:
@@ -56,15 +55,14 @@ def _header(plan: Plan) -> str:
 
 def _stages(plan: Plan, columns: int) -> str:
     rows: list[tuple[str, ...]] = []
-    room = max(24, columns - _ROOM_BESIDE_COMMAND) if columns else 0
     for number, stage in enumerate(plan.stages, 1):
         lines = _PARTS[stage.kind](stage)
         after = ", ".join(stage.after) or "-"
         for i, (what, resources, does) in enumerate(lines):
             start = (str(number), stage.name, stage.shape or stage.kind) if i == 0 else ("", "", "")
-            does = table.shorten(does, room) if room else does
             rows.append((*start, what, resources, after if i == 0 else "", does))
-    return table.render(("#", "STAGE", "SHAPE", "RANKS", "EACH", "AFTER", "RUNS"), rows)
+    room = max(1, columns - len(_INDENT)) if columns else 0
+    return table.render(("#", "STAGE", "SHAPE", "RANKS", "EACH", "AFTER", "RUNS"), rows, columns=room)
 
 
 Line = tuple[str, str, str]

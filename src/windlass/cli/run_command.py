@@ -96,7 +96,7 @@ class _Viewer:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
             signal.signal(signum, signal.SIG_DFL)
-        os.closerange(3, 1024)  # the driver's end of every pipe must be the driver's alone
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # the driver's end of every pipe must be the driver's alone
         from windlass.cli.display import Display
         from windlass.engines.local import provenance
 
@@ -108,8 +108,6 @@ class _Viewer:
             after=self._run.events,
             resumed=self._run.events > 0,
         )
-        if not self._args.json:
-            self._world.say(f"{self._run.id} started")
         provenance.write(self._run.plan, self._run.directory)
         display.follow()
         self._world.out.flush()

@@ -37,7 +37,7 @@ def main(args: argparse.Namespace, world: World) -> int:
         if args.json:
             world.print(json.dumps({"dir": str(run), **as_json(state)}, indent=2, ensure_ascii=False))
         else:
-            world.print(details(state, run, now, args.all))
+            world.print(details(state, run, now, args.all, world.columns))
         return OK
     ids = store.ids()
     shown = ids if args.all or args.json else ids[:RUNS]
@@ -47,9 +47,9 @@ def main(args: argparse.Namespace, world: World) -> int:
     elif not states:
         world.say(f"there are no runs in {store.root}\n\nnext:\n  windlass run job.yaml")
     else:
-        world.print(
-            table.render(("RUN", "STATE", "STAGE", "PROGRESS", "AGE", "TOOK", "CAUSE"), [_row(s, now) for s in states])
-        )
+        rows = [_row(state, now) for state in states]
+        headers = ("RUN", "STATE", "STAGE", "PROGRESS", "AGE", "TOOK", "CAUSE")
+        world.print(table.render(headers, rows, columns=world.columns))
         if len(shown) < len(ids):
             world.say(f"{len(ids) - len(shown)} older runs are left out: windlass status --all")
         world.say("\n".join(summary.next_lines([f"windlass status {states[0].id}", *_one_more(states)])))
@@ -86,7 +86,7 @@ def _row(run: RunState, now: float) -> tuple[str, ...]:
     )
 
 
-def details(run: RunState, run_dir: Path, now: float, every: bool) -> str:
+def details(run: RunState, run_dir: Path, now: float, every: bool, columns: int = 0) -> str:
     head = [("run", run.id), ("state", run.state + (f" (exit code {run.code})" if run.code is not None else ""))]
     if run.started:
         head.append(("started", f"{words.day(run.started)}, {words.span(now - run.started)} ago"))
@@ -102,7 +102,7 @@ def details(run: RunState, run_dir: Path, now: float, every: bool) -> str:
     parts = [table.render((), head), _stages(run, now)]
     ranks = [rank for stage in run.stages for rank in stage.ranks]
     if ranks:
-        parts.append(_ranks(ranks, every or len(ranks) <= RANKS))
+        parts.append(_ranks(ranks, every or len(ranks) <= RANKS, columns))
     verdicts = [f"{stage.name} {summary.verdict(stage.verdict)}" for stage in run.stages if stage.verdict]
     notes = [f"{words.clock(note.t)} {note.level}: {note.text}" for note in run.notes]
     parts += ["\n".join(lines) for lines in (verdicts, notes) if lines]
@@ -125,7 +125,7 @@ def _stages(run: RunState, now: float) -> str:
     )
 
 
-def _ranks(ranks: list[RankState], every: bool) -> str:
+def _ranks(ranks: list[RankState], every: bool, columns: int) -> str:
     groups: dict[tuple[str, ...], list[RankState]] = {}
     for rank in ranks:
         alike = (rank.stage, rank.role, str(rank.rank) if every else "", *_standing(rank))
@@ -143,7 +143,8 @@ def _ranks(ranks: list[RankState], every: bool) -> str:
         progress = summary.progress(first) if one or len(steps) < 2 else f"{steps[0]:g}..{steps[-1]:g}"
         pid = str(first.pid) if one and first.pid else "-"
         rows.append((name, state, gen, restarts, pid, progress or "-", ended, cause))
-    return table.render(("RANK", "STATE", "GEN", "RESTARTS", "PID", "PROGRESS", "EXIT", "CAUSE"), rows)
+    headers = ("RANK", "STATE", "GEN", "RESTARTS", "PID", "PROGRESS", "EXIT", "CAUSE")
+    return table.render(headers, rows, columns=columns)
 
 
 def _standing(rank: RankState) -> tuple[str, str, str, str, str]:

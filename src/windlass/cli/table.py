@@ -1,7 +1,7 @@
 """Plain-text tables: columns aligned by what a terminal shows, nothing cut off.
 
-Cutting a cell to the terminal's width is the caller's wish, with `shorten`: a table in a file
-or a pipe is always whole. Nothing here prints.
+Cutting to the terminal's width is the caller's wish: a table in a file or a pipe is always
+whole. Nothing here prints.
 """
 
 from __future__ import annotations
@@ -29,12 +29,20 @@ def shorten(text: str, columns: int) -> str:
     return text.rstrip() + "…"
 
 
-def render(headers: Sequence[str], rows: Sequence[Sequence[str]], indent: str = "") -> str:
-    """The table without a closing newline. Without headers, the rows alone."""
+LEAST = 24
+"""Columns that the last cell of a line keeps in however narrow a terminal."""
+
+
+def render(headers: Sequence[str], rows: Sequence[Sequence[str]], indent: str = "", columns: int = 0) -> str:
+    """The table without a closing newline. Without headers, the rows alone. In so many columns, if
+    given, the last cells are shortened until the lines fit."""
     lines = [list(row) for row in ([headers, *rows] if headers else rows)]
     lines = [[_one_line(cell) for cell in line] for line in lines]
     count = max(map(len, lines), default=0)
     widths = [max(width(line[i]) for line in lines if i < len(line)) for i in range(count)]
+    if columns:
+        room = max(LEAST, columns - len(indent) - sum(each + 2 for each in widths[:-1]))
+        lines = [[*line[:-1], shorten(line[-1], room)] if len(line) == count else line for line in lines]
     return "\n".join(
         (indent + "  ".join(cell + " " * (widths[i] - width(cell)) for i, cell in enumerate(line))).rstrip()
         for line in lines

@@ -39,7 +39,8 @@ def _gen_started(event: Event) -> str:
     known = {kind.value: words.phrase for kind, words in told.WORDS.items()}
     reason = known.get(event.get("reason", ""))
     if reason is None:
-        return ""
+        again = event.get("round", 1) > 1 and not event.get("merging")
+        return f"{event['stage']} round {event['round']} started" if again else ""
     step = event.get("resume_step")
     place = f"from the checkpoint of step {step}" if step is not None else "from the beginning"
     return f"{event['stage']} restarts as generation {event['gen']} {place}: {reason}"

@@ -32,6 +32,15 @@ class World:
     def interactive(self) -> bool:
         return self.err.isatty() and self.environ.get("TERM") != "dumb"
 
+    @property
+    def columns(self) -> int:
+        """The width of the terminal that results go to; 0 where that is none."""
+        if not self.out.isatty():
+            return 0
+        import shutil
+
+        return shutil.get_terminal_size().columns
+
     def say(self, text: str) -> None:
         """A line for the person at the terminal."""
         print(text, file=self.err, flush=True)

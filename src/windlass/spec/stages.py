@@ -104,7 +104,11 @@ def _python(section: Section, around: Surroundings, problems: Problems) -> str:
         directory = path if os.path.basename(path) == "bin" else os.path.join(path, "bin")
         found = any(os.path.exists(os.path.join(directory, name)) for name in ("python", "python3"))
     else:
-        directory, found = os.path.dirname(path), os.path.exists(path)
+        directory, found = os.path.dirname(path), os.access(path, os.X_OK)
+        plain = os.path.join(directory, "python")
+        if found and not (os.path.exists(plain) and os.path.samefile(plain, path)):
+            hint = f"leave `python` out and write {path} in `run`"
+            problems.add(section.where("python"), f"{directory} has no `python` that is {path}", hint)
     if not found:
         hint = "give the path of an interpreter, or of an environment such as .venv"
         problems.add(section.where("python"), f"there is no Python at {path}", hint)

@@ -19,6 +19,13 @@ def test_wide_and_combining_characters_count_as_a_terminal_shows_them() -> None:
     assert render((), [("日本", "x"), ("abcd", "y")]) == "日本  x\nabcd  y"
 
 
+def test_in_a_narrow_terminal_the_last_cells_are_shortened_and_keep_their_least() -> None:
+    rows = [("a" * 10, "b" * 60), ("c", "short")]
+    assert render((), rows, columns=40) == f"{'a' * 10}  {'b' * 27}…\nc           short"
+    assert render((), rows, columns=5) == f"{'a' * 10}  {'b' * 23}…\nc           short"
+    assert render((), rows, columns=80) == render((), rows)
+
+
 def test_what_would_break_a_line_does_not() -> None:
     assert render((), [("a\nb\tc", "\x1b[31m")]) == "a b c  \\x1b[31m"
 

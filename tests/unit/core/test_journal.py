@@ -68,8 +68,15 @@ def test_half_a_line_is_not_an_event_until_it_is_whole(tmp_path: Path) -> None:
 
 
 def test_lines_that_are_no_events_are_skipped(tmp_path: Path) -> None:
-    (tmp_path / "events.jsonl").write_bytes(b'nonsense\n[1]\n{"no":"ev"}\n{"ev":5}\n{"ev":"good"}\n')
+    deep = b"[" * 100_000 + b"\n"
+    (tmp_path / "events.jsonl").write_bytes(deep + b'nonsense\n[1]\n{"no":"ev"}\n{"ev":5}\n{"ev":"good"}\n')
     assert journal.read(str(tmp_path)) == [{"ev": "good"}]
+
+
+def test_a_time_that_no_clock_shows_is_left_out(tmp_path: Path) -> None:
+    lines = [f'{{"ev":"x","t":{t}}}\n' for t in ("NaN", "1e308", '"noon"', "null", "-1", "1.5")]
+    (tmp_path / "events.jsonl").write_text("".join(lines))
+    assert journal.read(str(tmp_path)) == [{"ev": "x"}] * 5 + [{"ev": "x", "t": 1.5}]
 
 
 def test_a_new_writer_cuts_off_half_a_line_and_counts_on(tmp_path: Path) -> None:

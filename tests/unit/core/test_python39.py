@@ -67,7 +67,7 @@ actions = it.handle(gang.Seen(("worker", 0), "x", address, gang.NO_LIFE, False),
 assert any(isinstance(action, gang.Start) for action in actions)
 
 world = rankenv.World(1, 1, {"worker": (address, address)})
-places = rankenv.Places("r", "/d", "/o", "/c", "/f", "/p", "/b")
+places = rankenv.Places("r", "/d", "/o", "/c", "/f", "/s", "/p", "/b")
 assert rankenv.environment(stage, "worker", 1, 0, world, places, {})["RANK"] == "1"
 assert wire.Decoder().feed(wire.encode({"is": "a"})) == [{"is": "a"}]
 

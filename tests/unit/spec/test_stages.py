@@ -124,6 +124,7 @@ BAD = [
     ("env: {A-B: 1}", "the variable `A-B` must be letters, digits and _", ""),
     ("env: [A]", "`env` must be a mapping, not a list", ""),
     ("python: nowhere/.venv", "there is no Python at ", "give the path of an interpreter"),
+    ("python: job.yaml", "there is no Python at ", "give the path of an interpreter"),
     ('env: {A: "x\\0y"}', "`A` holds a NUL character", ""),
 ]
 
@@ -162,7 +163,7 @@ def test_a_misspelt_run_is_one_problem_not_two(tmp_path: Path) -> None:
 
 def test_python_is_the_directory_of_an_interpreter_or_environment(tmp_path: Path) -> None:
     (tmp_path / "env" / "bin").mkdir(parents=True)
-    (tmp_path / "env" / "bin" / "python").touch()
+    (tmp_path / "env" / "bin" / "python").touch(mode=0o755)
     for given in ("env", "env/bin", "env/bin/python"):
         assert stage(tmp_path, f"run: x\npython: {given}").python == str(tmp_path / "env" / "bin")
     text = "name: job\nrun: x\npython: /opt/conda/bin/python3.12\n"

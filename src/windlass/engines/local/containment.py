@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from windlass.agent.system import LINUX, libc
@@ -18,7 +19,8 @@ from windlass.agent.system import LINUX, libc
 CLONE_NEWNS = 0x00020000
 CLONE_NEWUSER = 0x10000000
 CLONE_NEWPID = 0x20000000
-MS_REC = 0x4000
+MS_RDONLY, MS_REMOUNT, MS_BIND, MS_REC = 0x1, 0x20, 0x1000, 0x4000
+MS_RELATIME = 1 << 21
 MS_SLAVE = 1 << 19
 
 
@@ -56,12 +58,26 @@ def unshare() -> None:
             raise NotAllowed(str(error)) from None
 
 
-def furnish() -> None:
-    """For the first process in the box: a /proc that fits, a /dev/shm of its own."""
+def furnish(read_only: Sequence[str] = ()) -> None:
+    """For the first process in the box: a /proc that fits, a /dev/shm of its own, and directories that
+    nobody in it can write to."""
     _call(libc.mount(b"none", b"/", None, MS_REC | MS_SLAVE, None), "make mounts private")
     _call(libc.mount(b"proc", b"/proc", b"proc", 0, None), "mount /proc")
     if os.path.isdir("/dev/shm"):
         _call(libc.mount(b"tmpfs", b"/dev/shm", b"tmpfs", 0, b"mode=1777"), "mount /dev/shm")
+    for path in read_only:
+        _protect(os.fsencode(path))
+
+
+def _protect(path: bytes) -> None:
+    """Mounts a directory over itself, read-only. What its file system forbids stays forbidden: a user
+    namespace may not lift that."""
+    found = os.statvfs(path).f_flag
+    kept = found & (os.ST_NOSUID | os.ST_NODEV | os.ST_NOEXEC | os.ST_NOATIME | os.ST_NODIRATIME)
+    relative = MS_RELATIME if found & os.ST_RELATIME else 0
+    _call(libc.mount(path, path, None, MS_BIND | MS_REC, None), "bind a read-only mount")
+    flags = MS_BIND | MS_REMOUNT | MS_RDONLY | kept | relative
+    _call(libc.mount(b"none", path, None, flags, None), "make a mount read-only")
 
 
 def probe() -> Containment:

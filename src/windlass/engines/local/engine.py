@@ -81,25 +81,23 @@ def _check_limits(plan: Plan) -> None:
 
 
 def secrets(plan: Plan, environ: Mapping[str, str]) -> dict[str, str]:
-    """The secrets' values, from where the plan says they are."""
-    found = {}
+    """The secrets' values, from where the plan says they are. All that are missing are told at once."""
+    found, missing = {}, []
     for secret in plan.secrets:
+        variable = secret.ref if secret.source == "env" else secret.name
         if secret.source == "file":
             try:
                 with open(os.path.expanduser(secret.ref)) as file:
                     found[secret.name] = file.read().rstrip("\n")
-            except OSError as error:
-                raise WindlassError(
-                    f"secret {secret.name}: cannot read {secret.ref}: {error.strerror}", "change its `file:`"
-                ) from None
-        else:
-            variable = secret.ref if secret.source == "env" else secret.name
-            if variable not in environ:
-                raise WindlassError(
-                    f"secret {secret.name}: the environment variable {variable} is not set",
-                    f"export {variable}=..., then run again",
-                )
+            except (OSError, ValueError) as error:
+                reason = error.strerror if isinstance(error, OSError) else error
+                missing.append(f"secret {secret.name}: cannot read {secret.ref}: {reason}")
+        elif variable in environ:
             found[secret.name] = environ[variable]
+        else:
+            missing.append(f"secret {secret.name}: the environment variable {variable} is not set")
+    if missing:
+        raise WindlassError("\nerror: ".join(missing), "set them (export NAME=...) or change the job file's `secrets:`")
     return found
 
 
@@ -136,6 +134,8 @@ def drive(
         journal.write("run.ended", state="failed", code=FAILED, cause=cause)
         return FAILED
     except Exception:
+        if not os.path.isdir(run_dir):
+            raise WindlassError(f"{run_dir} was removed while the run was under way; its ranks were ended") from None
         text = traceback.format_exc()
         with open(os.path.join(run_dir, layout.DRIVER_LOG), "a") as file:
             file.write(text)
@@ -168,7 +168,9 @@ def _drive(
     listener.bind(address)
     listener.listen(1024)
     posts = Posts(plan, run_id, run_dir, home, base, address, token, place)
-    launcher = LocalLauncher(posts.post, place)
+    closed = [m.path for m in plan.storage if m.read_only and m.path]
+    shut = [path for path in closed if not (run_dir + "/").startswith(path.rstrip("/") + "/")]
+    launcher = LocalLauncher(posts.post, place, shut)
     journal.write(
         "run.started",
         run=run_id,
@@ -180,6 +182,9 @@ def _drive(
         version=__version__,
         resumed=resumed or None,
     )
+    if closed and (closed != shut or not launcher.containment.complete):
+        text = f"nothing keeps ranks from writing to {', '.join(closed)} on this machine"
+        journal.write("note", text=text, level="warning")
     for stage in before.passed:
         journal.write("stage.reused", stage=stage)
     return Driver(plan, run_id, run_dir, journal, token, before).run(listener, launcher, begun)

@@ -17,9 +17,11 @@ import select
 import signal
 import socket
 import time
+import traceback
 from collections.abc import Callable, Container, Sequence
 from typing import Any, NoReturn
 
+from windlass import layout
 from windlass.agent import system
 from windlass.agent.agent import Post
 from windlass.agent.agent import run as run_agent
@@ -41,7 +43,8 @@ MakePost = Callable[[Seat, Sequence[int]], Post]
 class LocalLauncher:
     """The driver's handle on the tree: a Launcher."""
 
-    def __init__(self, make_post: MakePost, scratch: str) -> None:
+    def __init__(self, make_post: MakePost, scratch: str, read_only: Sequence[str] = ()) -> None:
+        self._read_only = read_only
         self.containment = GROUPS
         self._half = b""
         self._socket: socket.socket
@@ -95,7 +98,7 @@ class LocalLauncher:
         elif status < 0:
             text = f"the agent was killed by signal {-status} ({signal_name(-status)}), sender unknown"
         else:
-            text = f"the agent ended with code {status}"
+            text = f"the agent ended with code {status}; the run's driver.log may say why"
         return Gone(seat, Cause(Kind.AGENT_LOST, text, role=seat[1], rank=seat[2]))
 
     def _start(self, make_post: MakePost, scratch: str, kind: Containment) -> bool:
@@ -108,7 +111,7 @@ class LocalLauncher:
         if self._keeper == 0:
             ours.close()
             os.close(self._life)
-            _keep(make_post, scratch, kind, theirs, watch, driver)
+            _keep(make_post, scratch, kind, theirs, watch, driver, self._read_only)
         theirs.close()
         os.close(watch)
         self._socket = ours
@@ -119,7 +122,13 @@ class LocalLauncher:
 
 
 def _keep(
-    make_post: MakePost, scratch: str, kind: Containment, link: socket.socket, watch: int, driver: int
+    make_post: MakePost,
+    scratch: str,
+    kind: Containment,
+    link: socket.socket,
+    watch: int,
+    driver: int,
+    read_only: Sequence[str],
 ) -> NoReturn:
     """The keeper: holds the driver's end of life in one hand and the nursery in the other."""
     code = 1
@@ -134,7 +143,7 @@ def _keep(
         nursery = os.fork()
         if nursery == 0:
             os.close(watch)
-            _nurse(make_post, kind, link, keeper)
+            _nurse(make_post, kind, link, keeper, read_only)
         link.close()
         wake = _wake_on_child()
         while os.waitpid(nursery, os.WNOHANG)[0] == 0:
@@ -185,12 +194,14 @@ def _session(pid: int) -> int:
         return 0
 
 
-def _nurse(make_post: MakePost, kind: Containment, link: socket.socket, keeper: int) -> NoReturn:
+def _nurse(
+    make_post: MakePost, kind: Containment, link: socket.socket, keeper: int, read_only: Sequence[str]
+) -> NoReturn:
     try:
         if kind is BOX:
             system.die_with_parent(0)  # a parent outside the box has no number inside it
             system.outer_proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            containment.furnish()
+            containment.furnish(read_only)
         else:
             system.die_with_parent(keeper)
             system.adopt_orphans()
@@ -249,7 +260,8 @@ class Nursery:
             signal.set_wakeup_fd(-1)
             system.die_with_parent(nursery)
             self._link.close()
-            code = run_agent(self._make_post(seat, ports))
+            post = self._make_post(seat, ports)
+            code = _served(post)
         finally:
             os._exit(code)
 
@@ -276,6 +288,15 @@ class Nursery:
             message = {"gone": [*seat], "number": number, "status": status}
             self._unsent += json.dumps(message).encode() + b"\n"
         self._fallen = []
+
+
+def _served(post: Post) -> int:
+    try:
+        return run_agent(post)
+    except Exception:
+        with open(os.path.join(post.run_dir, layout.DRIVER_LOG), "a") as file:
+            file.write(traceback.format_exc())
+        return 1
 
 
 def _strays(root: int, agents: Container[int]) -> list[int]:

@@ -86,7 +86,7 @@ def reopened(run: str, home: str, environ: Mapping[str, str]) -> Started:
     try:
         with open(os.path.join(directory, layout.PLAN)) as file:
             plan = plans.from_json(file.read())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError, AttributeError) as error:
         raise WindlassError(f"the plan of {name} cannot be read: {error}", "run the job file again") from None
     engine.check(plan, environ)
     return Started(plan, directory, home, environ, len(events))
