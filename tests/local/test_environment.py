@@ -116,7 +116,7 @@ def test_a_mount_that_cannot_be_made_ends_the_run_with_its_path(windlass: Place)
 
 def test_a_rank_ignores_no_signal_although_its_launcher_does(windlass: Place) -> None:
     assert windlass.run("run: [grep, SigIgn, /proc/self/status]\n").code == 0
-    assert int(windlass.log().split()[1], 16) == 0
+    assert int(windlass.log().split()[1], 16) & 0x7FFFFFFF == 0, "of those a program may set; 32 and up are libc's"
 
 
 def test_streams_that_the_caller_closed_do_no_harm(windlass: Place) -> None:

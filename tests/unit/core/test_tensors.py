@@ -176,44 +176,6 @@ def test_array_array_and_memoryview_need_no_numpy(tmp_path: Path) -> None:
     assert found["m"].tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
-WITH_TORCH = """
-import sys, torch
-from windlass import tensors
-value = torch.arange(12.0).reshape(3, 4)
-arrays = {{"f": value, "turned": value.T, "half": value.to(torch.bfloat16), "n": torch.tensor(7), "b": value > 3,
-           "empty": torch.zeros(0, 2), "grad": value.clone().requires_grad_() * 2}}
-views = {{name: tensors.view(value, name) for name, value in arrays.items()}}
-described = {{name: (dtype, shape) for name, (dtype, shape, _) in views.items()}}
-header, _ = tensors.header(described, {{}})
-with open({path!r}, "wb") as file:
-    file.write(header)
-    for name in tensors.order(described):
-        file.write(views[name][2])
-"""
-PEERS = Path(__file__).parents[3] / ".bench/venv/bin/python"
-
-
-@pytest.mark.skipif(not PEERS.exists(), reason="PyTorch is only in the environment that `make bench` makes")
-def test_tensors_of_pytorch_are_taken_where_they_lie_also_without_numpy(tmp_path: Path) -> None:
-    path = str(tmp_path / "a")
-    source = str(Path(tensors.__file__).parents[1])
-    done = subprocess.run(
-        [PEERS, "-W", "ignore", "-c", WITH_TORCH.format(path=path)],
-        env={"PYTHONPATH": source},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found, _ = tensors.read(path)
-    wanted: Any = np.arange(12, dtype=np.float32).reshape(3, 4)
-    assert found["f"].tolist() == wanted.tolist()
-    assert found["turned"].tolist() == wanted.T.tolist()
-    assert found["half"].astype(np.float32).tolist() == wanted.tolist()
-    assert found["grad"].tolist() == (2 * wanted).tolist()
-    assert (found["n"], found["b"].sum(), found["empty"].shape) == (7, 8, (0, 2))
-
-
 def test_a_file_that_is_not_whole_is_named_and_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a", {"w": np.arange(100.0), "n": np.arange(7, dtype=np.int8)})
     whole = path.read_bytes()
