@@ -23,7 +23,7 @@ COUNT = "for i in $(seq 1 {steps}); do echo windlass: step=$i total={steps}; sle
 
 def old_python() -> str:
     """The oldest Python from 3.9 on that can be found; this one at the worst."""
-    places = [*Path("/root/.pyenv/versions").glob("3.9*/bin/python3.9"), shutil.which("python3.9")]
+    places = [*(Path.home() / ".pyenv/versions").glob("3.9*/bin/python3.9"), shutil.which("python3.9")]
     return next((str(place) for place in places if place and Path(place).exists()), sys.executable)
 
 
