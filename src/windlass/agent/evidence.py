@@ -47,7 +47,7 @@ _CRASHES = _FATAL - {int(signal.SIGKILL), int(signal.SIGTERM), int(signal.SIGSYS
 """Signals before which Python writes where it stands."""
 
 TEXTS: Tuple[Tuple[Kind, Tuple[str, ...]], ...] = (
-    (Kind.MPI_MISMATCH, ("windlass: mpi mismatch",)),
+    (Kind.MPI_MISMATCH, ("windlass: mpi mismatch", "unsupported PMI version PMIx")),
     (Kind.DISK_FULL, ("No space left on device", "Errno 28", "Disk quota exceeded")),
     (Kind.NOT_WRITABLE, ("[Errno 30] Read-only file system",)),
     (

@@ -154,3 +154,8 @@ def test_a_crash_of_a_child_is_not_taken_for_where_a_killed_process_stood() -> N
     assert of_exit(-1, signal.SIGSEGV, fatal).frame == "a.py:3 in f"
     assert of_exit(139, lines=fatal).frame == "a.py:3 in f"
     assert of_exit(-1, signal.SIGKILL, fatal).frame == ""
+
+
+def test_an_mpich_program_under_open_mpis_mpirun_is_called_a_mismatch() -> None:
+    line = "check_MPIR_CVAR_PMI_VERSION(167): Runtime environment uses unsupported PMI version PMIx. Aborting."
+    assert of_exit(16, lines=[line]).kind is Kind.MPI_MISMATCH
