@@ -24,7 +24,9 @@ from typing import Dict, Mapping
 
 from windlass import layout, wire
 from windlass import plan as plans
-from windlass.agent.agent import LOOK, Agent, Post, connect
+from windlass.agent.agent import LOOK, Agent
+from windlass.agent.link import connect
+from windlass.agent.post import Post
 
 PREFIX = "WINDLASS_AGENT_"
 

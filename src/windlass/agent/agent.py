@@ -14,28 +14,25 @@ import collections
 import os
 import select
 import signal
-import socket
 import time
-from dataclasses import dataclass, field
-from typing import Any, Deque, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Deque, Dict, List, Optional, Tuple
 
 from windlass import layout, wire
 from windlass.agent import evidence, mpi, stacks, system
 from windlass.agent.duty import Duty, Order
 from windlass.agent.follow import Follower
+from windlass.agent.link import HANDSHAKE, Link
 from windlass.agent.ports import HeldPorts
+from windlass.agent.post import Post, places_of
 from windlass.agent.process import CannotStart, Process
 from windlass.causes import Cause, Kind
 from windlass.journal import plain
-from windlass.plan import Plan
-from windlass.rankenv import Address, Places, World, environment
-from windlass.shapes import SHAPES
+from windlass.rankenv import Address, World, environment
 
 RETRY = 1.0
 """Seconds between two looks for a driver that is away."""
-HANDSHAKE = 30.0
 LOOK = 1.0
-"""The same while a process runs under a lease: meanwhile nobody watches it."""
+"""Seconds for such a look while a process runs under a lease: meanwhile nobody watches it."""
 UNSENT_MOST = 10_000
 """Messages kept for a driver that is away; the oldest go first."""
 STACKS_WAIT = 0.5
@@ -47,38 +44,6 @@ MPIRUN_PATIENCE = 2.0
 fails before it has met the others."""
 
 
-@dataclass(frozen=True)
-class Post:
-    """Everything an agent knows before it meets the driver."""
-
-    plan: Plan
-    run_id: str
-    run_dir: str
-    stage: str
-    role: str
-    rank: int
-    driver: str
-    """Path of the driver's socket, or host:port."""
-    token: bytes
-    base: Mapping[str, str]
-    """Environment that the rank's own stands on; holds the secrets."""
-    data: str
-    rank_path: str
-    python: str
-    host: str = "127.0.0.1"
-    threads: int = 0
-    gpus: Tuple[str, ...] = ()
-    mounts: Mapping[str, str] = field(default_factory=dict)
-    lease: float = 0.0
-    """Seconds to train on without the driver; 0: the driver's end is the end."""
-    ports: Tuple[int, ...] = ()
-    """Taken again if they can be: a rank that comes back alone must be found where it was."""
-
-    @property
-    def name(self) -> str:
-        return f"{self.stage}/{self.role}-{self.rank}"
-
-
 def run(post: Post) -> int:
     """Serve the seat until the driver says goodbye, or is gone for longer than the lease."""
     try:
@@ -88,49 +53,6 @@ def run(post: Post) -> int:
     except Exception:
         _write_down_bug(post)
         return 1
-
-
-class Link:
-    """The authenticated connection to the driver."""
-
-    def __init__(self, post: Post, seen: wire.Message, patience: float = HANDSHAKE) -> None:
-        self._decoder = wire.Decoder()
-        self.waiting: List[wire.Message] = []
-        """Messages that came together with the end of the handshake."""
-        self.socket = connect(post.driver, patience)
-        hello = self._expect("hello")
-        ours = wire.nonce()
-        nonces = f"{hello['nonce']}{ours}"
-        self.send(
-            {
-                "is": "join",
-                "seat": [post.stage, post.role, post.rank],
-                "nonce": ours,
-                "proof": wire.proof(post.token, "agent", nonces, post.name),
-                **seen,
-            }
-        )
-        welcome = self._expect("welcome")
-        if not wire.proven(welcome.get("proof"), post.token, "driver", nonces, post.name):
-            raise wire.WireError("what answered is not this run's driver")
-        self.socket.settimeout(None)
-
-    def send(self, message: wire.Message) -> None:
-        self.socket.sendall(wire.encode(message))
-
-    def receive(self) -> Optional[List[wire.Message]]:
-        """What has arrived; None when the driver has closed."""
-        data = self.socket.recv(1 << 16)
-        return self._decoder.feed(data) if data else None
-
-    def _expect(self, kind: str) -> wire.Message:
-        messages: Optional[List[wire.Message]] = []
-        while messages is not None and not messages:
-            messages = self.receive()
-        if not messages or messages[0]["is"] != kind:
-            raise wire.WireError(f"no {kind} came")
-        self.waiting = messages[1:]
-        return messages[0]
 
 
 class Agent:
@@ -405,48 +327,6 @@ class Agent:
             self.process.end(0)
             while self.process.ended() is None:
                 time.sleep(0.005)
-
-
-def places_of(post: Post, generation: int, role: str = "", rank: int = -1) -> Places:
-    """Where things are for a rank of this post's stage; by default the post's own."""
-    stage = post.plan.stage(post.stage)
-    role, rank = (role, rank) if role else (post.role, post.rank)
-    own = SHAPES[stage.shape].own_checkpoints
-    return Places(
-        run_id=post.run_id,
-        data=post.data,
-        output=layout.output(post.run_dir, post.stage),
-        checkpoints=layout.checkpoints(post.run_dir, post.stage, generation, f"{role}-{rank}" if own else ""),
-        report_file=layout.reports(post.run_dir, post.stage, role, rank),
-        stacks_file=layout.stacks(post.run_dir, post.stage, role, rank),
-        rank_path=post.rank_path,
-        python=stage.python or post.python,
-        mounts=post.mounts,
-        inputs={name: layout.output(post.run_dir, name) for name in earlier(post.plan, post.stage)},
-        threads=post.threads,
-        gpus=post.gpus,
-    )
-
-
-def earlier(plan: Plan, name: str) -> List[str]:
-    """All stages that come before this one, near and far."""
-    found: List[str] = []
-    for before in plan.stage(name).after:
-        for each in [*earlier(plan, before), before]:
-            if each not in found and plan.stage(each).kind == "gang":
-                found.append(each)
-    return found
-
-
-def connect(address: str, patience: float) -> socket.socket:
-    """To a socket's path or HOST:PORT."""
-    if address.startswith("/"):
-        link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        link.connect(address)  # waits while the driver has more callers than it can line up
-        link.settimeout(patience)
-        return link
-    host, _, port = address.rpartition(":")
-    return socket.create_connection((host, int(port)), timeout=patience)
 
 
 def _write_down_bug(post: Post) -> None:

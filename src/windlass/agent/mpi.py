@@ -15,18 +15,16 @@ import os
 import sys
 import tempfile
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from windlass import layout
 from windlass.agent import evidence, system, tracebacks
 from windlass.agent.follow import Follower, Tail
+from windlass.agent.post import Post, places_of
 from windlass.causes import Cause, Kind
 from windlass.journal import cause_of, plain
 from windlass.plan import Stage
-from windlass.rankenv import World
-
-if TYPE_CHECKING:
-    from windlass.agent.agent import Post
+from windlass.rankenv import World, environment
 
 INSTALL = "pip install 'windlass[mpi]'"
 
@@ -117,9 +115,6 @@ class Workers:
         return (found.path, "-n", str(workers), *flags, sys.executable, "-S", "-E", shim, settings)
 
     def _settings(self, command: Sequence[str], workers: int) -> Dict[str, Any]:
-        from windlass.agent.agent import places_of
-        from windlass.rankenv import environment
-
         post, world = self._post, self._world
         ranks = []
         for rank in range(workers):

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from windlass import __version__, layout, lock, machine
 from windlass.agent import mpi
-from windlass.agent.agent import Post
+from windlass.agent.post import Post
 from windlass.causes import Cause, Kind
 from windlass.driver.driver import Driver
 from windlass.driver.history import Before, look_back

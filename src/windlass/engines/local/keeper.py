@@ -23,9 +23,9 @@ from typing import Any, NoReturn
 
 from windlass import layout
 from windlass.agent import system
-from windlass.agent.agent import Post
 from windlass.agent.agent import run as run_agent
 from windlass.agent.evidence import signal_name
+from windlass.agent.post import Post
 from windlass.causes import Cause, Kind
 from windlass.driver.driver import Gone
 from windlass.driver.links import Seat
