@@ -16,7 +16,7 @@ from tests.sim.world import World
 from windlass import wire
 from windlass.agent.duty import Duty, Order
 from windlass.causes import Cause, Kind
-from windlass.gang import Life, Seat
+from windlass.gang.words import Life, Seat
 from windlass.journal import plain
 
 if TYPE_CHECKING:

@@ -14,11 +14,12 @@ from tests.sim.engine import Engine
 from tests.sim.invariants import Watcher
 from tests.sim.network import Connection
 from tests.sim.world import World
-from windlass import gang as g
 from windlass import wire
 from windlass.causes import Cause, Kind
 from windlass.driver import history, speech
 from windlass.driver.history import Unfinished
+from windlass.gang import words as g
+from windlass.gang.machine import Gang
 from windlass.journal import plain
 
 STOPPED = Cause(Kind.STOPPED, "stopped by somebody")
@@ -63,7 +64,7 @@ class SimDriver:
         if left is None:
             self._close()
             return
-        self.gang = g.Gang(self.rules, generation, self.world.now, left.open, left.restarts_left)
+        self.gang = Gang(self.rules, generation, self.world.now, left.open, left.restarts_left)
         self.watcher.driver_began(self.gang)
         if left.decided:
             self._todo.append(g.Over(left.decided, left.cause))

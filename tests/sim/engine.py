@@ -17,7 +17,7 @@ from tests.sim.network import Connection, Node, Weather
 from tests.sim.world import World
 from windlass import wire
 from windlass.causes import Cause, Kind
-from windlass.gang import Life, Lost, Seat
+from windlass.gang.words import Life, Lost, Seat
 from windlass.rankenv import Address
 
 if TYPE_CHECKING:

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING
 
 from tests.sim.agents import SimProcess
 from tests.sim.world import Violation, World
-from windlass import gang as g
 from windlass.causes import HOPELESS, Cause, Kind
+from windlass.gang import words as g
+from windlass.gang.machine import Gang, Phase
 from windlass.rankenv import Peers
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class Watcher:
         self._spent = 0
         self._refilled_late = 0
         """A generation that was given up for want of restarts before a checkpoint brought new ones."""
-        self._gang: g.Gang
+        self._gang: Gang
         self._beginning = False
         self._first_start = -1.0
 
@@ -101,7 +102,7 @@ class Watcher:
 
     # What the driver does.
 
-    def driver_began(self, gang: g.Gang) -> None:
+    def driver_began(self, gang: Gang) -> None:
         self._gang, self._beginning = gang, True
         self.reported.clear()
         self._heard = dict.fromkeys(self.rules.seats, self.world.now)
@@ -114,7 +115,7 @@ class Watcher:
 
     def checkpoint(self) -> None:
         self._spent = 0
-        if self._gang.phase is g.Phase.ENDING:
+        if self._gang.phase is Phase.ENDING:
             self._refilled_late = self.generation
 
     def action(self, action: g.Action) -> None:

@@ -6,17 +6,19 @@ A mutant is a small patch of the real machine; `planted` puts it in for a while.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-from windlass import gang as g
 from windlass.agent.duty import Duty, Order
 from windlass.causes import Cause, Kind
 from windlass.driver import history
-from windlass.gang import Gang, machine
-from windlass.gang.machine import Ending, Member
+from windlass.gang import machine
+from windlass.gang import words as g
+from windlass.gang.endings import Ending, first_cause
+from windlass.gang.machine import Gang, Phase
+from windlass.gang.members import At, Member
 
 Patch = tuple[object, str, Any]
 
@@ -105,7 +107,7 @@ def succeed_when_a_service_ends() -> list[Patch]:
     real = Gang._fell
 
     def fell(self: Gang, seat: g.Seat, member: Member, event: g.Exited, now: float) -> list[g.Action]:
-        if event.ok and not member.finishes and self.phase is g.Phase.RUNNING:
+        if event.ok and not member.finishes and self.phase is Phase.RUNNING:
             self._unfinished = 1
             member = replace(member, finishes=True)
         return real(self, seat, member, event, now)
@@ -169,7 +171,7 @@ def recover_without_the_missing() -> list[Patch]:
     def give_up(self: Gang, now: float) -> list[g.Action]:
         for member in self.members.values():
             if not member.agent:
-                self._move(member, g.At.ABSENT)
+                self._move(member, At.ABSENT)
         return self._abandon(Cause(Kind.NODE_LOST, "missing"), now)
 
     return [(Gang, "_give_up_recovery", give_up), (Gang, "_check_leases", lambda _self, _now: [])]
@@ -191,7 +193,7 @@ def end_before_it_began() -> list[Patch]:
     real = Gang._compared
 
     def compared(self: Gang, event: g.Seen, member: Member, current: g.Life, now: float) -> list[g.Action]:
-        if self.phase is g.Phase.ENDING and event.life < current and not event.running:
+        if self.phase is Phase.ENDING and event.life < current and not event.running:
             return self._exited(g.Exited(event.seat, current, -1, 0, now, asked=True), now)
         return real(self, event, member, current, now)
 
@@ -210,13 +212,10 @@ def begin_what_was_ended() -> list[Patch]:
 
 
 def blame_the_last() -> list[Patch]:
-    real = Gang._first_cause
+    def first(ending: Ending, falls: Sequence[g.Exited]) -> Any:
+        return first_cause(ending, [replace(fall, at=-fall.at) for fall in falls])
 
-    def first(self: Gang, ending: Ending) -> Any:
-        self._falls = [replace(fall, at=-fall.at) for fall in self._falls]
-        return real(self, ending)
-
-    return [(Gang, "_first_cause", first)]
+    return [(machine, "first_cause", first)]
 
 
 def pay_nothing() -> list[Patch]:
@@ -250,7 +249,7 @@ def count_the_asked() -> list[Patch]:
     real = Gang._fell
 
     def fell(self: Gang, seat: g.Seat, member: Member, event: g.Exited, now: float) -> list[g.Action]:
-        return real(self, seat, member, replace(event, asked=event.asked and self.phase is g.Phase.ENDING), now)
+        return real(self, seat, member, replace(event, asked=event.asked and self.phase is Phase.ENDING), now)
 
     taken = Gang._ended
 
@@ -265,7 +264,7 @@ def two_worlds() -> list[Patch]:
     real = Gang._arrived
 
     def arrived(self: Gang, event: g.Seen, member: Member, now: float) -> list[g.Action]:
-        if self.phase is g.Phase.RUNNING:
+        if self.phase is Phase.RUNNING:
             member.address = event.address
             if not event.running:
                 self._set_peers()

@@ -9,11 +9,12 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from windlass import gang as g
 from windlass import wire
 from windlass.agent.duty import Duty, Order
 from windlass.causes import Cause, Kind
 from windlass.driver import speech
+from windlass.gang import words as g
+from windlass.gang.machine import Gang
 from windlass.journal import plain
 
 
@@ -37,7 +38,7 @@ class Coordinator:
 
     def __init__(self, ranks: int) -> None:
         self.seats: list[g.Seat] = [("worker", rank) for rank in range(ranks)]
-        self.gang = g.Gang(g.Rules(dict.fromkeys(self.seats, (True, False))))
+        self.gang = Gang(g.Rules(dict.fromkeys(self.seats, (True, False))))
         self.decoders = {seat: wire.Decoder() for seat in self.seats}
         self.out: list[tuple[g.Seat, bytes]] = []
         self.messages = self.said = self.encoded = 0

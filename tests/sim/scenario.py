@@ -13,8 +13,8 @@ from tests.sim.engine import JUMP, Engine, Odds, Pod
 from tests.sim.invariants import Watcher
 from tests.sim.network import Weather
 from tests.sim.world import Violation, World
-from windlass import gang as g
 from windlass.causes import Cause, Kind
+from windlass.gang import words as g
 from windlass.shapes import SHAPES, finishing_roles
 
 FORM_TIMEOUT = 120.0

@@ -18,7 +18,7 @@ import math
 from enum import Enum
 from typing import Any, Dict, Mapping, Optional, Sequence
 
-from windlass.gang import NO_LIFE, Life
+from windlass.gang.words import NO_LIFE, Life
 
 HEARTBEAT = 1.0
 """Seconds between two words to the driver at most; a short lease needs them more often."""

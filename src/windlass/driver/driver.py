@@ -23,7 +23,6 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Mapping, Optional, Protocol, Sequence, Set, Tuple
 
-from windlass import gang as g
 from windlass import layout
 from windlass import pipeline as p
 from windlass.agent.evidence import LEAST_FREE
@@ -33,6 +32,8 @@ from windlass.driver.checkpoints import Checkpoints
 from windlass.driver.history import Before, Unfinished, metrics
 from windlass.driver.links import Link, Links, Seat
 from windlass.errors import FAILED
+from windlass.gang import words as g
+from windlass.gang.machine import Gang
 from windlass.journal import JournalFull, Writer, cause_of
 from windlass.plan import Plan, Stage
 from windlass.shapes import MERGE_ROLE, SHAPES
@@ -74,7 +75,7 @@ class StageRun:
 
     stage: Stage
     attempt: int
-    gang: g.Gang
+    gang: Gang
     round: int = 1
     merging: bool = False
     observed: Set[int] = field(default_factory=set)
@@ -262,7 +263,7 @@ class Driver:
         self._rounds[run.stage.name] = run.round, run.merging
         self._carry_out(run, run.gang.begin(time.monotonic()))
 
-    def _new_gang(self, stage: Stage, merging: bool, recover: bool = False, budget: Optional[int] = None) -> g.Gang:
+    def _new_gang(self, stage: Stage, merging: bool, recover: bool = False, budget: Optional[int] = None) -> Gang:
         shape = SHAPES[stage.shape]
         seats = {
             (role.name, rank): (role.finishes, role.alone)
@@ -281,7 +282,7 @@ class Driver:
             grace=stage.grace,
             lease=LEASE + LEASE_PER_SEAT * len(seats),
         )
-        return g.Gang(rules, self._generations.get(stage.name, 0), time.monotonic(), recover, budget)
+        return Gang(rules, self._generations.get(stage.name, 0), time.monotonic(), recover, budget)
 
     def _answered(self, answer: p.Answer) -> None:
         gate = answer.gate

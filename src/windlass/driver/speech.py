@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Mapping, Union
 
-from windlass import gang as g
 from windlass import wire
+from windlass.gang import words as g
 from windlass.journal import cause_of
 from windlass.rankenv import Address, Peers
 

@@ -12,20 +12,23 @@ generation:
 An agent says again and again what it is doing (`Seen`), and the gang compares that with what it
 wants: a lost or doubled message, a torn connection or a driver that was started anew are all
 healed in that one place. What restarts together is a property of the seat (`alone`), not of this
-code. A restart costs one of the budget; a preemption costs none; a newer complete checkpoint
-fills the budget again. The same failure twice without progress in between is not tried a third
-time.
+code. Who fell first (`endings`), what a restart costs (`purse`) and what hangs (`stall`) are
+decided beside it.
 
 Ships into strangers' images: standard library only, Python 3.9.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence
 
-from windlass.causes import HOPELESS, Cause, Kind
+from windlass.causes import Cause, Kind
+from windlass.gang.endings import Ending, first_cause, located, rank_ended
+from windlass.gang.members import At, Member
+from windlass.gang.purse import SAME, Purse
+from windlass.gang.stall import StallWatch
 from windlass.gang.words import (
     Action,
     Checkpoint,
@@ -61,60 +64,6 @@ class Phase(Enum):
     OVER = "over"
 
 
-class At(Enum):
-    """Where a member is."""
-
-    ABSENT = "absent"
-    IDLE = "idle"
-    RUNNING = "running"
-    """Told to start, and not yet known to have ended."""
-    DONE = "done"
-    """Ended in this generation; its agent stays."""
-
-
-@dataclass
-class Member:
-    finishes: bool
-    alone: bool
-    at: At = At.ABSENT
-    agent: str = ""
-    address: Optional[Address] = None
-    restart: int = 0
-    heard: float = 0.0
-    said_at: float = 0.0
-    """When it last spoke, on its own clock: it died later than that."""
-    progress_at: float = -1.0
-    """When it last reported, or began this life if it has reported in an earlier one; -1: it never has."""
-    fenced: bool = False
-    """To be made dead: nothing counts from it any more but Lost."""
-    launching: bool = False
-    """An agent is on its way to the seat."""
-    exit: Optional[Exited] = None
-    doom: Optional[Cause] = None
-    """Why we ended it ourselves: its exit will count as a failure of this cause."""
-    knows: bool = True
-    """Its agent has heard of the generation that a new driver found."""
-    recorded: bool = False
-    """The journal knows how its current process ended."""
-
-
-@dataclass(frozen=True)
-class Ending:
-    """How a generation is being wound up, and what comes after it."""
-
-    state: str
-    cause: Optional[Cause] = None
-    again: bool = False
-    grace: float = 0.0
-
-
-FREE = frozenset({Kind.PREEMPTED, Kind.SUPERVISOR_LOST})
-"""Causes that cost no restart: the job is not to blame."""
-
-DECIDED_OUTSIDE = frozenset({Kind.STALLED, Kind.TIMED_OUT, Kind.DISK_FULL, Kind.NODE_LOST, Kind.PREEMPTED})
-"""Causes that stand although ranks fell after them."""
-
-
 class Gang:
     """One stage's gang. Feed `handle`, carry out what it returns, call it again by `deadline`.
 
@@ -136,7 +85,8 @@ class Gang:
         """The last one that was started; the next is one higher."""
         self.phase = Phase.RECOVERING if recover else Phase.FORMING
         self.members = {seat: Member(finishes, alone) for seat, (finishes, alone) in rules.seats.items()}
-        self.budget = rules.restarts if budget is None else budget
+        self._purse = Purse(rules.restarts, budget)
+        self._stall = StallWatch(rules)
         self.first_started: Optional[float] = now if recover else None
         self._absent = len(self.members)
         self._running = 0
@@ -146,13 +96,8 @@ class Gang:
         self._since = now
         """When the present phase began."""
         self._next_lease_check = now + rules.lease
-        self._step = -1
-        self._best_step = -1
         self._ending: Optional[Ending] = None
         self._falls: List[Exited] = []
-        self._last_failure: Optional[Tuple[Any, ...]] = None
-        self._stall_at = 0.0
-        self._next_stall_check = 0.0
         self._peers: Peers = {}
         self._reason = "first"
         self._open = recover
@@ -161,6 +106,11 @@ class Gang:
             for member in self.members.values():
                 self._move(member, At.RUNNING)  # nobody says that it has ended
                 member.heard = now
+
+    @property
+    def budget(self) -> int:
+        """Restarts that are left."""
+        return self._purse.left
 
     def begin(self, now: float) -> List[Action]:
         if self.phase is Phase.RECOVERING:
@@ -185,7 +135,7 @@ class Gang:
             if self.rules.timeout and self.first_started is not None:
                 times.append(self.first_started + self.rules.timeout)
             if self.rules.stall_after:
-                times.append(self._stall_at + self.rules.stacks_wait if self._stall_at else self._next_stall_check)
+                times.append(self._stall.due)
         return min(times)
 
     def renews(self, seat: Seat) -> bool:
@@ -268,8 +218,8 @@ class Gang:
         self.phase, self._since = Phase.RUNNING, now
         if self.first_started is None:
             self.first_started = now
-        self._step, self._stall_at = -1, 0.0
-        self._next_stall_check = now + self.rules.stall_after
+        self._purse.begin()
+        self._stall.begin(now)
         self._falls, self._ending, self._open = [], None, True
         self._unfinished = sum(m.finishes for m in self.members.values())
         self._set_peers()
@@ -317,7 +267,7 @@ class Gang:
         or was ended by the earlier driver (perhaps before it ever ran), the generation cannot go on."""
         self._set_peers()
         self.phase, self._since = Phase.RUNNING, now
-        self._next_stall_check = now + self.rules.stall_after
+        self._stall.begin(now)
         ended = self._ended()
         if not all(member.knows for member in self.members.values()) or any(exit_.asked for exit_ in ended):
             text = "the driver was lost while it started or ended the gang"
@@ -327,7 +277,7 @@ class Gang:
     def _abandon(self, cause: Cause, now: float) -> List[Action]:
         """The generation ends for all. Who has not come back is told so when it does, or fenced."""
         ended = self._ended()
-        own = [self._located(exit_) for exit_ in ended if not exit_.asked and not exit_.ok]
+        own = [located(exit_) for exit_ in ended if not exit_.asked and not exit_.ok]
         actions = self._fail(own[0] if own else replace(cause, generation=self.generation), now)
         return actions + [action for exit_ in ended for action in self._exited(exit_, now)]
 
@@ -346,12 +296,11 @@ class Gang:
         member = self.members.get(event.seat)
         if member is not None and event.generation == self.generation:
             member.heard = member.progress_at = now
-            self._step = max(self._step, event.step)
+            self._purse.reached(event.step)
         return []
 
     def _checkpoint(self, event: Checkpoint, now: float) -> List[Action]:
-        self.budget = self.rules.restarts
-        self._last_failure = None
+        self._purse.refill()
         return []
 
     def _notice(self, event: Notice, now: float) -> List[Action]:
@@ -412,7 +361,7 @@ class Gang:
             if not self._unfinished:
                 return recorded + self._end(Ending("succeeded", grace=self.rules.grace), now)
             return recorded
-        cause = self._located(event)
+        cause = located(event)
         if member.alone and not self._refusal(cause):
             self._pay(cause)
             recorded = [self._rank_ended(seat, event, "failed", left=self.budget)]
@@ -427,30 +376,14 @@ class Gang:
         return self._end(Ending("failed", cause, again=not self._refusal(cause)), now)
 
     def _refusal(self, cause: Cause) -> str:
-        """Why this failure is not followed by a restart; empty when it is."""
-        if cause.kind in HOPELESS or cause.kind is Kind.TIMED_OUT:
-            return "a restart would not help"
-        if cause.kind in FREE:
-            return ""
-        if self.budget <= 0:
-            return "no restarts left"
-        if self._last_failure == self._failure(cause):
-            return "the same failure twice without progress"
-        return ""
-
-    def _failure(self, cause: Cause) -> Tuple[Any, ...]:
-        """What makes two failures the same: kind, place in the code, and how far training had come; of
-        seats that live alone, the seat too."""
-        seat = (cause.role, cause.rank)
-        member = self.members.get(seat)
-        alone = seat if member is not None and member.alone else None
-        step = max(self._step, self._best_step)
-        return (alone, cause.kind, cause.exit_code, cause.signal, cause.frame, cause.error, step)
+        return self._purse.refusal(cause, self._alone(cause))
 
     def _pay(self, cause: Cause) -> None:
-        self.budget -= cause.kind not in FREE
-        self._last_failure = self._failure(cause) if cause.kind is Kind.USER_ERROR else None
-        self._best_step = max(self._best_step, self._step)
+        self._purse.pay(cause, self._alone(cause))
+
+    def _alone(self, cause: Cause) -> Optional[Seat]:
+        member = self.members.get((cause.role, cause.rank))
+        return (cause.role, cause.rank) if member is not None and member.alone else None
 
     def _spend(self, cause: Cause, now: float) -> List[Action]:
         """Pays for an agent that fell before it ran anything; actions only when it cannot."""
@@ -493,15 +426,15 @@ class Gang:
         ending = self._ending
         if ending is None or self._running:
             return []
-        cause, first = self._first_cause(ending)
+        cause, first = first_cause(ending, self._falls)
         again = ending.again and cause is not None and not self._refusal(cause)
         if again and cause is not None:
             self._pay(cause)
         actions = self._record_end(ending, cause, first, again)
         if not again:
             self.phase = Phase.OVER
-            if ending.state == "failed" and cause is not None and self._refusal(cause).startswith("the same"):
-                text = f"not restarted: {self._refusal(cause)}"
+            if ending.state == "failed" and cause is not None and self._refusal(cause) == SAME:
+                text = f"not restarted: {SAME}"
                 actions.append(Record("note", {"text": text, "level": "warning"}))
             return [*actions, Over(ending.state, cause)]
         assert cause is not None
@@ -537,41 +470,11 @@ class Gang:
         missing = [seat for seat, m in self.members.items() if m.at is At.ABSENT]
         return [launch for seat in missing for launch in self._launch(seat)]
 
-    def _first_cause(self, ending: Ending) -> Tuple[Optional[Cause], Optional[Seat]]:
-        """The cause of the earliest fall that nobody asked for; a torn connection yields to what tore it."""
-        if ending.state != "failed":
-            return ending.cause, None
-        falls = sorted(self._falls, key=lambda fall: fall.at)
-        falls = [f for f in falls if f.cause is None or f.cause.kind is not Kind.LOST_RENDEZVOUS] or falls
-        if not falls or ending.cause is not None and ending.cause.kind in DECIDED_OUTSIDE:
-            return ending.cause, None
-        return self._located(falls[0]), falls[0].seat
-
-    def _located(self, event: Exited) -> Cause:
-        cause = event.cause or Cause(Kind.INTERNAL, "ended for no recorded reason")
-        role, rank = (cause.role, cause.rank) if cause.rank >= 0 else event.seat
-        return replace(cause, role=role, rank=rank, generation=event.life[0])
-
     def _rank_ended(
         self, seat: Seat, event: Exited, state: str, because: Optional[Seat] = None, left: Optional[int] = None
     ) -> Record:
         self.members[seat].recorded = True
-        lost = event.cause is not None and event.cause.kind in (Kind.AGENT_LOST, Kind.NODE_LOST)
-        keys: Dict[str, Any] = {
-            "role": seat[0],
-            "rank": seat[1],
-            "gen": event.life[0],
-            "restart": event.life[1],
-            "state": "lost" if lost else state,
-            "code": event.code if event.code >= 0 else None,
-            "signal": event.signal or None,
-            "restarts_left": left,
-        }
-        if state == "failed":
-            keys["cause"] = self._located(event)
-        if because is not None:
-            keys["because"] = f"{because[0]}-{because[1]}"
-        return Record("rank.ended", keys)
+        return rank_ended(event, state, because, left)
 
     # Time.
 
@@ -606,30 +509,10 @@ class Gang:
         return actions
 
     def _check_stall(self, now: float) -> List[Action]:
-        """A rank that has reported before is silent, or nobody has reported at all. Once stacks were asked for,
-        only what was silent then and still is counts: one that went on meanwhile is looked at afresh."""
-        hung = self._hung(self._stall_at or now)
-        if not hung:
-            self._stall_at = 0.0
-            self._next_stall_check = now + min(1.0, self.rules.stall_after)
-            return []
-        if not self._stall_at:
-            self._stall_at = now
-            return [DumpStacks(seat, (self.generation, self.members[seat].restart)) for seat in hung]
-        if now < self._stall_at + self.rules.stacks_wait:
-            return []
-        self._stall_at = 0.0
-        return self._end_hung(hung, now)
-
-    def _hung(self, now: float) -> List[Seat]:
-        limit = self.rules.stall_after
-        running = {seat: m for seat, m in self.members.items() if m.at is At.RUNNING}
-        if all(m.progress_at < 0 for m in running.values()):
-            return list(running) if now >= self._since + limit else []
-        silent = [seat for seat, m in running.items() if 0 <= m.progress_at <= now - limit]
-        if silent and not all(self.members[seat].alone for seat in silent):
-            return list(running)
-        return silent
+        found = self._stall.look(self.members, now)
+        if found.end:
+            return self._end_hung(found.end, now)
+        return [DumpStacks(seat, (self.generation, self.members[seat].restart)) for seat in found.show]
 
     def _end_hung(self, hung: Sequence[Seat], now: float) -> List[Action]:
         text = f"no progress was reported for {self.rules.stall_after:g} s"

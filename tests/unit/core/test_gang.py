@@ -7,16 +7,16 @@ from typing import Any, TypeVar
 import pytest
 
 from windlass.causes import Cause, Kind
-from windlass.gang import (
+from windlass.gang.machine import Gang, Phase
+from windlass.gang.members import At
+from windlass.gang.words import (
     NO_LIFE,
     Action,
-    At,
     Checkpoint,
     DumpStacks,
     Exited,
     Fault,
     Fence,
-    Gang,
     Happening,
     Kill,
     Launch,
@@ -24,7 +24,6 @@ from windlass.gang import (
     Lost,
     Notice,
     Over,
-    Phase,
     Progress,
     Record,
     Rules,

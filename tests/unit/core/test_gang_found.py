@@ -5,20 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from windlass.causes import Cause, Kind
-from windlass.gang import (
+from windlass.gang.machine import Gang, Phase
+from windlass.gang.words import (
     NO_LIFE,
     Action,
     DumpStacks,
     Exited,
     Fence,
-    Gang,
     Kill,
     Launch,
     Life,
     Lost,
     Notice,
     Over,
-    Phase,
     Progress,
     Record,
     Rules,

@@ -49,7 +49,9 @@ for name in sys.argv[2:]:
 foreign = [n for n, m in sys.modules.items() if "site-packages" in (getattr(m, "__file__", "") or "")]
 assert not foreign, foreign
 
-from windlass import gang, journal, plan, rankenv, wire
+from windlass import journal, plan, rankenv, wire
+from windlass.gang import words
+from windlass.gang.machine import Gang
 stage = plan.Stage("train", shape="allreduce", roles=(plan.Role("worker", 2),))
 whole = plan.Plan("job", stages=(stage,), params=(plan.Param("A", 1),))
 assert plan.from_json(plan.to_json(whole)) == whole
@@ -60,11 +62,11 @@ writer.write("run.ended", state="failed", cause=Cause(Kind.USER_ERROR, "no", lin
 writer.close()
 assert journal.cause_of(journal.read(sys.argv[1])[0]).lines == ("a",)
 
-it = gang.Gang(gang.Rules({("worker", 0): (True, False)}))
+it = Gang(words.Rules({("worker", 0): (True, False)}))
 it.begin(0.0)
 address = rankenv.Address("h", (1, 2, 3))
-actions = it.handle(gang.Seen(("worker", 0), "x", address, gang.NO_LIFE, False), 0.0)
-assert any(isinstance(action, gang.Start) for action in actions)
+actions = it.handle(words.Seen(("worker", 0), "x", address, words.NO_LIFE, False), 0.0)
+assert any(isinstance(action, words.Start) for action in actions)
 
 world = rankenv.World(1, 1, {"worker": (address, address)})
 places = rankenv.Places("r", "/d", "/o", "/c", "/f", "/s", "/p", "/b")

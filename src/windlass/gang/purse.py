@@ -1,0 +1,62 @@
+"""The restarts a gang may still spend, and when it should not although it could.
+
+A failure costs one; a cause the job is not to blame for costs none; a newer complete checkpoint
+fills the purse again. The same failure twice without progress in between is not tried a third time.
+
+Ships into strangers' images: standard library only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Tuple
+
+from windlass.causes import HOPELESS, Cause, Kind
+from windlass.gang.words import Seat
+
+FREE = frozenset({Kind.PREEMPTED, Kind.SUPERVISOR_LOST})
+"""Causes that cost no restart: the job is not to blame."""
+
+SAME = "the same failure twice without progress"
+
+
+class Purse:
+    def __init__(self, restarts: int, left: Optional[int] = None) -> None:
+        self.left = restarts if left is None else left
+        self._full = restarts
+        self._step = -1
+        """How far the present generation has come."""
+        self._best = -1
+        """How far any has come."""
+        self._last: Optional[Tuple[Any, ...]] = None
+
+    def begin(self) -> None:
+        """A generation starts."""
+        self._step = -1
+
+    def reached(self, step: int) -> None:
+        self._step = max(self._step, step)
+
+    def refill(self) -> None:
+        self.left, self._last = self._full, None
+
+    def refusal(self, cause: Cause, alone: Optional[Seat]) -> str:
+        """Why this failure is not followed by a restart; empty when it is. `alone`: the seat that fell, if
+        it would restart by itself."""
+        if cause.kind in HOPELESS or cause.kind is Kind.TIMED_OUT:
+            return "a restart would not help"
+        if cause.kind in FREE:
+            return ""
+        if self.left <= 0:
+            return "no restarts left"
+        return SAME if self._last == self._failure(cause, alone) else ""
+
+    def pay(self, cause: Cause, alone: Optional[Seat]) -> None:
+        self.left -= cause.kind not in FREE
+        self._last = self._failure(cause, alone) if cause.kind is Kind.USER_ERROR else None
+        self._best = max(self._best, self._step)
+
+    def _failure(self, cause: Cause, alone: Optional[Seat]) -> Tuple[Any, ...]:
+        """What makes two failures the same: kind, place in the code, and how far training had come; of
+        seats that live alone, the seat too."""
+        step = max(self._step, self._best)
+        return (alone, cause.kind, cause.exit_code, cause.signal, cause.frame, cause.error, step)
