@@ -1,7 +1,7 @@
 """Windlass: one job file becomes a gang of training processes, here or on Kubernetes.
 
 Importing this package does nothing and costs nothing: every name below is fetched from its
-room when it is first used. `report`, `stopping` and `checkpoint` work in any rank, with nothing installed.
+room when it is first used. `report`, `stopping`, `checkpoint` and `bundle` work in any rank, with nothing installed.
 
 Ships into strangers' images: standard library only, Python 3.9.
 """
@@ -12,6 +12,7 @@ import importlib
 from typing import TYPE_CHECKING, Any, List
 
 if TYPE_CHECKING:
+    from windlass import bundle as bundle
     from windlass import checkpoint as checkpoint
     from windlass._rank import report as report
     from windlass._rank import stopping as stopping
@@ -27,12 +28,14 @@ _ROOMS = {
     "Run": "windlass.api",
 }
 
-__all__ = ["__version__", "checkpoint", *_ROOMS]
+_MODULES = ("bundle", "checkpoint")
+
+__all__ = ["__version__", "bundle", "checkpoint", *_ROOMS]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "checkpoint":
-        return importlib.import_module("windlass.checkpoint")
+    if name in _MODULES:
+        return importlib.import_module(f"windlass.{name}")
     if name in _ROOMS:
         return getattr(importlib.import_module(_ROOMS[name]), name)
     raise AttributeError(f"module 'windlass' has no attribute {name!r}")

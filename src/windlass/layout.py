@@ -31,6 +31,11 @@ def output(run_dir: str, stage: str) -> str:
     return os.path.join(run_dir, "output", stage)
 
 
+def run_of_output(path: str) -> str:
+    """The run directory that a stage's output lies in."""
+    return os.path.dirname(os.path.dirname(path))
+
+
 def checkpoints(run_dir: str, stage: str, generation: int, owner: str = "") -> str:
     """A place of the generation's own: a fenced rank of an older one cannot write into it. `owner`
     names the rank where each has its own."""

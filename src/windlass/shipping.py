@@ -14,6 +14,7 @@ SHIPPED = (
     "__init__.py",
     "_rank.py",
     "agent",
+    "bundle",
     "causes.py",
     "checkpoint.py",
     "driver",

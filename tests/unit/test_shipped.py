@@ -8,35 +8,21 @@ from pathlib import Path
 
 import pytest
 
+from windlass import shipping
+
 SOURCE = Path(__file__).parents[2] / "src/windlass"
-NAMES = (
-    "__init__",
-    "_rank",
-    "causes",
-    "checkpoint",
-    "errors",
-    "gang",
-    "journal",
-    "layout",
-    "lock",
-    "pipeline",
-    "plan",
-    "rankenv",
-    "shapes",
-    "tensorboard",
-    "tensors",
-    "wire",
-)
-PACKAGES = ("agent", "driver", "rank_path")
-SHIPPED = [
-    path
-    for path in [*(SOURCE / f"{name}.py" for name in NAMES), *(p for n in PACKAGES for p in (SOURCE / n).rglob("*.py"))]
-    if path.exists()
-]
-OWN = {f"windlass.{name}" for name in (*NAMES, *PACKAGES)} | {"windlass", "windlass.api"}
+SHIPPED = sorted(SOURCE.parent / name for name, _ in shipping.files() if name.startswith("windlass/"))
+OWN = {"windlass." + name.removesuffix(".py") for name in shipping.SHIPPED} | {
+    "windlass",
+    "windlass.__version__",
+    "windlass.api",
+}
 """`windlass.api` is fetched by the package's own `__getattr__`, by whoever asks for it."""
 
-LENT = {"tensors.py": {"numpy", "torch"}}
+LENT = {
+    "functions.py": {"jax", "jax2onnx", "onnx", "onnx.helper", "onnx.numpy_helper"},
+    "tensors.py": {"numpy", "torch"},
+}
 """Imported inside functions alone, for a script that asked for arrays of that kind."""
 
 

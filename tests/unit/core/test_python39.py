@@ -13,33 +13,13 @@ from pathlib import Path
 import pytest
 
 import windlass
+from windlass import shipping
 
 SOURCE = Path(windlass.__file__).parent
 MODULES = [
-    "windlass",
-    *(
-        f"windlass.{name}"
-        for name in (
-            "_rank",
-            "causes",
-            "errors",
-            "gang",
-            "journal",
-            "layout",
-            "lock",
-            "pipeline",
-            "plan",
-            "rankenv",
-            "shapes",
-            "wire",
-        )
-    ),
-    *(
-        f"windlass.{path.parent.name}.{path.stem}"
-        for package in ("agent", "driver")
-        for path in sorted((SOURCE / package).glob("*.py"))
-        if path.stem not in ("__init__", "__main__")
-    ),
+    name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    for name, _ in shipping.files()
+    if name.startswith("windlass/") and not name.endswith("__main__.py") and "rank_path" not in name
 ]
 
 WORK = """
