@@ -13,6 +13,10 @@ LOCK = "driver.lock"
 DRIVER_LOG = "driver.log"
 STOP = "stop"
 VERDICT = "verdict.json"
+ORDERS = "orders.json"
+SERVING = "serving.json"
+"""In the output of a stage that serves: where it answers, and one answer."""
+FINGERPRINTS = "fingerprints.json"
 
 
 def log(run_dir: str, stage: str, role: str, rank: int) -> str:
@@ -39,7 +43,16 @@ def run_of_output(path: str) -> str:
 def checkpoints(run_dir: str, stage: str, generation: int, owner: str = "") -> str:
     """A place of the generation's own: a fenced rank of an older one cannot write into it. `owner`
     names the rank where each has its own."""
-    return os.path.join(run_dir, "checkpoints", stage, f"generation-{generation}", owner).rstrip("/")
+    return os.path.join(checkpoints_of(run_dir, stage), f"generation-{generation}", owner).rstrip("/")
+
+
+def checkpoints_of(run_dir: str, stage: str) -> str:
+    return os.path.join(run_dir, "checkpoints", stage)
+
+
+def superseded(run_dir: str, stage: str, attempt: int) -> str:
+    """Where the results of a stage are put aside that was run anew."""
+    return os.path.join(run_dir, "superseded", f"{stage}-{attempt}")
 
 
 def storage(run_dir: str, mount: str) -> str:

@@ -7,6 +7,10 @@ miss sends that stage through another attempt, up to the gate's `retries`. Attem
 per stage and never reset. The first stage that fails for good ends the run: what still runs is
 stopped.
 
+A stage that serves passes when it is ready, and goes on: those after it begin while it serves. When
+nothing but servers is left the run is serving; unless it is to be kept so, they are stopped and it
+has succeeded.
+
 No clock, process or file in here. Ships into strangers' images: standard library only, Python 3.9.
 """
 
@@ -31,9 +35,10 @@ class Begin:
 
 @dataclass(frozen=True)
 class Halt:
-    """A stage that runs must end, because another failed for good."""
+    """A stage that runs must end: another failed for good, or a server has done its work."""
 
     stage: str
+    done: bool = False
 
 
 @dataclass(frozen=True)
@@ -58,13 +63,28 @@ class StageEnded:
 
 
 @dataclass(frozen=True)
+class StageReady:
+    """A server answers; what comes after it may begin."""
+
+    stage: str
+
+
+@dataclass(frozen=True)
+class Serving:
+    """All is done, and the servers go on until somebody stops the run."""
+
+
+@dataclass(frozen=True)
 class Finished:
     state: str
     code: int
     cause: Optional[Cause] = None
 
 
-Step = Union[Begin, Halt, Answer, StageEnded, Finished]
+Step = Union[Begin, Halt, Answer, StageEnded, StageReady, Serving, Finished]
+
+
+UNDER_WAY = ("running", "serving", "done serving")
 
 
 @dataclass
@@ -83,15 +103,21 @@ class Pipeline:
     """Attempts that earlier parts of this run made."""
     running: FrozenSet[str] = frozenset()
     """Stages whose gang a driver that is gone has left under way."""
+    left_out: FrozenSet[str] = frozenset()
+    """Stages that are not to run this time."""
+    keep: bool = False
+    """Servers go on when all else is done, until somebody stops the run."""
 
     def __post_init__(self) -> None:
         self._at: Dict[str, _Progress] = {}
         for stage in self.plan.stages:
             state = "succeeded" if stage.name in self.passed else "waiting"
             state = "running" if stage.name in self.running else state
+            state = "left out" if stage.name in self.left_out and state == "waiting" else state
             self._at[stage.name] = _Progress(state, self.attempts.get(stage.name, 0))
         self._end: Optional[Finished] = None
         self._over = False
+        self._kept = False
         self._metrics: Dict[str, Dict[str, float]] = {}
 
     def begin(self) -> List[Step]:
@@ -107,6 +133,8 @@ class Pipeline:
     def stage_over(self, name: str, state: str, cause: Optional[Cause]) -> List[Step]:
         """The gang of a stage is done: succeeded, failed or stopped."""
         at = self._at[name]
+        if state == "stopped" and at.state == "done serving":
+            state = "succeeded"
         if state == "succeeded":
             at.state = "succeeded"
             return [StageEnded(name, state, at.attempts), *self._advance()]
@@ -119,8 +147,18 @@ class Pipeline:
         code = INTERRUPTED if state == "stopped" else FAILED
         return [ended, *self._give_up(Finished(state, code, cause))]
 
+    def stage_ready(self, name: str) -> List[Step]:
+        """A server answers: for those after it the stage has passed. Said again, it means nothing."""
+        if self._at[name].state != "running":
+            return []
+        self._at[name].state = "serving"
+        return [StageReady(name), *self._advance()]
+
     def stop(self, cause: Cause) -> List[Step]:
-        """Somebody stops the run: no further stage begins."""
+        """Somebody stops the run: no further stage begins. A run that only serves has done all it had to."""
+        if self._kept:
+            self.keep = False
+            return self._finish()
         return self._give_up(Finished("stopped", INTERRUPTED, cause))
 
     def _begin(self, name: str) -> Begin:
@@ -144,7 +182,7 @@ class Pipeline:
         return steps + self._finish()
 
     def _ready(self, stage: Stage) -> bool:
-        return all(self._at[name].state == "succeeded" for name in stage.after)
+        return all(self._at[name].state in ("succeeded", "serving") for name in stage.after)
 
     def _ask(self, stage: Stage, gate: Gate) -> List[Step]:
         at = self._at[stage.name]
@@ -179,14 +217,24 @@ class Pipeline:
     def _give_up(self, end: Finished) -> List[Step]:
         if self._end is None:
             self._end = end
-        halts: List[Step] = [Halt(name) for name, at in self._at.items() if at.state == "running"]
+        halts: List[Step] = [Halt(name) for name, at in self._at.items() if at.state in UNDER_WAY]
         return halts + self._finish()
 
     def _finish(self) -> List[Step]:
-        if self._over or any(at.state == "running" for at in self._at.values()):
+        if self._over or any(at.state in ("running", "done serving") for at in self._at.values()):
             return []
+        serving = [name for name, at in self._at.items() if at.state == "serving"]
         if self._end is None and any(at.state == "waiting" for at in self._at.values()):
             return []
+        if self._end is None and serving and self.keep:
+            began, self._kept = not self._kept, True
+            return [Serving()] if began else []
+        if self._end is None and serving:
+            for name in serving:
+                self._at[name].state = "done serving"
+            return [Halt(name, done=True) for name in serving]
+        if serving:
+            return []  # their end was asked for
         self._over = True
         return [self._end or Finished("succeeded", OK)]
 

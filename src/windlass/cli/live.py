@@ -25,7 +25,13 @@ from windlass.runs import words
 from windlass.runs.logs import Piece
 from windlass.runs.values import RunState
 
-MARKS = {"running": ("▸", "cyan"), "succeeded": ("✓", "green"), "reused": ("✓", "green"), "waiting": ("·", "dim")}
+MARKS = {
+    "running": ("▸", "cyan"),
+    "serving": ("▸", "cyan"),
+    "succeeded": ("✓", "green"),
+    "reused": ("✓", "green"),
+    "waiting": ("·", "dim"),
+}
 UNTOLD = ("rank.started", "stage.started")
 """Events that the drawn rows show well enough."""
 

@@ -6,19 +6,38 @@ What is shown is exactly what `windlass run` runs; --json prints the whole of it
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
-from windlass.cli.jobfile import add_job_arguments, file_words, load_job
+from windlass.cli.jobfile import add_job_arguments, file_words
+from windlass.cli.parts import add_part_arguments, fates_lines, new_plan, part_words, wish
 from windlass.cli.world import World
 from windlass.errors import OK
+
+if TYPE_CHECKING:
+    from windlass.runs.reuse import Fate
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     add_job_arguments(parser)
+    add_part_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
 
 
 def main(args: argparse.Namespace, world: World) -> int:
-    plan = load_job(args, world).plan()
+    given = new_plan(args, world)
+    fates: tuple[Fate, ...] = ()
+    if args.resume is not None:
+        from windlass.engines.local import start
+
+        resumed = start.resumed_plan(args.resume, world.home, world.environ, wish(args), given)
+        plan, fates = resumed.plan, resumed.fates
+    else:
+        assert given is not None
+        plan = given
+        if args.first or args.only:
+            from windlass.runs.reuse import decide
+
+            fates = decide(plan, (), {}, args.first, args.only)
     if args.json:
         from windlass.plan import to_json
 
@@ -27,6 +46,8 @@ def main(args: argparse.Namespace, world: World) -> int:
     from windlass.cli.plan_text import plan_text
 
     world.print(plan_text(plan, world.columns))
+    if fates:
+        world.print("\n".join(["", *fates_lines(fates)]))
     world.say(f"\nnext:\n  windlass run{file_words(args)}{_options(args)}\n  windlass params{file_words(args)}")
     return OK
 
@@ -39,4 +60,5 @@ def _options(args: argparse.Namespace) -> str:
     words += ["--preset", args.preset] if args.preset else []
     words += [word for path in args.env_files for word in ("--env-file", path)]
     words += ["--on", args.on] if args.on != "local" else []
+    words += part_words(args)
     return "".join(f" {shlex.quote(word)}" for word in words)

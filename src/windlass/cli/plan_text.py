@@ -58,8 +58,9 @@ def _stages(plan: Plan, columns: int) -> str:
     for number, stage in enumerate(plan.stages, 1):
         lines = _PARTS[stage.kind](stage)
         after = ", ".join(stage.after) or "-"
+        kind = stage.shape if stage.kind == "gang" else stage.kind
         for i, (what, resources, does) in enumerate(lines):
-            start = (str(number), stage.name, stage.shape or stage.kind) if i == 0 else ("", "", "")
+            start = (str(number), stage.name, kind) if i == 0 else ("", "", "")
             rows.append((*start, what, resources, after if i == 0 else "", does))
     room = max(1, columns - len(_INDENT)) if columns else 0
     return table.render(("#", "STAGE", "SHAPE", "RANKS", "EACH", "AFTER", "RUNS"), rows, columns=room)
@@ -96,7 +97,8 @@ def _serve(stage: Stage) -> list[Line]:
         return []
     image = f", image {serve.image}" if serve.image else ""
     text = f"the model of {serve.model}, REST {serve.port}, gRPC {serve.grpc_port}, {serve.expose}{image}"
-    return [(f"server x {serve.replicas}", "", text)]
+    asked = resources(stage.roles[0].resources) if stage.roles else ""
+    return [(f"server x {serve.replicas}", "" if asked == "-" else asked, text)]
 
 
 def _bench(stage: Stage) -> list[Line]:

@@ -13,7 +13,8 @@ import argparse
 import os
 from typing import TYPE_CHECKING
 
-from windlass.cli.jobfile import add_job_arguments, load_job
+from windlass.cli.jobfile import add_job_arguments
+from windlass.cli.parts import add_part_arguments, fates_lines, new_plan, wish
 from windlass.cli.world import World
 from windlass.errors import FAILED, OK, WindlassError
 
@@ -27,8 +28,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-q", "--quiet", action="store_true", help="leave out what the ranks print")
     parser.add_argument("--json", action="store_true", help="all events of the run as JSON on stdout, one a line")
     parser.add_argument(
-        "--resume", metavar="RUN", help="go on with a run that was stopped, lost or failed; what had passed is kept"
+        "-k", "--keep", action="store_true", help="keep servers up when all else is done, until Ctrl-C or `stop`"
     )
+    add_part_arguments(parser)
 
 
 def main(args: argparse.Namespace, world: World) -> int:
@@ -36,12 +38,15 @@ def main(args: argparse.Namespace, world: World) -> int:
 
     if args.on != "local":
         raise WindlassError(f"this version cannot run on {args.on}", "leave out --on to run on this machine")
+    plan, part = new_plan(args, world), wish(args, keep=args.keep or args.detach)
     if args.resume is not None:
-        if args.file != "." or args.sets or args.preset or args.env_files:
-            raise WindlassError("--resume goes on with the plan of its run", "leave out the job file and its settings")
-        run = start.reopened(args.resume, world.home, world.environ)
+        run = start.reopened(args.resume, world.home, world.environ, part, plan)
     else:
-        run = start.opened(load_job(args, world).plan(), world.home, world.environ)
+        assert plan is not None
+        run = start.opened(plan, world.home, world.environ, part)
+    if not args.json:
+        for line in fates_lines(run.fates):
+            world.say(line)
     if args.detach:
         return _detached(run, world)
     viewer = _Viewer(run, args, world)
@@ -98,7 +103,6 @@ class _Viewer:
             signal.signal(signum, signal.SIG_DFL)
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # the driver's end of every pipe must be the driver's alone
         from windlass.cli.display import Display
-        from windlass.engines.local import provenance
 
         display = Display(
             self._world,
@@ -108,6 +112,6 @@ class _Viewer:
             after=self._run.events,
             resumed=self._run.events > 0,
         )
-        provenance.write(self._run.plan, self._run.directory)
+        self._run.remember()
         display.follow()
         self._world.out.flush()

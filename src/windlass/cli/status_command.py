@@ -103,9 +103,10 @@ def details(run: RunState, run_dir: Path, now: float, every: bool, columns: int 
     ranks = [rank for stage in run.stages for rank in stage.ranks]
     if ranks:
         parts.append(_ranks(ranks, every or len(ranks) <= RANKS, columns))
+    serving = [line for stage in run.stages if stage.state == "serving" for line in summary.serving(stage.serving)]
     verdicts = [f"{stage.name} {summary.verdict(stage.verdict)}" for stage in run.stages if stage.verdict]
     notes = [f"{words.clock(note.t)} {note.level}: {note.text}" for note in run.notes]
-    parts += ["\n".join(lines) for lines in (verdicts, notes) if lines]
+    parts += ["\n".join(lines) for lines in (serving, verdicts, notes) if lines]
     commands = list(why.next_commands(run))
     if run.over and run.state != "succeeded":
         commands.insert(0, f"windlass why {run.id}")
@@ -117,9 +118,8 @@ def _stages(run: RunState, now: float) -> str:
     for stage in run.stages:
         took = words.span((stage.ended or now) - stage.started) if stage.started else "-"
         figures = (str(stage.attempt or "-"), str(stage.generation or "-"), summary.progress(stage) or "-")
-        rows.append(
-            (stage.name, stage.shape or stage.kind, stage.state, *figures, summary.metrics(stage.metrics) or "-", took)
-        )
+        kind = stage.shape if stage.kind == "gang" else stage.kind
+        rows.append((stage.name, kind, stage.state, *figures, summary.metrics(stage.metrics) or "-", took))
     return (
         table.render(("STAGE", "SHAPE", "STATE", "ATTEMPT", "GEN", "PROGRESS", "METRICS", "TOOK"), rows) if rows else ""
     )

@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from windlass import layout
 from windlass.runs import why, words
@@ -48,6 +49,30 @@ def verdict(value: Verdict) -> str:
     return f"{'passed' if value.passed else 'not met'}: {value.metric} {held}{asked}"
 
 
+def serving(told: Mapping[str, Any], over: bool = False) -> list[str]:
+    """Where a server answers, and one answer of it."""
+    grpc = f", gRPC {told['grpc']}" if told.get("grpc") else ""
+    lines = [f"{told['model']} {'answered' if over else 'answers'} at {told['url']}{grpc}"]
+    lines += [] if over else [f"page: {told.get('page', told['url'])}"]
+    if "prediction" in told:
+        truth = f" (labelled {told['label']})" if told.get("label") is not None else ""
+        lines.append(f"asked {_short(told.get('example'))}{truth}: {_short(told['prediction'])}")
+    return lines
+
+
+def _short(value: object, most: int = 100) -> str:
+    if isinstance(value, Mapping) and len(value) == 1:
+        value = next(iter(value.values()))
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_short(held, 40)}" for key, held in value.items())
+    if isinstance(value, float):
+        return words.figure(value)
+    if isinstance(value, list):
+        value = f"[{', '.join(_short(each) for each in value[:10])}{', ...' if len(value) > 10 else ''}]"
+    text = " ".join(str(value).split())
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
 def next_lines(commands: Iterable[str]) -> list[str]:
     commands = list(commands)
     return ["", "next:", *(f"  {command}" for command in commands)] if commands else []
@@ -60,7 +85,9 @@ def ending(run: RunState, run_dir: Path, now: float) -> str:
         said = " ".join(filter(None, [progress(stage), metrics(stage.metrics)]))
         if stage.verdict is not None:
             said = verdict(stage.verdict)
-        if said:
+        if stage.serving:
+            lines += [f"  {stage.name}: {line}" for line in serving(stage.serving, over=True)]
+        elif said:
             lines.append(f"  {stage.name}: {said}")
     cause = run.cause
     if cause is not None and cause.frame:

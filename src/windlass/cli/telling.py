@@ -89,6 +89,11 @@ def _verdict(event: Event) -> str:
     return f"{event['stage']} {summary.verdict(found)}"
 
 
+def _stage_ready(event: Event) -> str:
+    lines = summary.serving(event) if "url" in event else ["it answers"]
+    return "\n".join(f"{event['stage']}: {line}" for line in lines)
+
+
 def _stopping(event: Event) -> str:
     return f"stopping, asked by {event.get('by', 'somebody')}" + (
         f", within {event['grace']:g}s" if event.get("grace") else ""
@@ -109,6 +114,8 @@ _TELLERS: Mapping[str, Callable[[Event], str]] = {
     "gen.ended": _gen_ended,
     "stage.ended": _stage_ended,
     "verdict": _verdict,
+    "stage.ready": _stage_ready,
+    "run.serving": lambda _event: "all is done; serving until it is stopped",
     "stopping": _stopping,
     "note": _note,
 }

@@ -1,4 +1,4 @@
-"""Waits until a run has ended and ends with the run's own exit code. Shows nothing meanwhile.
+"""Waits until a run has ended, or serves, and ends with the run's own exit code. Shows nothing meanwhile.
 
 RUN is a run's id, the beginning of one, or a job's name; without it, the newest run.
 With --timeout it gives up after that time: exit code 1, and the run goes on. Ctrl-C ends the
@@ -11,7 +11,7 @@ import argparse
 import time
 
 from windlass.cli.world import World
-from windlass.errors import FAILED, INTERRUPTED
+from windlass.errors import FAILED, INTERRUPTED, OK
 from windlass.runs import words
 from windlass.runs.store import Store
 from windlass.runs.watch import PAUSE, Watch
@@ -30,7 +30,7 @@ def main(args: argparse.Namespace, world: World) -> int:
     end = None if limit is None else time.monotonic() + limit
     try:
         watch.poll()
-        while not watch.over:
+        while not watch.over and watch.state.state != "serving":
             if end is not None and time.monotonic() >= end:
                 world.say(f"{run.name} is still {watch.state.state} after {words.span(limit or 0.0)}; it goes on")
                 return FAILED
@@ -40,4 +40,6 @@ def main(args: argparse.Namespace, world: World) -> int:
         return INTERRUPTED
     state = watch.state
     world.say(headline(state))
+    if state.state == "serving":
+        return OK
     return FAILED if state.code is None else state.code

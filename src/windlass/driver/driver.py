@@ -38,6 +38,8 @@ from windlass.journal import JournalFull, Writer, cause_of
 from windlass.plan import Plan, Stage
 from windlass.shapes import MERGE_ROLE, SHAPES
 
+SERVING_KEYS = ("url", "page", "grpc", "model", "example", "label", "prediction")
+
 LEASE, LEASE_PER_SEAT = 15.0, 0.05
 """Seconds of silence after which an agent is fenced. A crowd on one machine is slow, not dead."""
 
@@ -80,6 +82,8 @@ class StageRun:
     merging: bool = False
     observed: Set[int] = field(default_factory=set)
     """MPI workers that are known to run."""
+    ready: Set[int] = field(default_factory=set)
+    """Servers that answer."""
     first_fall: str = ""
     halted: bool = False
     swept: int = 0
@@ -98,15 +102,19 @@ class Driver:
         token: bytes,
         before: Before,
         recover: bool = False,
+        left_out: Sequence[str] = (),
+        keep: bool = False,
     ) -> None:
-        """recover: the agents of an earlier driver may still be there; take over from it."""
+        """recover: the agents of an earlier driver may still be there; take over from it.
+        left_out: stages that are not to run. keep: servers go on when all else is done."""
         self.plan = plan
         self.run_id = run_id
         self.run_dir = run_dir
         self.journal = journal
         self._token = token
         self._unfinished = before.unfinished if recover else {}
-        self._pipeline = p.Pipeline(plan, frozenset(before.passed), before.attempts, frozenset(self._unfinished))
+        running = frozenset(self._unfinished)
+        self._pipeline = p.Pipeline(plan, frozenset(before.passed), before.attempts, running, frozenset(left_out), keep)
         for stage, values in before.metrics.items():
             for name, value in values.items():
                 self._pipeline.metric(stage, name, value)
@@ -216,9 +224,11 @@ class Driver:
     def stop(self, by: str, now: bool) -> None:
         cause = Cause(Kind.STOPPED, f"stopped by {by}")
         self.journal.write("stopping", by=by, now=now)
+        steps = self._pipeline.stop(cause)
         for run in list(self._running.values()):
+            run.halted = True
             self._gang(run, g.Stop(cause, now))
-        self._follow(self._pipeline.stop(cause))
+        self._follow(steps)
 
     # The pipeline's wishes.
 
@@ -230,8 +240,8 @@ class Driver:
                 run = self._running.get(step.stage)
                 if run is not None and not run.halted:
                     run.halted = True
-                    cause = Cause(Kind.STOPPED, "stopped because another stage failed")
-                    self._gang(run, g.Stop(cause))
+                    why = "stopped because all is done" if step.done else "stopped because another stage failed"
+                    self._gang(run, g.Stop(Cause(Kind.STOPPED, why)))
             elif isinstance(step, p.Answer):
                 self._answered(step)
             elif isinstance(step, p.StageEnded):
@@ -240,8 +250,21 @@ class Driver:
                 self.journal.write(
                     "stage.ended", stage=step.stage, state=step.state, attempts=step.attempts, cause=step.cause
                 )
+            elif isinstance(step, p.StageReady):
+                self.journal.write("stage.ready", stage=step.stage, **self._serving(step.stage))
+            elif isinstance(step, p.Serving):
+                self.journal.write("run.serving")
             elif isinstance(step, p.Finished):
                 self._finished = step
+
+    def _serving(self, stage: str) -> Dict[str, Any]:
+        """What a server left about itself: where it answers, and one answer."""
+        try:
+            with open(os.path.join(layout.output(self.run_dir, stage), layout.SERVING)) as file:
+                told = json.load(file)
+            return {key: told[key] for key in SERVING_KEYS if key in told}
+        except (OSError, ValueError, TypeError):
+            return {}
 
     def _begin(self, name: str, attempt: int) -> None:
         stage = self.plan.stage(name)
@@ -484,7 +507,11 @@ class Driver:
                 if (role, rank) <= speaker:
                     self._metric_rank[(run.stage.name, name)] = (role, rank)
                     self._pipeline.metric(run.stage.name, name, value)
+            if run.stage.kind == "serve" and "ready" in point:
+                run.ready.add(rank)
         self._gang(run, g.Progress(seat, message["life"][0], step))
+        if run.stage.kind == "serve" and len(run.ready) == run.stage.ranks:
+            self._follow(self._pipeline.stage_ready(run.stage.name))
 
     def _observed_end(self, run: StageRun, message: Mapping[str, Any]) -> None:
         rank, code = message["rank"], message.get("code")

@@ -85,6 +85,15 @@ def look_back(events: Sequence[Dict[str, Any]]) -> Before:
     return Before(tuple(s for s, ok in passed.items() if ok), attempts, generations, values, unfinished, rounds)
 
 
+def run_anew(before: Before, stages: Sequence[str]) -> Before:
+    """As if these stages had never passed. Their attempts and generations go on counting."""
+    return replace(
+        before,
+        passed=tuple(name for name in before.passed if name not in stages),
+        metrics={name: values for name, values in before.metrics.items() if name not in stages},
+    )
+
+
 def metrics(point: Mapping[str, Any]) -> Dict[str, float]:
     """The metrics of a reported point, as numbers."""
     found = {}

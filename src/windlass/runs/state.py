@@ -180,7 +180,7 @@ class Folder:
         stages = []
         for held in self._stages.values():
             stage = held.get()
-            if stage.state == "running":
+            if stage.state in ("running", "serving"):
                 ranks = tuple(
                     replace(r, state="lost", ended=self._last) if r.state == "running" else r for r in stage.ranks
                 )
@@ -214,7 +214,7 @@ class Folder:
     def _left_running(self, t: float) -> None:
         """The run was taken up again: what still seems to run in its journal died with the driver."""
         for name, stage in self._stages.items():
-            if stage.values.get("state") == "running":
+            if stage.values.get("state") in ("running", "serving"):
                 cause = Cause(Kind.SUPERVISOR_LOST, "the driver died; the run was resumed later", stage=name)
                 stage.failed(t, cause)
                 stage.set(state="waiting")
@@ -318,6 +318,13 @@ class Folder:
         passed, attempt = bool(event.get("passed")), int(event.get("attempt", 1))
         stage.set(verdict=Verdict(stage=stage.values["name"], passed=passed, attempt=attempt, **found))
 
+    def _stage_ready(self, event: Event) -> None:
+        told = {key: event[key] for key in event if key not in ("t", "n", "ev", "stage")}
+        self._stage(event).set(state="serving", serving=told)
+
+    def _run_serving(self, _event: Event) -> None:
+        self._run["state"] = "serving"
+
     def _stopping(self, _event: Event) -> None:
         self._run["state"] = "stopping"
 
@@ -339,6 +346,8 @@ class Folder:
         "rank.stacks": _rank_stacks,
         "rank.ended": _rank_ended,
         "gen.ended": _gen_ended,
+        "stage.ready": _stage_ready,
+        "run.serving": _run_serving,
         "stage.ended": _stage_ended,
         "verdict": _verdict,
         "stopping": _stopping,

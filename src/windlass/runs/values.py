@@ -13,7 +13,7 @@ from typing import Any
 from windlass import journal
 from windlass.causes import Cause
 
-UNDER_WAY = ("starting", "running", "stopping")
+UNDER_WAY = ("starting", "running", "serving", "stopping")
 """The states of a run that has not ended."""
 
 
@@ -79,7 +79,7 @@ class StageState:
     kind: str = "gang"
     shape: str = ""
     state: str = "waiting"
-    """waiting, running, succeeded, failed, stopped, reused, lost."""
+    """waiting, running, serving, succeeded, failed, stopped, reused, lost."""
     attempt: int = 0
     generation: int = 0
     round: int = 0
@@ -92,6 +92,8 @@ class StageState:
     cause: Cause | None = None
     note: str = ""
     verdict: Verdict | None = None
+    serving: Mapping[str, Any] = field(default_factory=dict)
+    """Of a stage that serves, once it answers: url, page, grpc, model, and one example with its prediction."""
     ranks: tuple[RankState, ...] = ()
     failures: tuple[Failure, ...] = ()
 
@@ -120,7 +122,7 @@ class RunState:
     id: str
     name: str = ""
     state: str = "starting"
-    """starting, running, stopping, succeeded, failed, stopped, gate_missed, lost."""
+    """starting, running, serving, stopping, succeeded, failed, stopped, gate_missed, lost."""
     started: float = 0.0
     ended: float = 0.0
     last: float = 0.0

@@ -24,6 +24,7 @@ LINE_MOST = 100
 NEXT: Mapping[str, tuple[str, ...]] = {
     "starting": (ATTACH, STOP),
     "running": (ATTACH, "windlass logs -f {run}", STOP),
+    "serving": ("windlass logs -f {run}", STOP),
     "stopping": (ATTACH,),
     "succeeded": (LS, "windlass logs {run}"),
     "stopped": (RESUME, "windlass logs {run}"),
@@ -94,7 +95,7 @@ def headline(run: RunState) -> str:
     """The run's end in one line: `demo-babab failed: train/worker-1: the program failed: ValueError: ...`."""
     cause = run.cause
     if cause is None:
-        return f"{run.id} {run.state.replace('_', ' ')}"
+        return f"{run.id} {'is serving' if run.state == 'serving' else run.state.replace('_', ' ')}"
     if run.state == "stopped":
         return f"{run.id} was {cause.message or WORDS[cause.kind].phrase}"
     if run.state == "gate_missed":
@@ -149,7 +150,11 @@ def next_commands(run: RunState) -> tuple[str, ...]:
     elif cause is not None and cause.stage and len(run.stages) > 1:
         rank = f" --stage {cause.stage}"
     file = shlex.quote(run.file or "job.yaml")
-    return tuple(template.format(run=run.id, rank=rank, file=file) for template in templates)
+    found = tuple(template.format(run=run.id, rank=rank, file=file) for template in templates)
+    served = next((stage.serving for stage in run.stages if stage.serving), None)
+    if served and run.state == "serving":
+        return (f"windlass predict {served['url']}/v1/models/{served['model']}", *found)
+    return (f"windlass serve {run.id}", *found) if served and run.state == "succeeded" else found
 
 
 def _where(run: RunState, cause: Cause) -> str:

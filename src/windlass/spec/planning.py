@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from windlass import plan
-from windlass.spec import keys, stages
+from windlass.spec import keys, serving, stages
 from windlass.spec.order import ordered
 from windlass.spec.problems import Problems, Span, did_you_mean
 from windlass.spec.reading import Section
@@ -195,7 +195,8 @@ def _stages(root: Section, around: stages.Surroundings, problems: Problems) -> t
                 f"the load test `{name}` comes after no `serve` stage",
                 "add `after:` with the stage that serves",
             )
-    return tuple(replace(built[name], after=tuple(after[name])) for name in order)
+    whole = {name: replace(built[name], after=tuple(after[name])) for name in order}
+    return tuple(serving.with_commands(whole, root.text("name"), around.engine).values())
 
 
 def _after(name: str, section: Section, given: Section, problems: Problems) -> list[str]:

@@ -104,7 +104,7 @@ BENCH = Record(
         Field("iterations", Integer(1, 10**9), "Requests, warm-up included.", 40, also=("num_iteration", "requests")),
         Field("warm_up", Integer(0, 10**9), "Requests that are not counted.", 10, also=("warmup", "warm_up_iteration")),
         Field("concurrency", Integer(1, 100_000), "Requests under way at once.", 1, also=("parallel",)),
-        Field("protocol", Text(allowed=("grpc", "rest")), "How the model is asked.", "grpc"),
+        Field("protocol", Text(allowed=("grpc", "rest", "v2")), "How the model is asked.", "grpc"),
     ),
 )
 
@@ -156,12 +156,12 @@ STAGE = Record(
             "Stages that must have succeeded before. Left out: none but the one that a `gate` or `serve` names.",
             also=("needs", "depends_on", "depends", "requires"),
         ),
-        Field("resources", RESOURCES, "What each rank asks for.", only=_GANG, also=("requests",)),
+        Field("resources", RESOURCES, "What each rank asks for.", only=_PODS, also=("requests",)),
         Field(
             "env",
             MapOf(ENV_VALUE, key=VARIABLE, word="variable"),
             "Variables of this stage, above the job's.",
-            only=_GANG,
+            only=("run", "serve", "bench"),
             also=("environment", "envs"),
         ),
         Field(

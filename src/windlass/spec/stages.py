@@ -38,6 +38,8 @@ def build(name: str, section: Section, around: Surroundings, problems: Problems)
     )
     if stage.kind == "gang":
         return _gang(stage, section, around, problems)
+    if stage.kind != "gate":
+        stage = replace(stage, env=_env(section, around, problems))
     return _OTHERS[stage.kind](stage, section, problems)
 
 
@@ -63,8 +65,6 @@ def _gang(stage: plan.Stage, section: Section, around: Surroundings, problems: P
     for key in ("run", "merge"):
         if section.has(key) and section.values.get(key) in ("", ()):
             problems.add(section.where(key), f"`{key}` is empty")
-    check_variables(section.section("env"), problems)
-    env = {variable.name: variable for variable in (*around.env, *variables(section.map("env")))}
     shape, roles = _shape_and_roles(section, run, problems)
     merge = command(section.values.get("merge"))
     if shape is not None and shape.name != "average":
@@ -82,13 +82,20 @@ def _gang(stage: plan.Stage, section: Section, around: Surroundings, problems: P
         merge=merge,
         rounds=section.integer("rounds", 1),
         per_node=section.integer("per_node", 1),
-        env=tuple(env.values()),
+        env=_env(section, around, problems),
         python=_python(section, around, problems),
         restarts=section.integer("restarts", 3),
         retries=section.integer("retries"),
         stall_after=section.seconds("stall_after"),
         on_stall=section.text("on_stall"),
     )
+
+
+def _env(section: Section, around: Surroundings, problems: Problems) -> tuple[plan.Variable, ...]:
+    """The job's variables, and above them the stage's own."""
+    check_variables(section.section("env"), problems)
+    found = {variable.name: variable for variable in (*around.env, *variables(section.map("env")))}
+    return tuple(found.values())
 
 
 def _python(section: Section, around: Surroundings, problems: Problems) -> str:
@@ -280,7 +287,8 @@ def _serve(stage: plan.Stage, section: Section, problems: Problems) -> plan.Stag
     )
     if serve.port == serve.grpc_port:
         problems.add(part.where("port"), f"`port` and `grpc_port` are both {serve.port}")
-    return replace(stage, serve=serve)
+    role = plan.Role("server", serve.replicas, resources=_resources(section.section("resources"), None, problems))
+    return replace(stage, serve=serve, roles=(role,))
 
 
 def _bench(stage: plan.Stage, section: Section, problems: Problems) -> plan.Stage:

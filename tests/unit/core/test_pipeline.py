@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from windlass.causes import Cause, Kind
-from windlass.pipeline import Answer, Begin, Finished, Halt, Pipeline, StageEnded, Step
+from windlass.pipeline import Answer, Begin, Finished, Halt, Pipeline, Serving, StageEnded, StageReady, Step
 from windlass.plan import Gate, Plan, Stage
 
 FAILED = Cause(Kind.USER_ERROR, "ValueError: no", exit_code=1)
@@ -177,3 +177,59 @@ def test_a_resumed_run_whose_stages_have_all_passed_asks_its_gate_with_the_old_m
     it = pipeline(gang("a"), gate("g", "a", at_least=0.5), passed=frozenset({"a"}))
     it.metric("a", "accuracy", 0.7)
     assert finished(it.begin()).state == "succeeded"
+
+
+def server(name: str, *after: str) -> Stage:
+    return Stage(name, kind="serve", after=after, shape="single")
+
+
+STOPPED = Cause(Kind.STOPPED, "stopped by Ctrl-C")
+
+
+def test_what_comes_after_a_server_begins_when_it_is_ready_and_the_server_ends_last() -> None:
+    it = pipeline(gang("train"), server("serve", "train"), gang("load", "serve"))
+    it.begin()
+    assert begun(it.stage_over("train", "succeeded", None)) == [("serve", 1)]
+    assert it.stage_ready("serve") == [StageReady("serve"), Begin("load", 1)]
+    assert it.stage_ready("serve") == []
+    assert it.stage_over("load", "succeeded", None) == [StageEnded("load", "succeeded", 1), Halt("serve", done=True)]
+    end = it.stage_over("serve", "stopped", STOPPED)
+    assert end == [StageEnded("serve", "succeeded", 1), Finished("succeeded", 0)]
+
+
+def test_a_run_that_is_kept_serves_until_it_is_stopped_and_has_then_succeeded() -> None:
+    it = pipeline(server("serve"), keep=True)
+    it.begin()
+    assert it.stage_ready("serve") == [StageReady("serve"), Serving()]
+    assert it.stop(STOPPED) == [Halt("serve", done=True)]
+    assert it.stage_over("serve", "stopped", STOPPED)[-1] == Finished("succeeded", 0)
+
+
+def test_a_stop_before_all_is_done_stops_the_servers_too() -> None:
+    it = pipeline(server("serve"), gang("load", "serve"), keep=True)
+    it.begin()
+    it.stage_ready("serve")
+    assert it.stop(STOPPED) == [Halt("serve"), Halt("load")]
+    it.stage_over("load", "stopped", STOPPED)
+    assert finished(it.stage_over("serve", "stopped", STOPPED)) == Finished("stopped", 130, STOPPED)
+
+
+def test_a_server_that_falls_for_good_fails_the_run_also_while_it_is_kept() -> None:
+    it = pipeline(server("serve"), keep=True)
+    it.begin()
+    it.stage_ready("serve")
+    assert finished(it.stage_over("serve", "failed", FAILED)) == Finished("failed", 1, FAILED)
+
+
+def test_a_failure_beside_a_server_stops_it_and_stays_the_cause() -> None:
+    it = pipeline(server("serve"), gang("load", "serve"))
+    it.begin()
+    it.stage_ready("serve")
+    assert it.stage_over("load", "failed", FAILED) == [StageEnded("load", "failed", 1, FAILED), Halt("serve")]
+    assert finished(it.stage_over("serve", "stopped", STOPPED)) == Finished("failed", 1, FAILED)
+
+
+def test_stages_that_are_left_out_neither_run_nor_hold_the_end_up() -> None:
+    it = pipeline(gang("a"), gang("b", "a"), gang("c", "b"), passed=frozenset({"a"}), left_out=frozenset({"c"}))
+    assert begun(it.begin()) == [("b", 1)]
+    assert finished(it.stage_over("b", "succeeded", None)) == Finished("succeeded", 0)

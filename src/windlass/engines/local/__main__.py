@@ -7,7 +7,6 @@ import sys
 
 from windlass import journal, layout
 from windlass import plan as plans
-from windlass.engines.local import provenance
 from windlass.engines.local.start import Started
 
 if __name__ == "__main__":
@@ -17,4 +16,4 @@ if __name__ == "__main__":
     home = os.path.dirname(os.path.dirname(directory))
     events = len(journal.read(directory))
     run = Started(plan, directory, home, os.environ, events)
-    sys.exit(run.drive(begun=lambda: provenance.write(plan, directory)))
+    sys.exit(run.drive(begun=run.remember))

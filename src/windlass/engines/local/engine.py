@@ -13,30 +13,28 @@ import socket
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 
 from windlass import __version__, layout, lock, machine
 from windlass.agent import mpi
 from windlass.agent.post import Post
 from windlass.causes import Cause, Kind
 from windlass.driver.driver import Driver
-from windlass.driver.history import Before, look_back
+from windlass.driver.history import Before, look_back, run_anew
 from windlass.driver.links import Seat
-from windlass.engines.local import requirements, scratch
+from windlass.engines.local import orders, requirements, scratch
 from windlass.engines.local.keeper import KeeperLost, LocalLauncher
 from windlass.errors import FAILED, INTERRUPTED, WindlassError
 from windlass.journal import Writer, read
 from windlass.plan import Plan, Stage
 from windlass.shapes import SHAPES
 
+SERVE_NEEDS = ("grpc", "httptools", "numpy", "onnxruntime", "orjson", "uvloop")
+
 
 def check(plan: Plan, environ: Mapping[str, str]) -> None:
     """Raises for what this machine lacks; nothing has been created yet."""
-    for stage in plan.stages:
-        if stage.kind in ("serve", "bench"):
-            raise WindlassError(
-                f"stage {stage.name}: this version of the local engine has no {stage.kind} stages",
-                "leave the stage out, or put the server into a `run:` stage",
-            )
+    _check_serving(plan)
     secrets(plan, environ)
     _check_limits(plan)
     for mount in plan.storage:
@@ -64,6 +62,28 @@ def check(plan: Plan, environ: Mapping[str, str]) -> None:
                 )
     if plan.code and not os.path.isdir(plan.code):
         raise WindlassError(f"code: {plan.code} is not a directory", "change `code:` in the job file")
+
+
+def _check_serving(plan: Plan) -> None:
+    """A model that took an hour to train should not find its port taken."""
+    for stage in plan.stages:
+        if stage.kind in ("serve", "bench"):
+            missing = [name for name in SERVE_NEEDS if find_spec(name) is None]
+            if missing:
+                raise WindlassError(
+                    f"stage {stage.name}: a {stage.kind} stage needs {', '.join(missing)}",
+                    "pip install 'windlass[serve]'",
+                )
+        for port in (stage.serve.port, stage.serve.grpc_port) if stage.serve is not None else ():
+            with socket.socket() as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                try:
+                    probe.bind(("127.0.0.1", port))
+                except OSError as error:
+                    raise WindlassError(
+                        f"stage {stage.name}: port {port} cannot be had: {error.strerror}",
+                        "end what listens there, or give the stage another `port` and `grpc_port`",
+                    ) from None
 
 
 def _check_limits(plan: Plan) -> None:
@@ -114,12 +134,15 @@ def drive(
     _forget(os.path.join(run_dir, layout.STOP))
     values = secrets(plan, environ)
     events = read(run_dir)
+    told = orders.read(run_dir)
     before = look_back(events)
+    _put_aside(run_dir, before, told.again)
+    before = run_anew(before, told.again)
     journal = Writer(run_dir, redact=tuple(values.values()))
     place = ""
     try:
         place = scratch.make(environ)
-        return _drive(plan, run_dir, home, {**environ, **values}, begun, place, journal, before, bool(events))
+        return _drive(plan, run_dir, home, {**environ, **values}, begun, place, journal, before, bool(events), told)
     except WindlassError as error:
         facts = (error.hint,) if error.hint else ()
         cause = Cause(Kind.MISSING_INPUT, error.message, evidence=facts)
@@ -160,6 +183,7 @@ def _drive(
     journal: Writer,
     before: Before,
     resumed: bool,
+    told: orders.Orders,
 ) -> int:
     run_id = os.path.basename(run_dir)
     token = os.urandom(32)
@@ -187,7 +211,21 @@ def _drive(
         journal.write("note", text=text, level="warning")
     for stage in before.passed:
         journal.write("stage.reused", stage=stage)
-    return Driver(plan, run_id, run_dir, journal, token, before).run(listener, launcher, begun)
+    driver = Driver(plan, run_id, run_dir, journal, token, before, left_out=told.left_out, keep=told.keep)
+    return driver.run(listener, launcher, begun)
+
+
+def _put_aside(run_dir: str, before: Before, stages: Sequence[str]) -> None:
+    """What a stage left that is to run anew: out of the way of the new results, and not lost."""
+    for name in stages:
+        place = layout.superseded(run_dir, name, before.attempts.get(name, 1))
+        for kind, path in (
+            ("output", layout.output(run_dir, name)),
+            ("checkpoints", layout.checkpoints_of(run_dir, name)),
+        ):
+            if os.path.isdir(path):
+                os.makedirs(place, exist_ok=True)
+                os.rename(path, os.path.join(place, kind))
 
 
 class Posts:

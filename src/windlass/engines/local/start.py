@@ -6,18 +6,25 @@ process, or let a process of its own drive it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from windlass import journal, layout, lock
 from windlass import plan as plans
-from windlass.engines.local import engine
+from windlass.driver.history import look_back
+from windlass.engines.local import engine, orders
 from windlass.errors import WindlassError
 from windlass.plan import Plan
+from windlass.runs import reuse
 from windlass.runs.store import Store
+
+if TYPE_CHECKING:
+    from windlass.spec.fingerprint import Fingerprint
 
 
 @dataclass(frozen=True)
@@ -28,6 +35,8 @@ class Started:
     environ: Mapping[str, str]
     events: int = 0
     """How many the journal held before: the run is resumed when there are any."""
+    fates: tuple[reuse.Fate, ...] = ()
+    """Of its stages, when it goes on or was asked for in part."""
 
     @property
     def id(self) -> str:
@@ -36,6 +45,13 @@ class Started:
     def drive(self, begun: Callable[[], None] | None = None) -> int:
         """Runs it in this process to its end; the exit code."""
         return engine.drive(self.plan, self.directory, self.home, self.environ, begun)
+
+    def remember(self) -> None:
+        """Where it came from and what its stages depend on. Takes longer than a start, so it is done beside the run."""
+        from windlass.engines.local import provenance
+
+        provenance.write(self.plan, self.directory)
+        record_fingerprints(self)
 
     def detach(self) -> bool:
         """Lets a process of its own drive it; True once that has begun. Call it from a process
@@ -47,49 +63,128 @@ class Started:
             _drive_alone(self)
         while True:
             if len(journal.read(self.directory)) > self.events:
-                from windlass.engines.local import provenance
-
-                provenance.write(self.plan, self.directory)
+                self.remember()
                 return True
             if os.waitpid(pid, os.WNOHANG)[0]:
                 return len(journal.read(self.directory)) > self.events
             time.sleep(0.005)
 
 
-def opened(plan: Plan, home: str, environ: Mapping[str, str]) -> Started:
+@dataclass(frozen=True)
+class Wish:
+    """How much of a run is asked for."""
+
+    first: str | None = None
+    """--from: run this stage and all that come after it."""
+    only: str | None = None
+    keep: bool = False
+    """Servers go on when all else is done."""
+
+
+ALL = Wish()
+
+
+def opened(plan: Plan, home: str, environ: Mapping[str, str], wish: Wish = ALL) -> Started:
     """A new run of the plan. What the machine lacks is found before anything is created."""
     engine.check(plan, environ)
+    fates = reuse.decide(plan, (), {}, wish.first, wish.only) if wish.first or wish.only else ()
     store = Store(home)
     run = store.create(plan.name)
     directory = str(run)
     try:
         with open(os.path.join(directory, layout.PLAN), "w") as file:
             file.write(plans.to_json(plan))
+        if fates or wish.keep:
+            orders.write(directory, _orders(fates, (), wish))
     except OSError as error:
         store.remove(run)
         raise WindlassError(
             f"a run cannot be kept in {store.root}: {error.strerror}",
             "free space there, or name another place: `export WINDLASS_HOME=DIRECTORY`",
         ) from None
-    return Started(plan, directory, home, environ)
+    return Started(plan, directory, home, environ, fates=fates)
 
 
-def reopened(run: str, home: str, environ: Mapping[str, str]) -> Started:
-    """A run that has ended or was lost, to go on where it stood."""
+def reopened(run: str, home: str, environ: Mapping[str, str], wish: Wish = ALL, plan: Plan | None = None) -> Started:
+    """A run that has ended or was lost, to go on where it stood: with its own plan, or with a new one of the same
+    job. What has passed is reused unless what it depends on has changed."""
+    started = resumed_plan(run, home, environ, wish, plan)
+    directory = started.directory
+    again = [fate.stage for fate in started.fates if fate.does == reuse.RUNS]
+    passed = look_back(journal.read(directory)).passed
+    if passed and not again:
+        raise WindlassError(
+            f"{started.id} has passed all its stages and nothing has changed; there is nothing to resume",
+            f"see windlass status {started.id}, or run a stage again: --resume {started.id} --from STAGE",
+        )
+    engine.check(started.plan, environ)
+    with open(os.path.join(directory, layout.PLAN + ".new"), "w") as file:
+        file.write(plans.to_json(started.plan))
+    os.replace(os.path.join(directory, layout.PLAN + ".new"), os.path.join(directory, layout.PLAN))
+    orders.write(directory, _orders(started.fates, passed, wish))
+    return started
+
+
+def resumed_plan(
+    run: str, home: str, environ: Mapping[str, str], wish: Wish = ALL, plan: Plan | None = None
+) -> Started:
+    """What `reopened` would run; nothing is written."""
     directory = str(Store(home).find(run))
     name = os.path.basename(directory)
     if lock.holder(directory):
         raise WindlassError(f"{name} is still running", f"watch it: windlass attach {name}")
     events = journal.read(directory)
-    if events and events[-1]["ev"] == "run.ended" and events[-1].get("state") == "succeeded":
-        raise WindlassError(f"{name} has succeeded; there is nothing to resume", f"see windlass status {name}")
+    if plan is not None and not name.startswith(plan.name + "-"):
+        raise WindlassError(f"{name} is no run of the job {plan.name}", f"its runs: windlass status {plan.name}")
+    plan = plan or _plan_of(directory)
+    before = look_back(events)
+    from windlass.spec import fingerprint
+
+    recorded, current = _fingerprints_of(directory), fingerprint.fingerprints(plan)
+    known = [stage for stage in before.passed if stage in recorded and stage in current]
+    changes = {stage: recorded[stage].changed(current[stage]) for stage in known}
+    fates = reuse.decide(plan, before.passed, changes, wish.first, wish.only)
+    return Started(plan, directory, home, environ, len(events), fates)
+
+
+def record_fingerprints(run: Started) -> None:
+    """What the stages depend on that run this time; those that are reused keep what they were run with."""
+    from windlass.spec import fingerprint
+
+    path = os.path.join(run.directory, layout.FINGERPRINTS)
+    recorded = _fingerprints_of(run.directory)
+    passed = look_back(journal.read(run.directory)[: run.events]).passed
+    kept = set(passed) - set(orders.read(run.directory).again)
+    found = fingerprint.fingerprints(run.plan)
+    found.update((name, recorded[name]) for name in kept if name in recorded)
+    with contextlib.suppress(OSError):
+        with open(path + ".new", "w") as file:
+            file.write(fingerprint.to_json(found))
+        os.replace(path + ".new", path)
+
+
+def _fingerprints_of(directory: str) -> dict[str, Fingerprint]:
+    from windlass.spec import fingerprint
+
+    try:
+        with open(os.path.join(directory, layout.FINGERPRINTS)) as file:
+            return fingerprint.from_json(file.read())
+    except OSError:
+        return {}
+
+
+def _plan_of(directory: str) -> Plan:
     try:
         with open(os.path.join(directory, layout.PLAN)) as file:
-            plan = plans.from_json(file.read())
+            return plans.from_json(file.read())
     except (OSError, ValueError, TypeError, AttributeError) as error:
+        name = os.path.basename(directory)
         raise WindlassError(f"the plan of {name} cannot be read: {error}", "run the job file again") from None
-    engine.check(plan, environ)
-    return Started(plan, directory, home, environ, len(events))
+
+
+def _orders(fates: tuple[reuse.Fate, ...], passed: Collection[str], wish: Wish) -> orders.Orders:
+    again = tuple(fate.stage for fate in fates if fate.does == reuse.RUNS and fate.stage in passed)
+    return orders.Orders(again, tuple(fate.stage for fate in fates if fate.does == reuse.LEFT_OUT), wish.keep)
 
 
 def _drive_alone(run: Started) -> None:
