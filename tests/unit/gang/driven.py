@@ -1,0 +1,123 @@
+"""A gang that a test drives event by event: no clock, no process."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from windlass.causes import Cause, Kind
+from windlass.gang.machine import Gang, Phase
+from windlass.gang.members import At
+from windlass.gang.words import (
+    NO_LIFE,
+    Action,
+    Exited,
+    Happening,
+    Life,
+    Lost,
+    Over,
+    Record,
+    Rules,
+    Seat,
+    Seen,
+    Tick,
+)
+from windlass.rankenv import Address
+
+W0, W1, W2 = ("worker", 0), ("worker", 1), ("worker", 2)
+CHIEF, PS = ("chief", 0), ("ps", 0)
+TOGETHER, ALONE, SERVES = (True, False), (True, True), (False, False)
+
+A = TypeVar("A", bound=Action)
+
+
+def user_error(text: str = "ValueError: no", frame: str = "train.py:3") -> Cause:
+    return Cause(Kind.USER_ERROR, text, exit_code=1, frame=frame, error=text)
+
+
+KILLED = Cause(Kind.KILLED, "killed by signal 9 (SIGKILL), sender unknown", signal=9)
+GONE = Cause(Kind.AGENT_LOST, "the agent was killed by signal 9 (SIGKILL), sender unknown")
+STOPPED = Cause(Kind.STOPPED, "stopped by Ctrl-C")
+
+
+class Driven:
+    """A gang and all it has wanted so far. Agents are at 10.0.0.N, N counted over the seats."""
+
+    def __init__(self, seats: dict[Seat, tuple[bool, bool]] | None = None, **rules: Any) -> None:
+        self.now = 100.0
+        self.seats = seats or {W0: TOGETHER, W1: TOGETHER}
+        recover = rules.pop("recover", False)
+        generation = rules.pop("generation", 0)
+        budget = rules.pop("budget", None)
+        self.gang = Gang(Rules(self.seats, **rules), generation, self.now, recover=recover, budget=budget)
+        self.agents = dict.fromkeys(self.seats, "first")
+        self.all: list[Action] = list(self.gang.begin(self.now))
+
+    def __call__(self, event: Happening) -> list[Action]:
+        actions = self.gang.handle(event, self.now)
+        self.all += actions
+        return actions
+
+    def address(self, seat: Seat) -> Address:
+        return Address(f"10.0.0.{list(self.seats).index(seat)}", (1, 2, 3))
+
+    def seen(
+        self, seat: Seat, life: Life = NO_LIFE, running: bool = False, ended: Exited | None = None, **more: Any
+    ) -> list[Action]:
+        address = more.pop("address", self.address(seat))
+        return self(Seen(seat, self.agents[seat], address, life, running, ended, **more))
+
+    def join(self, *seats: Seat) -> list[Action]:
+        return [action for seat in seats or self.seats for action in self.seen(seat)]
+
+    def beat(self) -> list[Action]:
+        """A heartbeat of every member, which does what the gang thinks that it does."""
+        found = []
+        for seat, member in self.gang.members.items():
+            life = (self.gang.generation, member.restart)
+            running = member.at is At.RUNNING
+            if member.at is not At.ABSENT:
+                found += self.seen(seat, life, running, None if running else member.exit)
+        return found
+
+    def life(self, seat: Seat) -> Life:
+        return (self.gang.generation, self.gang.members[seat].restart)
+
+    def exit(self, seat: Seat, code: int = 0, cause: Cause | None = None, **more: Any) -> list[Action]:
+        cause = cause or (user_error() if code > 0 else KILLED if code < 0 else None)
+        return self(Exited(seat, more.pop("life", self.life(seat)), code, cause=cause, **more))
+
+    def killed(self, *seats: Seat) -> list[Action]:
+        """What was told to end has ended."""
+        return [action for seat in seats for action in self.exit(seat, -1, signal=9, asked=True)]
+
+    def lost(self, seat: Seat, cause: Cause = GONE, **more: Any) -> list[Action]:
+        self.agents[seat] += "+"
+        return self(Lost(seat, cause, **more))
+
+    def tick(self, seconds: float) -> list[Action]:
+        self.now += seconds
+        return self(Tick())
+
+    @property
+    def over(self) -> Over:
+        (found,) = only(self.all, Over)
+        return found
+
+
+def only(actions: list[Action], kind: type[A]) -> list[A]:
+    return [action for action in actions if isinstance(action, kind)]
+
+
+def records(actions: list[Action], ev: str) -> list[Any]:
+    return [record.keys for record in only(actions, Record) if record.ev == ev]
+
+
+def ends(actions: list[Action]) -> dict[str, str]:
+    return {f"{keys['role']}-{keys['rank']}": keys["state"] for keys in records(actions, "rank.ended")}
+
+
+def running(seats: dict[Seat, tuple[bool, bool]] | None = None, **rules: Any) -> Driven:
+    it = Driven(seats, **rules)
+    it.join()
+    assert it.gang.phase is Phase.RUNNING
+    return it
