@@ -14,6 +14,7 @@ SHIPPED = (
     "__init__.py",
     "_rank.py",
     "agent",
+    "buckets",
     "bundle",
     "causes.py",
     "checkpoint.py",

@@ -25,6 +25,7 @@ from windlass.agent.link import HANDSHAKE, Link
 from windlass.agent.ports import HeldPorts
 from windlass.agent.post import Post, places_of
 from windlass.agent.process import CannotStart, Process
+from windlass.buckets.wrapping import wrapped
 from windlass.causes import Cause, Kind
 from windlass.journal import plain
 from windlass.rankenv import Address, World, environment
@@ -225,13 +226,15 @@ class Agent:
     def _command(
         self, message: Dict[str, Any], world: World, restart: int, env: Dict[str, str]
     ) -> Tuple[Tuple[str, ...], Optional[mpi.Workers]]:
+        workers = None
         if self.post.role == message["merge_role"]:
-            return self.stage.merge, None
-        command = self.stage.role(self.post.role).command
+            command = self.stage.merge
+        else:
+            command = self.stage.role(self.post.role).command
         if message["launcher"]:
             workers = mpi.Workers(self.post, self.stage, world, restart)
-            return workers.command(command, env), workers
-        return command, None
+            command = workers.command(command, env)
+        return wrapped(self.post.plan, command), workers
 
     def _watch(self) -> None:
         process = self.process

@@ -21,8 +21,8 @@ LOCAL_NOTES = {
     "nfs": "NFS is not mounted on this machine; a directory of the run takes its place",
     "pvc": "this machine has no volume claims; a directory of the run takes its place",
     "emptyDir": "a directory of the run",
-    "gs": "buckets are not mounted on this machine; a directory of the run takes its place",
-    "s3": "buckets are not mounted on this machine; a directory of the run takes its place",
+    "gs": "fetched into a directory of the run before a rank starts, sent back when it has ended",
+    "s3": "fetched into a directory of the run before a rank starts, sent back when it has ended",
 }
 
 

@@ -1,0 +1,90 @@
+"""`python -m windlass.buckets NAME=URL[:ro] ... -- COMMAND ...`: a rank's command between a fetch and a send.
+
+The mounts are filled from their buckets, the command runs, what it wrote is sent, and this program
+ends as the command did. A SIGTERM is passed on, and what was written until then is still sent.
+
+Ships into strangers' images: standard library only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Any, List, Mapping, NamedTuple, NoReturn
+
+from windlass.buckets import copying
+from windlass.buckets.wrapping import READ_ONLY
+from windlass.rankenv import variable
+
+CANNOT = 74
+"""Exit code when a bucket could not be read or written: the standard's EX_IOERR."""
+
+
+class Given(NamedTuple):
+    name: str
+    url: str
+    read_only: bool
+
+    def directory(self, environ: Mapping[str, str]) -> str:
+        return environ[f"WINDLASS_MOUNT_{variable(self.name)}"]
+
+
+def main(argv: List[str], environ: Mapping[str, str]) -> int:
+    at = argv.index("--")
+    mounts = [_given(word) for word in argv[:at]]
+    for mount in mounts:
+        count = _try(mount, "fetched", copying.fill, environ)
+        if count:
+            print(f"storage {mount.name}: {count} files fetched from {mount.url}", flush=True)
+    status = _run(argv[at + 1 :])
+    for mount in mounts:
+        if not mount.read_only:
+            count = _try(mount, "sent", copying.send, environ)
+            if count:
+                print(f"storage {mount.name}: {count} files sent to {mount.url}", flush=True)
+    if os.WIFSIGNALED(status):
+        _die_by(os.WTERMSIG(status))
+    return os.WEXITSTATUS(status)
+
+
+def _given(word: str) -> Given:
+    name, _, url = word.partition("=")
+    return Given(name, url[: -len(READ_ONLY)], True) if url.endswith(READ_ONLY) else Given(name, url, False)
+
+
+def _try(mount: Given, what: str, work: Any, environ: Mapping[str, str]) -> int:
+    try:
+        return int(work(mount.url, mount.directory(environ), environ))
+    except OSError as error:
+        print(f"error: storage {mount.name} could not be {what}: {error}", file=sys.stderr, flush=True)
+        sys.exit(CANNOT)
+
+
+def _run(command: List[str]) -> int:
+    """Runs it and waits; signals that ask to stop go to it."""
+    child = os.fork()
+    if child == 0:
+        try:
+            os.execvp(command[0], command)
+        except OSError as error:
+            os.write(2, f"{command[0]}: {error.strerror}\n".encode())
+        finally:
+            os._exit(127)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda received, _frame: os.kill(child, received))
+    while True:
+        try:
+            return os.waitpid(child, 0)[1]
+        except InterruptedError:
+            continue
+
+
+def _die_by(number: int) -> NoReturn:
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+    os._exit(128 + number)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], os.environ))

@@ -1,0 +1,104 @@
+"""One HTTP exchange with a bucket's server: streamed bodies, tries again on what passes, words for what does not.
+
+Ships into strangers' images: standard library only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import random
+import re
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from typing import IO, Any, Callable, Mapping, Optional
+
+TRIES = 5
+PATIENCE = 60.0
+PASSING = (408, 429, 500, 502, 503, 504)
+"""Answers that a later try may not get."""
+
+
+class BucketError(OSError):
+    """The store refused, or could not be reached. `status` is 0 without an answer."""
+
+    def __init__(self, text: str, status: int = 0) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+def exchange(
+    make: Callable[[], urllib.request.Request],
+    take: Callable[[IO[bytes]], Any] = lambda answer: answer.read(),
+    tries: int = TRIES,
+    patience: float = PATIENCE,
+) -> Any:
+    """What `take` makes of the answer. `make` is called for every try, for a signature ages and a body is read once."""
+    for number in range(1, tries + 1):
+        request = make()
+        try:
+            with urllib.request.urlopen(request, timeout=patience) as answer:
+                return take(answer)
+        except urllib.error.HTTPError as error:
+            found = BucketError(_told(request, error), error.code)
+            if error.code not in PASSING or number == tries:
+                raise found from None
+        except (OSError, http.client.HTTPException) as error:
+            if number == tries:
+                reason = getattr(error, "reason", None) or error
+                raise BucketError(f"{_place(request)} cannot be reached: {reason}") from None
+        finally:
+            body = request.data
+            if hasattr(body, "close"):
+                body.close()  # type: ignore[union-attr]
+        time.sleep(min(0.2 * 2**number, 5.0) * random.uniform(0.5, 1.0))
+    raise AssertionError("the last try has returned or raised")
+
+
+def request(
+    method: str, url: str, headers: Mapping[str, str], path: Optional[str] = None, data: Optional[bytes] = None
+) -> urllib.request.Request:
+    """A request whose body is a file, bytes or nothing."""
+    body: Any = open(path, "rb") if path is not None else data
+    made = urllib.request.Request(url, body, dict(headers), method=method)
+    if path is not None:
+        made.add_unredirected_header("Content-Length", str(os.path.getsize(path)))
+    return made
+
+
+def save(path: str) -> Callable[[IO[bytes]], None]:
+    """Takes an answer into a file, whole or not at all."""
+
+    def take(answer: IO[bytes]) -> None:
+        unfinished = f"{path}.{os.getpid()}.new"
+        wanted = getattr(answer, "length", None)
+        got = 0
+        try:
+            with open(unfinished, "wb") as file:
+                while True:
+                    block = answer.read(1 << 20)
+                    if not block:
+                        break
+                    got += file.write(block)
+            if wanted is not None and got != wanted:
+                raise OSError(f"the answer ended after {got} of {wanted} bytes")
+            os.replace(unfinished, path)
+        finally:
+            if os.path.exists(unfinished):
+                os.unlink(unfinished)
+
+    return take
+
+
+def _place(request: urllib.request.Request) -> str:
+    return urllib.parse.urlsplit(request.full_url)._replace(query="", fragment="").geturl()
+
+
+def _told(request: urllib.request.Request, error: urllib.error.HTTPError) -> str:
+    body = error.read(4096).decode("utf-8", "replace")
+    said = re.search(r"<Message>(.*?)</Message>", body, re.S) or re.search(r'"message":\s*"(.*?)"', body)
+    kind = re.search(r"<Code>(.*?)</Code>", body)
+    words = " ".join(found[1] for found in (kind, said) if found) or " ".join(body.split())[:200] or error.reason
+    return f"{request.get_method()} {_place(request)}: {error.code} {words}"
