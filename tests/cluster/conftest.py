@@ -1,0 +1,28 @@
+"""The cluster's own tests need root and, the first time, ten minutes: `make e2e` runs them, `make test` does not."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster.cluster import Cluster
+from tests.cluster.places import home
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _root() -> None:
+    theirs = os.environ.get("KUBECONFIG", "")
+    if theirs and not theirs.startswith(str(home())):
+        pytest.skip("KUBECONFIG names another cluster; these tests are about our own")
+    if os.geteuid() != 0:
+        pytest.skip("the test cluster needs root")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """One of our own, so that nobody else's work is disturbed."""
+    cluster = Cluster("own-tests", print)
+    cluster.down()
+    cluster.up()
+    yield cluster
+    cluster.down()
