@@ -13,7 +13,7 @@ JOBS ?= 2
 .PHONY: help
 help: ## print this list
 	@echo "make TARGET, one of:"
-	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  \1@\2/p' Makefile | awk -F@ '{ printf "%-9s %s\n", $$1, $$2 }' | sed 's/^/  /'
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  \1@\2/p' Makefile | awk -F@ '{ printf "%-14s %s\n", $$1, $$2 }' | sed 's/^/  /'
 
 .PHONY: venv
 venv: $(INSTALLED) ## make .venv with Windlass and the tools, as locked
@@ -24,9 +24,11 @@ $(INSTALLED): requirements/uv.txt requirements/dev.txt pyproject.toml
 	@touch $(INSTALLED)
 
 .PHONY: demo
-demo: $(INSTALLED) ## train the imdb recipe from data to a gated model (its runs are kept in .windlass)
+demo: $(INSTALLED) ## train the imdb recipe from data to a gated, served model (its runs are kept in .windlass)
 	WINDLASS_HOME="$$PWD/.windlass" $(BIN)/windlass run recipes/imdb --preset demo
-	@echo; echo "to type those commands here: source .venv/bin/activate; export WINDLASS_HOME=$$PWD/.windlass"
+	@echo; echo "to type a review into its page:"
+	@echo "  source .venv/bin/activate; export WINDLASS_HOME=$$PWD/.windlass"
+	@echo "  windlass serve imdb    # then open http://127.0.0.1:8501/models/imdb"
 
 .PHONY: lint
 lint: $(INSTALLED) ## check style, types, layers, and that the reference pages are current
@@ -42,9 +44,13 @@ format: $(INSTALLED) ## put the sources into shape
 	$(BIN)/ruff check --quiet --fix-only .
 	$(BIN)/ruff format --quiet .
 
+.PHONY: browser
+browser: ## find the Chromium that the pages are tested in, or install it
+	@bash .ci/browser >/dev/null
+
 .PHONY: test
-test: lint ## lint, then all tests, JOBS=2 at a time; the last line is pytest's
-	$(BIN)/python -m pytest -q -n $(JOBS) --ignore tests/frameworks tests
+test: lint browser ## lint, then all tests, JOBS=2 at a time; the last line is pytest's
+	$(BIN)/python -m pytest -q -n $(JOBS) --ignore tests/frameworks --ignore tests/cluster --ignore tests/e2e tests
 
 .PHONY: chaos
 chaos: $(INSTALLED) ## kill and stop real processes of real runs, KILLS=200 times; SEED=n repeats a hunt
@@ -54,9 +60,17 @@ chaos: $(INSTALLED) ## kill and stop real processes of real runs, KILLS=200 time
 sim: $(INSTALLED) ## a million simulated faults against the gang's promises; SEED=n plays one seed aloud
 	$(BIN)/python -m tests.sim $(if $(SEED),--seed $(SEED),--jobs $(JOBS) --faults $(or $(FAULTS),1000000))
 
+.PHONY: cluster-up
+cluster-up: $(INSTALLED) ## start a real three-node Kubernetes on this machine (root; builds it the first time: 10 minutes)
+	@$(BIN)/python -m tests.cluster up
+
+.PHONY: cluster-down
+cluster-down: $(INSTALLED) ## end that cluster; nothing stays but the build in .cluster/cache
+	@$(BIN)/python -m tests.cluster down
+
 .PHONY: e2e
-e2e: ## end-to-end tests on a cluster
-	@echo "make e2e has no content yet: there is no cluster engine to test." >&2; exit 1
+e2e: $(INSTALLED) ## end-to-end tests on that cluster, started if need be, or on the one that KUBECONFIG names
+	$(BIN)/python -m tests.cluster with -- $(BIN)/python -m pytest -q $(wildcard tests/cluster tests/e2e)
 
 .PHONY: bench
 bench: $(INSTALLED) ## measure against the peers (downloads about 9 GB into .bench the first time)
@@ -65,6 +79,10 @@ bench: $(INSTALLED) ## measure against the peers (downloads about 9 GB into .ben
 .PHONY: frameworks
 frameworks: $(INSTALLED) ## run bare PyTorch and TensorFlow scripts (downloads about 7 GB into .bench the first time)
 	$(BIN)/python -m pytest -q tests/frameworks
+
+.PHONY: fuzz
+fuzz: $(INSTALLED) ## send broken requests to the model server, CASES=100000 for each protocol
+	$(BIN)/python -m tests.serve.fuzz --cases $(or $(CASES),100000)
 
 .PHONY: docs
 docs: $(INSTALLED) ## write the reference pages from the code (lint fails while they are stale)

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
-from bench import recovery
+from bench import recovery, serving
 from bench.harness import Bench, Contender, NotMeasured, Target
 from bench.places import PROGRAMS, PYTHON, WINDLASS, environment, job, mpirun, peer, run, run_directory, workshop
 from bench.qcnn import qcnn
+from bench.wide_deep import reading, training
 
 FIRST_LINE = (PYTHON, "-S", str(PROGRAMS / "first_line.py"))
 LINES = str(PROGRAMS / "lines.py")
@@ -263,5 +264,7 @@ def everything() -> dict[str, Callable[[], Sequence[Bench]]]:
         "planning": lambda: [planning()],
         "log-volume": lambda: list(log_volume()),
         "qcnn": lambda: [qcnn()],
+        "wide-deep": lambda: [reading(), training()],
         **recovery.everything(),
+        **serving.everything(),
     }

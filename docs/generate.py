@@ -77,7 +77,7 @@ what to type next. `--json` gives the same to a program. Three rules hold:
 - A cause is named from evidence, and the evidence is shown. What is not known is said to be unknown: a SIGKILL is
   called out of memory only if the kernel counted such a kill.
 - What had passed is kept: `windlass run --resume RUN` goes on from the last complete checkpoint, with the plan of that
-  run. After a change to the job file start a new run.
+  run; `windlass run FILE --resume RUN` takes the changed job file, and repeats the stages that the change touches.
 
 The stacks of a rank that hung, and all else that is known, are in the run's journal, `events.jsonl`.
 

@@ -7,7 +7,7 @@ writes them as one. Reviews are read from their end and padded in front. Adam, t
 import jax
 import jax.numpy as jnp
 import numpy as np
-from features import FIRST_WORD, PADDING
+from features import FIRST_WORD, last_words
 
 RATE = 0.004
 LAYERS = ("one", "two")
@@ -46,27 +46,24 @@ class BiGru:
     def step(self, state, rows, labels, rate, parts, batch):
         """One step of Adam; gives the mean loss. A short last batch is filled up to `batch` with rows of weight 0. The
         number of `parts` changes nothing for a net."""
-        ids, fill = self.padded(rows), batch - len(rows)
+        ids, fill = last_words(rows, self.length), batch - len(rows)
         weights = np.pad(np.full(len(rows), 1 / len(rows), np.float32), (0, fill))
         ids, labels = np.pad(ids, ((0, fill), (0, 0))), np.pad(labels.astype(np.float32), (0, fill))
         new, loss = adam(weights_of(state), state, ids, labels, weights, np.float32(RATE * rate))
         state.update(new)
         return float(loss)
 
+    def both(self, arrays):
+        """A function of ids: the scores of unkind and kind."""
+        held = {name: jnp.asarray(value) for name, value in arrays.items()}
+        return lambda ids: jax.nn.sigmoid(scores(held, ids)[:, None] * jnp.array([[-1.0, 1.0]]))
+
     def probabilities(self, arrays, rows):
         """For every row the probability that it is a positive review; 256 rows at a time."""
-        ids = self.padded(rows)
+        ids = last_words(rows, self.length)
         ids = np.pad(ids, ((0, -len(ids) % 256), (0, 0)))
         parts = [positive(arrays, ids[at : at + 256]) for at in range(0, len(ids), 256)]
         return np.concatenate([np.asarray(part) for part in parts])[: len(rows)]
-
-    def padded(self, rows):
-        """The last words of every row, PADDING in front of short ones."""
-        ids = np.full((len(rows), self.length), PADDING, np.int32)
-        for row in range(len(rows)):
-            words = rows.ids[rows.starts[row] : rows.starts[row + 1]][-self.length :]
-            ids[row, self.length - len(words) :] = words
-        return ids
 
 
 MOMENTS = ("mean", "square")

@@ -6,17 +6,17 @@ plain naive Bayes. Logistic loss, AdaGrad: n-grams are rare, and each has a lear
 """
 
 import numpy as np
+from features import TINY
 
 START = 0.3
 RATE = 0.4
 SHARDS = 2 / 3
 """The rate grows with this power of the number of shards: averaging shrinks what one shard alone has found."""
-TINY = 1e-6
 
 
 class Bow:
     def __init__(self, features):
-        self.ratios = features.ratios
+        self.features, self.ratios = features, features.ratios
         self.gradient = np.zeros(features.ids, np.float32)
 
     def new(self, seed):
@@ -31,15 +31,9 @@ class Bow:
     def arrays(self, state):
         return {"weights": state["weights"], "bias": state["bias"]}
 
-    def inputs(self, rows):
-        """For every id its row and its input: the ratio, the inputs of a row scaled to length 1."""
-        row, values = rows.row_of_id, self.ratios[rows.ids]
-        lengths = np.sqrt(np.bincount(row, values * values, len(rows))).astype(np.float32)
-        return row, values / np.maximum(lengths, TINY)[row]
-
     def step(self, state, rows, labels, rate, parts, batch):
         """One step of AdaGrad on the rows of a batch; gives the mean loss."""
-        row, values = self.inputs(rows)
+        row, values = self.features.values(rows)
         sign = np.where(labels == 1, 1.0, -1.0)
         scores = np.bincount(row, values * state["weights"][rows.ids], len(rows)) + state["bias"]
         loss = np.logaddexp(0, -sign * scores)
@@ -53,7 +47,7 @@ class Bow:
 
     def probabilities(self, arrays, rows):
         """For every row the probability that it is a positive review."""
-        row, values = self.inputs(rows)
+        row, values = self.features.values(rows)
         scores = np.bincount(row, values * arrays["weights"][rows.ids], len(rows)) + arrays["bias"]
         return 0.5 * (1 + np.tanh(scores / 2))
 

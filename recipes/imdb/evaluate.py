@@ -11,6 +11,7 @@ import os
 import features
 import files
 import numpy as np
+import serving
 from progress import report
 from train import train
 
@@ -59,6 +60,7 @@ def main():
     parser.add_argument("--data", default="data", help="directory that prepare.py filled (data)")
     parser.add_argument("--dir", default="", help="directory of the trainers' models, to ask them too")
     parser.add_argument("--savefile", default="", help="JSON file for the figures")
+    parser.add_argument("--bundle", default="", help="directory of a model for `windlass serve`; empty: none")
     parser.add_argument("--compare", default="no", choices=("yes", "no"), help="train one model on all shards too")
     parser.add_argument("--epoch", type=int, default=3, help="of the one model, all rounds together (3)")
     parser.add_argument("--batch", type=int, default=100, help="of the one model (100)")
@@ -103,6 +105,10 @@ def main():
     if args.savefile:
         told = json.dumps({"reviews": len(labels), **figures}, indent=2) + "\n"
         files.whole(args.savefile, lambda file: file.write(told.encode()))
+    if args.bundle:
+        beside, told = os.path.dirname(args.model) or ".", {"accuracy": metrics["accuracy"]}
+        saved = serving.save(args.bundle, found, code, merged.arrays, beside, told, texts, labels, args.length)
+        print(f"saved for serving: {saved.path}")
     report(**metrics)
 
 

@@ -5,6 +5,7 @@ model: `features.json` (tokeniser and words) and `ngrams.npz` (for the model `bo
 log-count ratio). `load` reads them, `Features.rows` turns texts into numbers. Nothing here trains.
 """
 
+import functools
 import hashlib
 import itertools
 import json
@@ -25,6 +26,8 @@ LONGEST = 3
 WORD_BITS = 21
 """An n-gram is one 64-bit number: three word ids side by side."""
 FILES = ("features.json", "ngrams.npz")
+TINY = 1e-6
+"""Below it a row has no length."""
 AT_ONCE = 2000
 """Reviews that are worked on at a time, to bound memory."""
 
@@ -86,16 +89,43 @@ class Features:
         digest.update(self.ngrams.tobytes() + self.ratios.tobytes())
         return digest.hexdigest()[:16]
 
+    @functools.cached_property
+    def number(self):
+        """Word -> id."""
+        return {word: FIRST_WORD + place for place, word in enumerate(self.words)}
+
     def rows(self, texts):
         """Texts to rows of ids, ready for the model."""
-        number = {word: FIRST_WORD + place for place, word in enumerate(self.words)}
         pattern = re.compile(self.token)
         flat, starts = array("i"), [0]
         for text in texts:
-            flat.extend(map(number.get, tokens(text, pattern), itertools.repeat(UNKNOWN)))
+            flat.extend(map(self.number.get, tokens(text, pattern), itertools.repeat(UNKNOWN)))
             starts.append(len(flat))
         words = Rows(np.array(flat, np.int32), np.array(starts, np.int64))
         return known_ngrams(words, self.ngrams) if self.model == "bow" else words
+
+    def values(self, rows):
+        """For every id its row and its input: the ratio, the inputs of a row scaled to length 1."""
+        row, values = rows.row_of_id, self.ratios[rows.ids]
+        lengths = np.sqrt(np.bincount(row, values * values, len(rows))).astype(np.float32)
+        return row, values / np.maximum(lengths, TINY)[row]
+
+    def phrase(self, ngram):
+        """The words of an n-gram: its number holds their ids side by side."""
+        packed, words = int(self.ngrams[ngram]), []
+        while packed:
+            packed, word = divmod(packed, 1 << WORD_BITS)
+            words.append(self.words[word - FIRST_WORD])
+        return " ".join(reversed(words))
+
+
+def last_words(rows, length):
+    """The last words of every row, PADDING in front of short ones."""
+    ids = np.full((len(rows), length), PADDING, np.int32)
+    for row in range(len(rows)):
+        words = rows.ids[rows.starts[row] : rows.starts[row + 1]][-length:]
+        ids[row, length - len(words) :] = words
+    return ids
 
 
 def tokens(text, pattern):

@@ -15,7 +15,7 @@ the names below. Where an event speaks of a rank it has `stage`, `role`, `rank`,
 | checkpoint | stage, gen, step, path, owner, bytes, seconds | every part is on disk: a new life resumes from here |
 | rank.ended | + restart, state, code, signal, cause, because | it ended: succeeded, failed, killed, stopped, lost |
 | gen.ended | stage, gen, state, cause, consequences | every process of the generation has ended |
-| stage.ready | stage, url, page, grpc, model, example, label, prediction | a server answers; the next may begin |
+| stage.ready | stage, url, page, grpc, model, example, prediction ... | a server answers; the next may begin |
 | stage.ended | stage, state, attempts, cause, note | state: succeeded, failed, stopped |
 | verdict | stage, of, metric, value, at_least, at_most, passed, attempt | a gate was asked |
 | stopping | by, grace | somebody asked the run to stop |

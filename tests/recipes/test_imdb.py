@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import csv
-import importlib
+import importlib.util
 import json
 import os
 import random
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,10 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 
 from tests.commands import Said
 from tests.local.place import Place
+from windlass import bundle
 
 RECIPE = Path(__file__).parents[2] / "recipes/imdb"
 FILLER = [f"word{number}" for number in range(200)]
@@ -63,7 +66,46 @@ def undisturbed(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def job(reviews: Path, recipe: Path = RECIPE) -> tuple[str, ...]:
-    return str(recipe / "job.yaml"), "--preset", "tiny", "--set", f"REVIEWS={reviews}"
+    sets = {"REVIEWS": reviews, "PORT": free_port(), "GRPC_PORT": free_port()}
+    options = [word for name, value in sets.items() for word in ("--set", f"{name}={value}")]
+    return str(recipe / "job.yaml"), "--preset", "tiny", *options
+
+
+def free_port() -> int:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        return int(held.getsockname()[1])
+
+
+def served(version: Path, texts: list[str]) -> tuple[Any, Any]:
+    """What a bundle says of texts: scores and explanations."""
+    saved = bundle.read(str(version))
+    spec = importlib.util.spec_from_file_location("transform", Path(saved.path, saved.transform))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    transform = module.Transform(saved.path)
+    rows = {"text": np.array(texts, object)}
+    scores = onnxruntime.InferenceSession(saved.function).run(None, transform.before(rows))[0]
+    return scores, transform.explain(rows)
+
+
+def test_the_served_model_says_what_was_measured_and_names_the_words_that_weighed(
+    undisturbed: tuple[Place, Said],
+) -> None:
+    place, said = undisturbed
+    lines = (place.dir / "output/prepare/data/held-out.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    scores, _ = served(place.dir / "output/evaluate/imdb/1", [row["text"] for row in rows])
+    measured = json.loads((place.dir / "output/evaluate/accuracy.json").read_text())["merged"]["accuracy"]
+    assert np.mean(scores.argmax(1) == [row["label"] for row in rows]) == measured
+    np.testing.assert_allclose(scores.sum(1), 1, rtol=1e-5)
+    _, told = served(place.dir / "output/evaluate/imdb/1", ["a superb film", "an awful film", ""])
+    assert [words[0][0] for words in told[:2]] == ["superb", "awful"]
+    assert told[0][0][1] > 0 > told[1][0][1]
+    assert told[2] == []
+    assert "imdb answered at http://127.0.0.1:" in said.err
 
 
 def arrays(path: Path) -> dict[str, Any]:
@@ -367,9 +409,14 @@ def test_a_bigru_learns_resumes_to_the_same_bits_and_is_a_keras_model(
 
     said = by_hand("aggregater.py", "--dir", "models", "--savefile", "mean.h5", cwd=tmp_path)
     assert said.code == 0, said.err
-    said = by_hand("evaluate.py", "--model", "mean.h5", "--length", "20", "--savefile", "told.json", cwd=tmp_path)
+    asked = ("--model", "mean.h5", "--length", "20", "--savefile", "told.json", "--bundle", "imdb")
+    said = by_hand("evaluate.py", *asked, cwd=tmp_path)
     assert said.code == 0, said.err
-    assert json.loads((tmp_path / "told.json").read_text())["merged"]["accuracy"] > 0.85
+    measured = json.loads((tmp_path / "told.json").read_text())["merged"]["accuracy"]
+    assert measured > 0.85
+    rows = [json.loads(line) for line in (tmp_path / "data/held-out.jsonl").read_text().splitlines()]
+    scores, _ = served(tmp_path / "imdb/1", [row["text"] for row in rows])
+    assert np.mean(scores.argmax(1) == [row["label"] for row in rows]) == measured
 
     monkeypatch.setenv("KERAS_BACKEND", "jax")
     monkeypatch.syspath_prepend(str(RECIPE))

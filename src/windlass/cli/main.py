@@ -44,6 +44,12 @@ GROUPS: dict[str, dict[str, str]] = {
         "rm": "remove runs",
         "prune": "remove old runs",
     },
+    "a model": {
+        "serve": "serve models: REST, gRPC, a page to try each",
+        "models": "list models, their versions and where they came from",
+        "predict": "ask a model, served or on this machine",
+        "bench": "load a model server and measure it",
+    },
     "this machine": {
         "doctor": "say what this machine can do, and what is missing",
         "completion": "print a completion script for your shell",

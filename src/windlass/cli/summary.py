@@ -56,7 +56,7 @@ def serving(told: Mapping[str, Any], over: bool = False) -> list[str]:
     lines += [] if over else [f"page: {told.get('page', told['url'])}"]
     if "prediction" in told:
         truth = f" (labelled {told['label']})" if told.get("label") is not None else ""
-        lines.append(f"asked {_short(told.get('example'))}{truth}: {_short(told['prediction'])}")
+        lines.append(f"asked {_short(told.get('example'))}{truth}: {told.get('answer') or _short(told['prediction'])}")
     return lines
 
 

@@ -38,7 +38,7 @@ from windlass.journal import JournalFull, Writer, cause_of
 from windlass.plan import Plan, Stage
 from windlass.shapes import MERGE_ROLE, SHAPES
 
-SERVING_KEYS = ("url", "page", "grpc", "model", "example", "label", "prediction")
+SERVING_KEYS = ("url", "page", "grpc", "model", "example", "label", "prediction", "answer")
 
 LEASE, LEASE_PER_SEAT = 15.0, 0.05
 """Seconds of silence after which an agent is fenced. A crowd on one machine is slow, not dead."""

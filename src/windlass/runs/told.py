@@ -64,7 +64,7 @@ WORDS: Mapping[Kind, Words] = {
         "The kernel's own counter of out-of-memory kills rose while the rank ran, and the rank was killed or failed; "
         "or the program's error says that memory could not be had. A SIGKILL without such a record is not called this.",
         "smaller batches, fewer ranks on this machine, or more `resources: {memory: ...}`; after a change to the job "
-        "file start a new run, for --resume keeps the old plan",
+        "file: `windlass run FILE --resume RUN`",
         (LOGS, RESUME, AGAIN),
     ),
     Kind.KILLED: Words(

@@ -182,7 +182,8 @@ def test_the_whole_example_is_planned(tmp_path: Path) -> None:
     assert gate.gate == plan.Gate("train", "accuracy", 0.75, None, 10)
     assert serve.serve == plan.Serve("train", 3, 8501, 8500, "NodePort", name="wide-deep")
     assert serve.roles[0].command[2] == (
-        'exec python -m windlass serve "$WINDLASS_INPUT_TRAIN" --name wide-deep --port 8501 --grpc-port 8500 --workers 3'
+        'exec python -m windlass serve "$WINDLASS_INPUT_TRAIN" '
+        "--name wide-deep --port 8501 --grpc-port 8500 --workers 3"
     )
     assert bench.roles[0].command[2] == (
         "exec python -m windlass bench grpc://127.0.0.1:8500/wide-deep -b 32 -n 40 -w 10 -c 1 "

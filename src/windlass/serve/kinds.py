@@ -1,0 +1,41 @@
+"""Element types in one table: the names of numpy and the bundle, of TensorFlow, of the Open Inference Protocol."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One element type under its names."""
+
+    name: str
+    """numpy's, or string."""
+    tf: int
+    tf_name: str
+    oip: str
+    field: str
+    """Where a TensorFlow TensorProto lists such values when they are not in tensor_content."""
+    oip_field: str
+    """Where an InferTensorContents lists them; empty: only raw bytes can carry them."""
+
+
+_TABLE = (
+    Kind("float32", 1, "DT_FLOAT", "FP32", "float_val", "fp32_contents"),
+    Kind("float64", 2, "DT_DOUBLE", "FP64", "double_val", "fp64_contents"),
+    Kind("int32", 3, "DT_INT32", "INT32", "int_val", "int_contents"),
+    Kind("uint8", 4, "DT_UINT8", "UINT8", "int_val", "uint_contents"),
+    Kind("int16", 5, "DT_INT16", "INT16", "int_val", "int_contents"),
+    Kind("int8", 6, "DT_INT8", "INT8", "int_val", "int_contents"),
+    Kind("string", 7, "DT_STRING", "BYTES", "string_val", "bytes_contents"),
+    Kind("int64", 9, "DT_INT64", "INT64", "int64_val", "int64_contents"),
+    Kind("bool", 10, "DT_BOOL", "BOOL", "bool_val", "bool_contents"),
+    Kind("uint16", 17, "DT_UINT16", "UINT16", "int_val", "uint_contents"),
+    Kind("float16", 19, "DT_HALF", "FP16", "half_val", ""),
+    Kind("uint32", 22, "DT_UINT32", "UINT32", "uint32_val", "uint_contents"),
+    Kind("uint64", 23, "DT_UINT64", "UINT64", "uint64_val", "uint64_contents"),
+)
+
+BY_NAME = {kind.name: kind for kind in _TABLE}
+BY_TF = {kind.tf: kind for kind in _TABLE}
+BY_OIP = {kind.oip: kind for kind in _TABLE}

@@ -1,0 +1,59 @@
+"""Why a request is not answered with a prediction: one table for all protocols.
+
+Each reason has its HTTP status, its gRPC status and TensorFlow Serving's name of it, so that a wrong shape is the same
+kind of error whichever way it came in. Words for the user are in the message; protocols only dress it.
+"""
+
+from __future__ import annotations
+
+import enum
+
+
+class Reason(enum.Enum):
+    """(HTTP status, gRPC status code, its name)."""
+
+    INVALID = (400, 3, "INVALID_ARGUMENT")
+    UNAUTHENTICATED = (401, 16, "UNAUTHENTICATED")
+    NOT_FOUND = (404, 5, "NOT_FOUND")
+    METHOD = (405, 12, "UNIMPLEMENTED")
+    SLOW = (408, 4, "DEADLINE_EXCEEDED")
+    TOO_LARGE = (413, 8, "RESOURCE_EXHAUSTED")
+    MEDIA = (415, 3, "INVALID_ARGUMENT")
+    BUSY = (429, 8, "RESOURCE_EXHAUSTED")
+    HEADERS = (431, 3, "INVALID_ARGUMENT")
+    FAILED = (500, 13, "INTERNAL")
+    UNIMPLEMENTED = (501, 12, "UNIMPLEMENTED")
+    UNAVAILABLE = (503, 14, "UNAVAILABLE")
+    MEMORY = (503, 8, "RESOURCE_EXHAUSTED")
+    DEADLINE = (504, 4, "DEADLINE_EXCEEDED")
+    GONE = (499, 1, "CANCELLED")
+
+    @property
+    def http(self) -> int:
+        return self.value[0]
+
+    @property
+    def grpc(self) -> int:
+        return self.value[1]
+
+
+class Refused(Exception):
+    """A request that gets an error instead of a prediction."""
+
+    def __init__(self, reason: Reason, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+
+
+def unforeseen(error: BaseException) -> Refused:
+    """What a client is told of a mistake of ours. The place in the code is for whoever gets to see the report."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    where = f" ({trace.tb_frame.f_code.co_filename.rpartition('/')[2]}:{trace.tb_lineno})" if trace else ""
+    return Refused(Reason.FAILED, f"the server itself failed: {type(error).__name__}: {error}{where}")
+
+
+def invalid(message: str) -> Refused:
+    return Refused(Reason.INVALID, message)

@@ -1,0 +1,142 @@
+"""Train, gate, serve, load-test: one job file, real servers and clients."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import urllib.request
+from typing import Any
+
+import pytest
+
+from tests.local.place import Place, until
+
+TRAIN = """
+import os, sys, numpy as np, windlass
+from onnx import TensorProto, helper, numpy_helper
+W = np.random.default_rng(0).normal(size=(4, 3)).astype("f")
+nodes = [helper.make_node("MatMul", ["x", "W"], ["s"]), helper.make_node("Softmax", ["s"], ["scores"])]
+inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 4])]
+outputs = [helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["batch", 3])]
+graph = helper.make_graph(nodes, "model", inputs, outputs, [numpy_helper.from_array(W, "W")])
+model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+out, tried = os.environ["WINDLASS_OUTPUT_DIR"], int(os.environ["WINDLASS_ATTEMPT"])
+example = windlass.bundle.Example({"x": [1.0, 2.0, 3.0, 4.0]}, "c")
+windlass.bundle.save(out + "/digits", model, kind="table", labels="abc", examples=[example])
+rows = np.random.default_rng(1).normal(size=(10, 4))
+with open(out + "/rows.csv", "w") as file:
+    file.write("label,a,b,c,d\\n")
+    for row, label in zip(rows, (rows @ W).argmax(1)):
+        file.write(",".join(map(str, [label, *row])) + "\\n")
+windlass.report(step=tried, accuracy=0.4 * tried)
+"""
+
+JOB = """
+params: {{REST: {rest}, GRPC: {grpc}}}
+stages:
+  train: {{run: python train.py}}
+  ok: {{gate: {{of: train, metric: accuracy, at_least: 0.7, retries: 3}}}}
+  serve: {{after: ok, serve: {{model: train, name: digits, port: "${{REST}}", grpc_port: "${{GRPC}}"}}}}
+  load:
+    after: serve
+    bench: {{data: $WINDLASS_INPUT_TRAIN/rows.csv, batch: 4, iterations: 9, warm_up: 2, protocol: {protocol}}}
+"""
+
+
+@pytest.fixture
+def ports() -> dict[str, int]:
+    with socket.socket() as one, socket.socket() as two:
+        for each in (one, two):
+            each.bind(("127.0.0.1", 0))
+        return {"rest": one.getsockname()[1], "grpc": two.getsockname()[1]}
+
+
+def ask(port: int, path: str, body: object = None) -> Any:
+    data = None if body is None else json.dumps(body).encode()
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", data, timeout=30) as answer:
+        return json.load(answer)
+
+
+def starts(windlass: Place) -> list[dict[str, Any]]:
+    return [event for event in windlass.events("rank.started") if event["stage"] == "serve"]
+
+
+@pytest.mark.parametrize("protocol", ["rest", "grpc", "v2"])
+def test_one_file_trains_until_good_enough_serves_and_load_tests(
+    windlass: Place, ports: dict[str, int], protocol: str
+) -> None:
+    said = windlass.run(JOB.format(protocol=protocol, **ports), train=TRAIN)
+    assert said.code == 0, said.err
+    states = {event["stage"]: event["state"] for event in windlass.events("stage.ended")}
+    assert states == dict.fromkeys(("train", "ok", "serve", "load"), "succeeded")
+    (ready,) = windlass.events("stage.ready")
+    assert ready["url"] == f"http://127.0.0.1:{ports['rest']}"
+    assert len(ready["prediction"]) == 3
+    assert (windlass.dir / "output/train/digits/2/bundle.json").is_file(), "the second try met the gate"
+    load = next(stage for stage in windlass.status()["stages"] if stage["name"] == "load")
+    assert (load["metrics"]["accuracy"], load["metrics"]["errors"]) == (1, 0)
+    assert "<html" in (windlass.dir / "output/load/report.html").read_text()
+    assert f"digits answered at http://127.0.0.1:{ports['rest']}" in said.err
+    assert f"windlass serve {windlass.id}" in said.err
+    with pytest.raises(OSError, match="refused"):
+        ask(ports["rest"], "/v1/models/digits")
+
+
+def test_a_run_that_is_kept_serves_until_it_is_stopped(windlass: Place, ports: dict[str, int]) -> None:
+    windlass.job(JOB.format(protocol="rest", **ports), train=TRAIN)
+    assert windlass("run", "--detach").code == 0
+    assert windlass("wait").code == 0
+    status = windlass.status()
+    assert (status["state"], status["code"]) == ("serving", None)
+    answer = ask(ports["rest"], "/v1/models/digits:predict", {"instances": [[1, 2, 3, 4]]})
+    assert len(answer["predictions"][0]) == 3
+    assert windlass("stop").code == 0
+    assert windlass.status()["state"] == "succeeded"
+
+
+def test_a_killed_server_is_started_again(windlass: Place, ports: dict[str, int]) -> None:
+    job = JOB.format(protocol="rest", **ports).replace("at_least: 0.7", "at_least: 0.1")
+    windlass.job(job, train=TRAIN)
+    windlass("run", "--detach")
+    assert windlass("wait").code == 0
+    (first,) = starts(windlass)
+    os.kill(first["pid"], signal.SIGKILL)
+    until(lambda: len(starts(windlass)) == 2, "a second start")
+
+    def answers() -> bool:
+        try:
+            return bool(ask(ports["rest"], "/v1/models/digits"))
+        except OSError:
+            return False
+
+    until(answers, "an answer")
+    assert windlass("stop").code == 0
+
+
+def test_ctrl_c_ends_a_kept_server_in_good_order(windlass: Place, ports: dict[str, int]) -> None:
+    run = windlass.start(JOB.format(protocol="rest", **ports), "--keep", train=TRAIN)
+    until(lambda: windlass.events("run.serving"), "serving")
+    run.signal(signal.SIGINT)
+    said = run.said()
+    assert said.code == 0, said.err
+    assert f"page: http://127.0.0.1:{ports['rest']}/models/digits" in said.err
+
+
+def test_a_taken_port_is_found_before_anything_is_trained(windlass: Place, ports: dict[str, int]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", ports["rest"]))
+        taken.listen()
+        said = windlass.run(JOB.format(protocol="rest", **ports), train=TRAIN)
+    assert said.code == 2
+    assert f"stage serve: port {ports['rest']} cannot be had" in said.err
+    assert windlass.runs == []
+
+
+def test_only_the_load_test_starts_the_server_that_it_needs(windlass: Place, ports: dict[str, int]) -> None:
+    assert windlass.run(JOB.format(protocol="rest", **ports), train=TRAIN).code == 0
+    said = windlass("run", "--resume", "demo", "--only", "load")
+    assert said.code == 0, said.err
+    last = [e["stage"] for e in windlass.events("stage.started")][-2:]
+    assert last == ["serve", "load"]

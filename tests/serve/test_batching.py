@@ -1,0 +1,270 @@
+"""Batches: who shares one, who is refused, who is not computed. The model here counts what it is asked."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from windlass.bundle import Bundle, Tensor
+from windlass.serve.batching import INLINE, Batcher, Costs, Limits
+from windlass.serve.refusals import Reason, Refused
+
+
+class Doubling:
+    """y = 2 x, as fast as it is told to be; it keeps the rows of every call."""
+
+    def __init__(self, gate: threading.Event | None = None) -> None:
+        self.bundle = Bundle(
+            "twice",
+            1,
+            "",
+            inputs=(Tensor("x", "float32", (None, None)),),
+            outputs=(Tensor("y", "float32", (None, None)),),
+        )
+        self.gate = gate
+        self.seconds = 2 * INLINE if gate else 0.0
+        self.calls: list[int] = []
+        self.explains = False
+
+    def run(self, inputs: Any) -> Any:
+        if self.gate is not None:
+            self.gate.wait(20)
+        self.calls.append(len(inputs["x"]))
+        if (inputs["x"] == 13).any():
+            raise ValueError("thirteen")
+        if inputs["x"].size > 1000:
+            raise MemoryError
+        if (inputs["x"] == 66).any():
+            raise SystemError("broken")
+        return {"y": 2 * inputs["x"]}
+
+    def explain(self, inputs: Any) -> Any:
+        raise NotImplementedError
+
+
+def rows(*values: float, width: int = 1) -> dict[str, Any]:
+    return {"x": np.repeat(np.array(values, np.float32)[:, None], width, axis=1)}
+
+
+def play(model: Doubling, limits: Limits, scene: Callable[[Batcher], Awaitable[Any]]) -> Any:
+    async def main() -> Any:
+        batcher = Batcher(model, limits, asyncio.get_running_loop())
+        try:
+            return await scene(batcher)
+        finally:
+            batcher.close()
+
+    return asyncio.run(main())
+
+
+async def gathered(batcher: Batcher, *inputs: dict[str, Any]) -> list[Any]:
+    calls = (batcher.ask(each, len(each["x"])) for each in inputs)
+    return await asyncio.gather(*calls, return_exceptions=True)
+
+
+def numbers(found: list[Any]) -> list[Any]:
+    return [each if isinstance(each, Exception) else each["y"][:, 0].tolist() for each in found]
+
+
+def test_what_arrives_together_is_computed_together_and_told_apart() -> None:
+    model = Doubling()
+    found = play(model, Limits(), lambda batcher: gathered(batcher, rows(1), rows(2, 3), rows(4)))
+    assert numbers(found) == [[2], [4, 6], [8]]
+    assert model.calls == [4]
+
+
+def test_no_batch_is_larger_than_allowed_but_a_large_request_is_taken_alone() -> None:
+    model = Doubling()
+    found = play(
+        model, Limits(rows=3), lambda batcher: gathered(batcher, rows(1, 2), rows(3, 4), rows(*range(7)), rows(5))
+    )
+    assert numbers(found) == [[2, 4], [6, 8], [0, 2, 4, 6, 8, 10, 12], [10]]
+    assert model.calls == [2, 2, 7, 1]
+
+
+def test_rows_of_another_shape_are_another_batch() -> None:
+    model = Doubling()
+    found = play(model, Limits(), lambda batcher: gathered(batcher, rows(1), rows(2, width=3), rows(3, width=3)))
+    assert numbers(found) == [[2], [4], [6]]
+    assert model.calls == [1, 2]
+
+
+def test_one_bad_request_does_not_fail_its_neighbours() -> None:
+    found = numbers(play(Doubling(), Limits(), lambda batcher: gathered(batcher, rows(1), rows(13), rows(66), rows(2))))
+    assert (found[0], found[3]) == ([2], [4])
+    assert found[1].reason is Reason.INVALID
+    assert "thirteen" in found[1].message
+    assert found[2].reason is Reason.FAILED
+
+
+def test_a_batch_too_large_for_memory_is_computed_in_parts() -> None:
+    model = Doubling()
+    found = play(
+        model,
+        Limits(),
+        lambda batcher: gathered(batcher, rows(1, width=600), rows(2, width=600), rows(3, 4, width=600)),
+    )
+    assert numbers(found)[:2] == [[2], [4]]
+    assert found[2].reason is Reason.MEMORY
+    assert found[2].message == "model 'twice' ran out of memory on this batch: send fewer rows at a time"
+
+
+def test_while_one_batch_is_computed_the_next_one_gathers() -> None:
+    gate = threading.Event()
+    model = Doubling(gate)
+
+    async def scene(batcher: Batcher) -> list[Any]:
+        first = asyncio.ensure_future(batcher.ask(rows(1), 1))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert batcher.working
+        later = [asyncio.ensure_future(batcher.ask(rows(number), 1)) for number in (2, 3, 4)]
+        await asyncio.sleep(0)
+        gate.set()
+        return await asyncio.gather(first, *later)
+
+    assert numbers(play(model, Limits(), scene)) == [[2], [4], [6], [8]]
+    assert model.calls == [1, 3]
+
+
+def test_a_full_queue_refuses_at_once() -> None:
+    gate = threading.Event()
+
+    async def scene(batcher: Batcher) -> list[Any]:
+        first = asyncio.ensure_future(batcher.ask(rows(0), 1))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        calls = [asyncio.ensure_future(batcher.ask(rows(n), 1)) for n in range(1, 6)]
+        await asyncio.sleep(0)
+        refused = [call.exception() for call in calls if call.done()]
+        gate.set()
+        kept = await asyncio.gather(first, *calls, return_exceptions=True)
+        assert [isinstance(each, Refused) for each in kept] == [False, False, False, False, True, True]
+        return refused
+
+    refused = play(Doubling(gate), Limits(queue=3), scene)
+    assert [error.reason for error in refused] == [Reason.BUSY, Reason.BUSY]
+    assert refused[0].message == "3 rows wait for model 'twice' already"
+
+
+def test_whoever_is_gone_or_too_late_is_not_computed() -> None:
+    gate = threading.Event()
+    model = Doubling(gate)
+
+    async def scene(batcher: Batcher) -> list[Any]:
+        first = asyncio.ensure_future(batcher.ask(rows(0), 1))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        gone = asyncio.ensure_future(batcher.ask(rows(1), 1))
+        late = asyncio.ensure_future(batcher.ask(rows(2), 1, time.monotonic() - 1))
+        kept = asyncio.ensure_future(batcher.ask(rows(3), 1))
+        await asyncio.sleep(0)
+        gone.cancel()
+        gate.set()
+        return list(await asyncio.gather(first, gone, late, kept, return_exceptions=True))
+
+    first, gone, late, kept = play(model, Limits(), scene)
+    assert isinstance(gone, asyncio.CancelledError)
+    assert late.reason is Reason.DEADLINE
+    assert numbers([first, kept]) == [[0], [6]]
+    assert model.calls == [1, 1]
+
+
+def test_an_idle_model_waits_for_company_it_has_seen_before() -> None:
+    model = Doubling()
+
+    async def scene(batcher: Batcher) -> None:
+        await gathered(batcher, rows(1), rows(2))
+        assert model.calls == [2]
+        first = asyncio.ensure_future(batcher.ask(rows(3), 1))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert model.calls == [2], "it should have waited"
+        second = asyncio.ensure_future(batcher.ask(rows(4), 1))
+        await asyncio.gather(first, second)
+        assert model.calls == [2, 2]
+
+    play(model, Limits(wait=10.0), scene)
+
+
+def test_a_lone_client_never_waits() -> None:
+    model = Doubling()
+
+    async def scene(batcher: Batcher) -> float:
+        began = time.monotonic()
+        for _ in range(20):
+            await batcher.ask(rows(1), 1)
+        return time.monotonic() - began
+
+    assert play(model, Limits(wait=10.0), scene) < 10
+    assert model.calls == [1] * 20
+
+
+def test_a_bound_makes_batches_smaller_and_refuses_what_would_be_late() -> None:
+    gate = threading.Event()
+    model = Doubling(gate)
+
+    async def scene(batcher: Batcher) -> list[Any]:
+        for size, seconds in ((1, 0.010), (16, 0.025), (64, 0.100)):
+            batcher.slow_costs.seconds[(size - 1).bit_length()] = seconds
+        first = asyncio.ensure_future(batcher.ask(rows(0), 1))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        calls = [asyncio.ensure_future(batcher.ask(rows(1), 1)) for _ in range(39)]
+        await asyncio.sleep(0)
+        gate.set()
+        return await asyncio.gather(first, *calls, return_exceptions=True)
+
+    found = play(model, Limits(rows=64, bound=0.060), scene)
+    refused = [each for each in found if isinstance(each, Refused)]
+    assert refused
+    assert all(each.reason is Reason.BUSY and "within its bound of 60 ms" in each.message for each in refused)
+    assert max(model.calls) <= 16
+
+
+def test_a_bound_that_cannot_be_kept_still_lets_an_idle_model_answer() -> None:
+    """However slow the machine has become: else nothing would ever tell that it is quick again."""
+
+    async def scene(batcher: Batcher) -> list[Any]:
+        batcher.slow_costs.seconds[0] = 1.0
+        return [await batcher.ask(rows(number), 1) for number in range(3)]
+
+    gate = threading.Event()
+    gate.set()
+    assert numbers(play(Doubling(gate), Limits(bound=0.001), scene)) == [[0], [2], [4]]
+
+
+def test_what_has_waited_too_long_for_the_bound_is_refused_for_the_sake_of_the_rest() -> None:
+    gate = threading.Event()
+    model = Doubling(gate)
+
+    async def scene(batcher: Batcher) -> list[Any]:
+        batcher.slow_costs.seconds[0] = 0.0
+        calls = [asyncio.ensure_future(batcher.ask(rows(n), 1)) for n in range(4)]
+        await asyncio.sleep(0)
+        for work in list(batcher._queue)[:2]:
+            work.arrived -= 5.0
+        gate.set()
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    found = play(model, Limits(bound=1.0), scene)
+    assert [isinstance(each, Refused) for each in found] == [True, True, False, False]
+    assert numbers(found[2:]) == [[4], [6]]
+
+
+def test_costs_are_learned_from_the_nearest_size() -> None:
+    costs = Costs()
+    assert costs.of(8) == 0
+    costs.learn(1, 0.001)
+    assert costs.of(4) == pytest.approx(0.004)
+    costs.learn(4, 0.002)
+    assert costs.of(4) == 0.002
+    for _ in range(200):
+        costs.learn(4, 0.0005)
+    assert costs.of(4) == pytest.approx(0.0005, rel=0.01)

@@ -1,0 +1,157 @@
+"""Versions come, go, and are broken while a server runs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.commands import Windlass
+from tests.serve import making
+from tests.serve.serving import Serving, serving
+
+ROW: np.ndarray[Any, Any] = np.full((1, 784), 0.25, np.float32)
+
+
+def answers_as(server: Serving, seed: int, path: str = "mnist") -> bool:
+    return bool(np.allclose(server.predict(path, ROW.tolist()), making.expected(seed, ROW), rtol=1e-4))
+
+
+def states(server: Serving) -> dict[str, tuple[str, str]]:
+    told = server.get("/v1/models/mnist").json["model_version_status"]
+    return {each["version"]: (each["state"], each["status"]["error_message"]) for each in told}
+
+
+def flip(path: Path) -> None:
+    """Changes one bit in the middle of a file."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_new_version_takes_over_without_a_dropped_request(tmp_path: Path) -> None:
+    making.digits(tmp_path / "mnist", seed=1)
+    with serving(tmp_path, tmp_path / "mnist", "--no-grpc") as server:
+        wrong: list[Any] = []
+        over = threading.Event()
+
+        def ask() -> None:
+            while not over.is_set():
+                try:
+                    found = server.predict("mnist", ROW.tolist())
+                except Exception as error:
+                    wrong.append(error)
+                    return
+                if not any(np.allclose(found, making.expected(seed, ROW), rtol=1e-4) for seed in (1, 2)):
+                    wrong.append(found)
+
+        askers = [threading.Thread(target=ask) for _ in range(3)]
+        for asker in askers:
+            asker.start()
+        try:
+            making.digits(tmp_path / "mnist", seed=2)
+            server.until(lambda: answers_as(server, 2))
+            server.until(lambda: states(server) == {"2": ("AVAILABLE", "")})
+        finally:
+            over.set()
+            for asker in askers:
+                asker.join()
+        assert wrong == []
+        assert "version 2 is served now" in server.said.read_text()
+
+
+def test_a_broken_new_version_changes_nothing_but_the_status(tmp_path: Path) -> None:
+    making.digits(tmp_path / "mnist", seed=1)
+    making.digits(tmp_path / "store", seed=2, version=2)
+    flip(tmp_path / "store/2/weights.safetensors")
+    with serving(tmp_path, tmp_path / "mnist", "--no-grpc") as server:
+        (tmp_path / "store/2").rename(tmp_path / "mnist/2")
+        server.until(lambda: states(server).get("2", ("", ""))[0] == "END")
+        assert "weights.safetensors: its bytes are not those that were saved" in states(server)["2"][1]
+        assert states(server)["1"] == ("AVAILABLE", "")
+        assert answers_as(server, 1)
+        assert server.get("/readyz").status == 200
+        making.digits(tmp_path / "mnist", seed=3, version=3)
+        server.until(lambda: answers_as(server, 3))
+
+
+def test_all_versions_are_served_when_asked_for(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        making.digits(tmp_path / "mnist", seed=seed)
+    with serving(tmp_path, tmp_path / "mnist", "--no-grpc", "--version", "all") as server:
+        assert answers_as(server, 2)
+        for seed in (1, 2):
+            assert answers_as(server, seed, f"mnist/versions/{seed}")
+        shutil.rmtree(tmp_path / "mnist/2")
+        server.until(lambda: answers_as(server, 1))
+        shutil.rmtree(tmp_path / "mnist/1")
+        making.digits(tmp_path / "mnist", seed=5, version=5)
+        server.until(lambda: answers_as(server, 5))
+
+
+def test_a_number_pins_the_version(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        making.digits(tmp_path / "mnist", seed=seed)
+    with serving(tmp_path, tmp_path / "mnist", "--no-grpc", "--version", "1") as server:
+        assert answers_as(server, 1)
+        assert set(states(server)) == {"1"}
+
+
+def test_a_broken_newest_version_at_the_start_falls_back(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        making.digits(tmp_path / "mnist", seed=seed)
+    (tmp_path / "mnist/2/function.onnx").unlink()
+    with serving(tmp_path, tmp_path / "mnist", "--no-grpc") as server:
+        assert answers_as(server, 1)
+        assert states(server)["2"][0] == "END"
+        assert "warning: version 2 of mnist is not served" in server.said.read_text()
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        (lambda path: flip(path / "function.onnx"), "function.onnx: its bytes are not those that were saved"),
+        (lambda path: (path / "weights.safetensors").unlink(), "weights.safetensors: No such file or directory"),
+        (lambda path: (path / "bundle.json").write_text("{"), "bundle.json: not JSON"),
+    ],
+    ids=["a flipped bit", "a missing file", "a torn manifest"],
+)
+def test_a_damaged_model_is_not_served(tmp_path: Path, windlass: Windlass, harm: Any, words: str) -> None:
+    making.digits(tmp_path / "mnist")
+    harm(tmp_path / "mnist/1")
+    said = windlass("serve", tmp_path / "mnist", "--port", "0", "--no-grpc")
+    assert said.code == 2
+    assert words in said.err
+
+
+def test_a_model_that_is_whole_but_wrong_is_not_served(tmp_path: Path, windlass: Windlass) -> None:
+    """Its checksums are right and ONNX Runtime refuses it."""
+    saved = making.digits(tmp_path / "mnist")
+    function = Path(saved.function)
+    function.write_bytes(b"not a model")
+    manifest = tmp_path / "mnist/1/bundle.json"
+    told = json.loads(manifest.read_text())
+    import hashlib
+
+    told["files"]["function.onnx"] = {"size": 11, "sha256": hashlib.sha256(b"not a model").hexdigest()}
+    manifest.write_text(json.dumps(told))
+    said = windlass("serve", tmp_path / "mnist", "--port", "0", "--no-grpc")
+    assert said.code == 2
+    assert "ONNX Runtime cannot load it" in said.err
+
+
+def test_a_run_is_served_by_its_name(tmp_path: Path) -> None:
+    run = tmp_path / "home/runs/digits-bavod"
+    (run / "output/train").mkdir(parents=True)
+    making.digits(run / "output/train/mnist", seed=4)
+    with serving(tmp_path, "digits", "--no-grpc", "--name", "numbers") as server:
+        assert answers_as(server, 4, "numbers")
+        began = time.monotonic()
+        assert server.stop() == 0
+        assert time.monotonic() - began < 15

@@ -1,0 +1,192 @@
+"""Processes: several on one port, one that dies, all that stop; and what the command says."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.commands import Windlass
+from tests.serve import making
+from tests.serve.serving import serving
+
+ROW = [[0.5] * 784]
+
+
+def children(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def test_a_process_that_is_killed_is_replaced_and_the_others_answer(models: Path, tmp_path: Path) -> None:
+    with serving(tmp_path, models / "mnist", "--workers", "2") as server:
+        first = children(server.process.pid)
+        assert len(first) == 2
+        for _ in range(20):
+            server.predict("mnist", ROW)
+        os.kill(first[0], signal.SIGKILL)
+        server.until(lambda: len(set(children(server.process.pid)) - set(first)) == 1)
+        assert f"server process {first[0]} ended (killed by signal 9)" in server.said.read_text()
+
+        def counted() -> bool:
+            text = server.get("/metrics").body.decode()
+            found = re.search(r'windlass_requests_total{model="mnist",protocol="rest",code="200"} (\d+)', text)
+            return found is not None and int(found[1]) >= 30
+
+        for _ in range(30):
+            server.predict("mnist", ROW)
+        server.until(counted)
+        assert server.stop() == 0
+    for pid in first:
+        assert not Path(f"/proc/{pid}").exists()
+
+
+def test_a_killed_parent_takes_its_processes_along(models: Path, tmp_path: Path) -> None:
+    with serving(tmp_path, models / "mnist", "--workers", "2", "--no-grpc") as server:
+        own = children(server.process.pid)
+        server.process.kill()
+        server.process.wait()
+        server.until(lambda: not any(_alive(pid) for pid in own))
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_sigterm_answers_what_was_asked_then_ends(workers: str, tmp_path: Path) -> None:
+    making.heavy(tmp_path / "heavy", width=1500, layers=8)
+    body = b'{"instances":[' + b",".join([b"[" + b",".join([b"0.5"] * 1500) + b"]"] * 16) + b"]}"
+    with serving(tmp_path, tmp_path / "heavy", "--workers", workers, "--no-grpc") as server:
+        found: list[int] = []
+        askers = [
+            threading.Thread(target=lambda: found.append(server.post("/v1/models/heavy:predict", body).status))
+            for _ in range(4)
+        ]
+        idle = socket.create_connection(("127.0.0.1", server.port))
+        for asker in askers:
+            asker.start()
+
+        def taken() -> bool:
+            """All four are in the server: it has more connections than the idle one."""
+            listed = Path("/proc/net/tcp").read_text().split("\n")[1:]
+            here = f":{server.port:04X} "
+            return sum(here in line.split(None, 2)[1] + " " and " 01 " in line for line in listed if line) >= 5
+
+        server.until(taken)
+        assert server.stop() == 0
+        for asker in askers:
+            asker.join()
+        idle.close()
+        assert found == [200] * 4
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", server.port))
+
+
+def test_ctrl_c_ends_it_quietly(models: Path, tmp_path: Path) -> None:
+    with serving(tmp_path, models / "mnist", "--no-grpc") as server:
+        server.process.send_signal(signal.SIGINT)
+        assert server.process.wait(20) == 130
+        assert "Traceback" not in server.said.read_text()
+
+
+def test_a_taken_port_is_said_with_the_fix(models: Path, windlass: Windlass) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        for words in (
+            ("--port", port, "--no-grpc"),
+            ("--port", "0", "--grpc-port", port),
+            ("--port", port, "--workers", "2"),
+        ):
+            said = windlass("serve", models / "mnist", *words)
+            assert said.code == 2
+            assert f"port {port} on 127.0.0.1 is taken: another program listens there" in said.err
+            assert "--port 0 --grpc-port 0" in said.err
+
+
+def test_the_ready_line_and_the_next_commands(models: Path, tmp_path: Path) -> None:
+    with serving(tmp_path, models / "mnist", models / "table") as server:
+        server.until(lambda: "Ctrl-C" in server.said.read_text())
+        assert f"windlass predict http://127.0.0.1:{server.port}/v1/models/mnist" in server.said.read_text()
+        assert server.get("/v1/models").json == {
+            "models": [
+                {"name": "mnist", "versions": ["1"], "title": "Digits"},
+                {"name": "table", "versions": ["1"], "title": "table"},
+            ]
+        }
+
+
+def test_an_open_host_without_a_token_is_warned_of(models: Path, tmp_path: Path) -> None:
+    with serving(tmp_path, models / "mnist", "--host", "0.0.0.0", "--no-grpc") as server:
+        assert "warning: there is no login" in server.said.read_text()
+    with serving(tmp_path, models / "mnist", "--host", "0.0.0.0", "--no-grpc", "--token", "x") as server:
+        assert "warning" not in server.said.read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["{models}/mnist", "--port", "70000"], "--port 70000: a number from 0 to 65535"),
+        (["{models}/mnist", "--version", "newest"], "--version newest: latest, all, or the number"),
+        (["{models}/mnist", "--version", "9"], "has no complete version"),
+        (["{models}/mnist", "--tls-cert", "x"], "--tls-cert and --tls-key belong together"),
+        (["{models}/mnist", "{models}/mnist"], "two models are called 'mnist'"),
+        (["{models}", "--name", "x"], "holds several models"),
+        (["a/b=c"], "neither a model's directory nor a run"),
+        (["nobody"], "neither a model's directory nor a run"),
+        (["{models}/words.txt"], "is no model"),
+        (["{models}/mnist", "--token", "two words"], "without spaces"),
+        (["{models}/mnist", "--token-file", "/nowhere"], "--token-file /nowhere"),
+        (["{models}/mnist", "--host", "256.1.1.1"], "--host 256.1.1.1"),
+    ],
+)
+def test_wrong_use_is_told(models: Path, windlass: Windlass, words: list[str], message: str) -> None:
+    said = windlass("serve", *(word.format(models=models) for word in words), "--no-grpc")
+    assert said.code == 2
+    assert message in said.err
+
+
+def test_names_are_given_on_the_command_line(models: Path, tmp_path: Path) -> None:
+    with serving(tmp_path, f"digits={models / 'mnist'}", f"numbers={models / 'mnist' / '1'}", "--no-grpc") as server:
+        assert server.predict("digits", ROW) == server.predict("numbers", ROW)
+
+
+def test_models_are_listed_with_their_figures(models: Path, windlass: Windlass) -> None:
+    said = windlass("models", models)
+    assert said.code == 0
+    line = next(line for line in said.out.splitlines() if line.startswith("mnist"))
+    assert line.split()[:5] == ["mnist", "1", "image", "accuracy", "0.5"]
+    assert "windlass serve" in said.err
+    import json
+
+    (told,) = [each for each in json.loads(windlass("models", models, "--json").out) if each["name"] == "table"]
+    assert told["inputs"][1] == {"name": "b", "dtype": "int64", "shape": [None, 3]}
+
+
+def test_a_damaged_model_is_found_by_a_check(tmp_path: Path, windlass: Windlass) -> None:
+    making.digits(tmp_path / "mnist")
+    weights = tmp_path / "mnist/1/weights.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"?")
+    assert windlass("models", tmp_path).code == 0
+    said = windlass("models", tmp_path, "--check")
+    assert said.code == 1
+    assert "weights.safetensors: its bytes are not those that were saved" in said.err
+    assert windlass("models", tmp_path / "nothing").code == 2
+    assert "there is no model in any run" in windlass("models").err
+
+
+def test_it_is_ready_soon_and_says_when(models: Path, tmp_path: Path) -> None:
+    """Not a figure, which the bench has: a server that is not up after half a minute is broken."""
+    began = time.monotonic()
+    with serving(tmp_path, models / "mnist"):
+        assert time.monotonic() - began < 30
