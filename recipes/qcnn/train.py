@@ -8,6 +8,7 @@ start, checkpoints, TensorBoard's files, and the weights at the end. Also runs a
 
 import argparse
 import os
+import shutil
 import sys
 
 try:
@@ -135,6 +136,17 @@ def write(name, **arrays):
     return path
 
 
+def keep(*paths):
+    """Copies files to where weights are kept, a directory for each run: nothing is written over."""
+    place = os.environ.get("WINDLASS_MOUNT_WEIGHTS")
+    if place:
+        kept = os.path.join(place, os.environ["WINDLASS_RUN_ID"])
+        os.makedirs(kept, exist_ok=True)
+        for path in paths:
+            shutil.copyfile(path, os.path.join(kept, os.path.basename(path)))
+        print(f"kept as {kept}", flush=True)
+
+
 def main():
     args = options()
     jax.config.update("jax_enable_x64", args.precision == "double")
@@ -190,7 +202,9 @@ def main():
             return
 
     if rank == 0:
-        print(f"weights in {write('weights.npz', weights=np.asarray(state['weights']))}", flush=True)
+        path = write("weights.npz", weights=np.asarray(state["weights"]))
+        print(f"weights in {path}", flush=True)
+        keep(path, os.path.join(OUTPUT, "test.npz"))
 
 
 if __name__ == "__main__":

@@ -22,10 +22,13 @@ from tests.commands import Said
 from tests.local.place import Place, until
 
 RECIPE = Path(__file__).parents[2] / "recipes/qcnn"
-JOB = (str(RECIPE / "job.yaml"), "--preset", "tiny")
 CIRQ = Path(__file__).parent / "qcnn_cirq.json"
 TINY = ("--examples", "480", "--epochs", "40")
 PATIENCE = 240.0
+
+
+def job(place: Place) -> tuple[str, ...]:
+    return str(RECIPE / "job.yaml"), "--preset", "tiny", "--set", f"WEIGHTS={place.home / 'kept'}"
 
 
 def script(name: str) -> Any:
@@ -88,7 +91,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory, compiled: dict[str, str]) -> Iterator[tuple[Place, Said]]:
     place = Place(tmp_path_factory.mktemp("undisturbed"))
-    yield place, place("run", *JOB, env=compiled, timeout=PATIENCE)
+    yield place, place("run", *job(place), env=compiled, timeout=PATIENCE)
     place.close()
 
 
@@ -155,9 +158,7 @@ def test_a_second_job_asks_the_weights_wherever_they_were_copied(
     undisturbed: tuple[Place, Said], windlass: Place, tmp_path: Path
 ) -> None:
     model = tmp_path / "kept"
-    model.mkdir()
-    for name in ("weights.npz", "test.npz"):
-        shutil.copy(undisturbed[0].dir / "output/train" / name, model)
+    shutil.copytree(undisturbed[0].home / "kept" / undisturbed[0].id, model)
     said = windlass("run", RECIPE / "predict.yaml", "--set", f"MODEL={model}", timeout=PATIENCE)
     assert said.code == 0, said.err
     assert windlass.log(stage="predict") == undisturbed[0].log(stage="predict")
@@ -166,7 +167,7 @@ def test_a_second_job_asks_the_weights_wherever_they_were_copied(
 def test_a_killed_rank_and_a_stop_change_no_bit_of_the_weights(
     undisturbed: tuple[Place, Said], windlass: Place, compiled: dict[str, str]
 ) -> None:
-    command = windlass.begin("run", *JOB, env=compiled)
+    command = windlass.begin("run", *job(windlass), env=compiled)
     until(lambda: windlass.runs and windlass.events("checkpoint"), "a checkpoint", PATIENCE)
     os.kill(next(event["pid"] for event in windlass.events("rank.started") if event["rank"] == 1), signal.SIGKILL)
     until(lambda: [e for e in windlass.events("checkpoint") if e["gen"] == 2], "a checkpoint after the kill", PATIENCE)
