@@ -70,7 +70,7 @@ cluster-down: $(INSTALLED) ## end that cluster; nothing stays but the build in .
 
 .PHONY: e2e
 e2e: $(INSTALLED) ## end-to-end tests on that cluster, started if need be, or on the one that KUBECONFIG names
-	$(BIN)/python -m tests.cluster with -- $(BIN)/python -m pytest -q $(wildcard tests/cluster tests/e2e)
+	$(BIN)/python -m tests.cluster with -- $(BIN)/python -m pytest -q -m 'not addon' tests/cluster tests/e2e
 
 .PHONY: bench
 bench: $(INSTALLED) ## measure against the peers (downloads about 9 GB into .bench the first time)

@@ -1,19 +1,34 @@
 """What can be added to a cluster really does its work."""
 
-import hashlib
-import hmac
 import json
+import os
+import re
+import subprocess
+import sys
 import time
-import urllib.error
-import urllib.request
+from pathlib import Path
 
 import pytest
 
 from tests.cluster.addons import add
 from tests.cluster.cluster import Cluster
 from tests.cluster.errors import ClusterError
+from windlass.buckets import http
+from windlass.buckets.s3 import S3
+
+JOB = """
+name: bucket
+storage: {weights: s3://models/a run}
+stages:
+  first:
+    run: |
+      cd "$WINDLASS_MOUNT_WEIGHTS"; mkdir -p deep; echo one > "deep/b+c d.txt"
+      [ -e large ] || head -c 70000000 /dev/urandom > large
+  second: {after: first, run: 'cd "$WINDLASS_MOUNT_WEIGHTS"; echo two >> "deep/b+c d.txt"; sha256sum large'}
+"""
 
 
+@pytest.mark.addon
 def test_metrics_server_knows_what_nodes_and_pods_use(cluster: Cluster) -> None:
     add(cluster, "metrics-server", print)
     deadline = time.monotonic() + 90
@@ -29,35 +44,36 @@ def test_metrics_server_knows_what_nodes_and_pods_use(cluster: Cluster) -> None:
     assert "coredns" in cluster.kubectl("-n", "kube-system", "top", "pods")
 
 
-def signed(method: str, url: str, body: bytes = b"") -> urllib.request.Request:
-    """An S3 request with Amazon's signature, version 4."""
-    moment = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    host, _, path = url.removeprefix("http://").partition("/")
-    digest = hashlib.sha256(body).hexdigest()
-    headers = {"host": host, "x-amz-content-sha256": digest, "x-amz-date": moment}
-    names = ";".join(headers)
-    lines = [method, f"/{path}", "", *(f"{name}:{value}" for name, value in headers.items()), "", names, digest]
-    scope = [moment[:8], "us-east-1", "s3", "aws4_request"]
-    told = hashlib.sha256("\n".join(lines).encode()).hexdigest()
-    key = b"AWS4windlass-test-secret"
-    for part in [*scope, f"AWS4-HMAC-SHA256\n{moment}\n{'/'.join(scope)}\n{told}"]:
-        key = hmac.digest(key, part.encode(), "sha256")
-    credential = f"Credential=windlass-test/{'/'.join(scope)}, SignedHeaders={names}, Signature={key.hex()}"
-    headers["authorization"] = f"AWS4-HMAC-SHA256 {credential}"
-    return urllib.request.Request(url, body or None, headers, method=method)
-
-
-def test_the_s3_server_keeps_what_it_is_given_and_refuses_strangers(cluster: Cluster) -> None:
+def test_runs_fetch_their_storage_from_a_real_s3_server_and_send_it_back(cluster: Cluster, tmp_path: Path) -> None:
     add(cluster, "s3", print)
-    server = f"http://{cluster.node('0').address}:30070"
-    for request in (signed("PUT", f"{server}/models"), signed("PUT", f"{server}/models/a/weights", b"1 2 3")):
-        assert urllib.request.urlopen(request, timeout=10).status == 200
-    assert urllib.request.urlopen(signed("GET", f"{server}/models/a/weights"), timeout=10).read() == b"1 2 3"
-    with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(f"{server}/models/a/weights", timeout=10)
-    assert refused.value.code == 403
+    keys = {"AWS_ACCESS_KEY_ID": "windlass-test", "AWS_SECRET_ACCESS_KEY": "windlass-test-secret"}
+    env = {**os.environ, **keys, "AWS_ENDPOINT_URL": f"http://{cluster.node('0').address}:30070"}
+    store = S3("models", env)
+    http.exchange(lambda: store._request("PUT", ""))
+    (tmp_path / "job.yaml").write_text(JOB)
+
+    def run(**more: str) -> str:
+        told = {**env, **more, "WINDLASS_HOME": str(tmp_path / "home"), "NO_COLOR": "1"}
+        command = [sys.executable, "-m", "windlass", "run"]
+        done = subprocess.run(command, cwd=tmp_path, env=told, stderr=subprocess.PIPE, text=True, check=False)
+        return f"{done.returncode} {done.stderr}"
+
+    first = run()
+    assert first.startswith("0 "), first
+    assert "2 files sent to s3://models/a run" in first
+    assert "1 files sent to s3://models/a run" in first, "the second stage changed one of them"
+    found = {each.key: each.size for each in store.list("")}
+    assert found == {"a run/deep/b+c d.txt": 8, "a run/large": 70_000_000}
+    second = run()
+    assert "2 files fetched from s3://models/a run" in second
+    assert re.findall(r"[0-9a-f]{64}", first) == re.findall(r"[0-9a-f]{64}", second)
+    refused = run(AWS_SECRET_ACCESS_KEY="wrong")
+    assert refused.startswith("1 ")
+    assert "storage weights could not be fetched" in refused
+    assert "403 SignatureDoesNotMatch" in refused
 
 
+@pytest.mark.addon
 def test_a_job_of_1000_pods_runs_on_nodes_that_do_not_exist(cluster: Cluster) -> None:
     add(cluster, "kwok", print)
     count = 1000
