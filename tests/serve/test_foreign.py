@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -29,11 +28,7 @@ print(json.dumps(model.predict(rows, verbose=0).tolist()))
 """
 
 
-needs_tensorflow = pytest.mark.skipif(not find_spec("tensorflow"), reason="TensorFlow is not installed")
-
-
 @pytest.mark.slow
-@needs_tensorflow
 def test_keras_files_and_a_saved_model_are_served(tmp_path: Path) -> None:
     quiet = {**os.environ, "KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
     made = subprocess.run(
@@ -54,7 +49,6 @@ def test_keras_files_and_a_saved_model_are_served(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@needs_tensorflow
 def test_a_file_that_is_no_model_is_told(tmp_path: Path) -> None:
     (tmp_path / "broken.keras").write_bytes(b"nothing")
     command = [sys.executable, "-m", "windlass", "serve", str(tmp_path / "broken.keras"), "--port", "0", "--no-grpc"]

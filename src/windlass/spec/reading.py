@@ -121,7 +121,7 @@ def _integer(kind: kinds.Integer, node: Node, problems: Problems, name: str) -> 
 
 
 def _number(kind: kinds.Number, node: Node, problems: Problems, name: str) -> object:
-    if isinstance(node, Scalar) and node.value is None:
+    if isinstance(node, Scalar) and node.value in (None, ""):  # a param that was left empty
         return None
     if isinstance(node, Scalar) and isinstance(node.value, (int, float)) and not isinstance(node.value, bool):
         try:

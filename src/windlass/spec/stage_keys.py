@@ -56,7 +56,7 @@ ROLE = Record(
 
 GATE = Record(
     "gate",
-    "The condition that a model must meet. With neither target nothing is checked.",
+    "The condition that a model must meet. With neither target, or empty ones, nothing is checked.",
     (
         Field("of", NAME, "The stage whose report is asked.", required=True, example="train", also=("stage", "model")),
         Field("metric", Text(), "The reported figure that decides.", required=True, example="accuracy", also=("name",)),

@@ -222,8 +222,9 @@ def test_gates_servers_and_load_tests_are_checked(tmp_path: Path, lines: str, me
     assert problem(tmp_path, other_stage(lines)).message.startswith(message)
 
 
-def test_a_gate_without_a_target_checks_nothing(tmp_path: Path) -> None:
-    text = "name: job\nparams: {T: }\nstages:\n  a: {run: x}\n  b: {gate: {of: a, metric: m, at_least: '${T}'}}\n"
+@pytest.mark.parametrize("empty", ["", "''"])
+def test_a_gate_without_a_target_checks_nothing(tmp_path: Path, empty: str) -> None:
+    text = f"name: job\nparams: {{T: {empty}}}\nstages:\n  a: {{run: x}}\n  b: {{gate: {{of: a, metric: m, at_least: '${{T}}'}}}}\n"
     assert planned(tmp_path, text).stage("b").gate == plan.Gate("a", "m")
 
 
