@@ -24,9 +24,12 @@ QUIET = (
 HOSTILE = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 2'>"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """A real Chromium with a profile of its own. Without one the tests fail: a page that nobody opens is not tested."""
+    """A real Chromium with a profile of its own. Without one the tests fail: a page that nobody opens is not tested.
+
+    Of a module, not of the session: while Playwright is there its event loop is running, and other tests start theirs.
+    """
     found = os.environ.get("WINDLASS_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
     if found is None:
         pytest.fail("no Chromium here: `make browser` installs one, or name one with WINDLASS_CHROMIUM", pytrace=False)
