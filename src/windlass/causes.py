@@ -33,13 +33,34 @@ class Kind(str, Enum):
     DISK_FULL = "disk_full"
     NOT_WRITABLE = "not_writable"
     MISSING_INPUT = "missing_input"
+    UNSCHEDULABLE = "unschedulable"
+    IMAGE_PULL = "image_pull"
+    NO_PYTHON = "image_without_python"
+    VOLUME = "volume_not_mounted"
+    QUOTA = "quota_exceeded"
+    REFUSED = "refused_by_cluster"
+    FORBIDDEN = "forbidden"
     GATE_NOT_MET = "gate_not_met"
     STOPPED = "stopped_by_user"
     INTERNAL = "internal_error"
 
 
 HOPELESS = frozenset(
-    {Kind.NOT_FOUND, Kind.NOT_EXECUTABLE, Kind.DISK_FULL, Kind.NOT_WRITABLE, Kind.MPI_MISMATCH, Kind.MISSING_INPUT}
+    {
+        Kind.NOT_FOUND,
+        Kind.NOT_EXECUTABLE,
+        Kind.DISK_FULL,
+        Kind.NOT_WRITABLE,
+        Kind.MPI_MISMATCH,
+        Kind.MISSING_INPUT,
+        Kind.UNSCHEDULABLE,
+        Kind.IMAGE_PULL,
+        Kind.NO_PYTHON,
+        Kind.VOLUME,
+        Kind.QUOTA,
+        Kind.REFUSED,
+        Kind.FORBIDDEN,
+    }
 )
 """Causes that neither a restart nor another attempt can cure."""
 

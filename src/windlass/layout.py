@@ -17,6 +17,8 @@ ORDERS = "orders.json"
 SERVING = "serving.json"
 """In the output of a stage that serves: where it answers, and one answer."""
 FINGERPRINTS = "fingerprints.json"
+MIRROR = ".mirror.json"
+"""In a copy of a run that lives elsewhere: where, and whether it is alive."""
 
 
 def log(run_dir: str, stage: str, role: str, rank: int) -> str:

@@ -1,7 +1,8 @@
 """The part of Windlass that ships into strangers' images, as one file.
 
 `build` gives a zipapp of the shipped modules, the same bytes each time. `python windlass.pyz` is
-the agent of one seat; it unpacks itself first, because ranks need files.
+the agent of one seat, and with a word one of the other things a pod can be (`kube.__main__`); it
+unpacks itself first, because ranks need files.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ SHIPPED = (
     "errors.py",
     "gang",
     "journal.py",
+    "kube",
     "layout.py",
     "lock.py",
     "pipeline.py",
@@ -46,9 +48,15 @@ with zipfile.ZipFile(os.path.dirname(os.path.abspath(__file__))) as archive:
     archive.extractall(home)
 sys.path[0] = home
 try:
-    from windlass.agent.__main__ import main
+    package = os.path.join(home, "windlass")
+    if sys.argv[1:]:
+        from windlass.kube.__main__ import main as answer
 
-    code = main(os.environ, os.path.join(home, "windlass"))
+        code = answer(sys.argv[1:], os.environ, package)
+    else:
+        from windlass.agent.__main__ import main
+
+        code = main(os.environ, package)
 finally:
     shutil.rmtree(home, ignore_errors=True)
 sys.exit(code)

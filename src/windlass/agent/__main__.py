@@ -10,6 +10,9 @@
 | WINDLASS_AGENT_HOST | the name or address by which peers reach this seat |
 | WINDLASS_AGENT_LEASE | seconds to train on without the driver |
 | WINDLASS_AGENT_PATIENCE | seconds to wait for the driver's name and port at the start |
+| WINDLASS_AGENT_NAME | by which the engine knows this agent again; it leaves on SIGTERM |
+| WINDLASS_AGENT_PORTS | ports that its predecessor held, to be taken again |
+| WINDLASS_AGENT_DEPOT | where files go to and come from, HOST:PORT; empty: the run directory is shared |
 | WINDLASS_AGENT_TERMINATION | file for the last words, /dev/termination-log by default |
 
 None of them reaches the rank. Ships into strangers' images: standard library only, Python 3.9.
@@ -42,6 +45,8 @@ def post_of(environ: Mapping[str, str], package: str) -> Post:
         plan = plans.from_json(file.read())
     with open(told("TOKEN_FILE"), "rb") as secret:
         token = secret.read().strip()
+    mounts = {mount.name: mount.path for mount in plan.storage if mount.path}
+    cores = next((each.resources.cpu for each in plan.stage(stage).roles if each.name == role), None)
     base: Dict[str, str] = {name: value for name, value in environ.items() if not name.startswith(PREFIX)}
     return Post(
         plan=plan,
@@ -53,11 +58,17 @@ def post_of(environ: Mapping[str, str], package: str) -> Post:
         driver=told("DRIVER"),
         token=token,
         base=base,
-        data=base.get("WINDLASS_DATA_DIR", os.path.join(directory, "data")),
+        data=base.get("WINDLASS_DATA_DIR") or mounts.get("data") or os.path.join(directory, "data"),
         rank_path=os.path.join(package, "rank_path"),
         python="",
         host=told("HOST", "127.0.0.1"),
         lease=float(told("LEASE", "120")),
+        threads=max(1, int(cores)) if cores else 0,
+        mounts=mounts,
+        ports=tuple(int(port) for port in told("PORTS").split(",") if port),
+        agent=told("NAME"),
+        leaves=bool(told("NAME")),
+        depot=told("DEPOT"),
     )
 
 

@@ -19,6 +19,7 @@ from typing import Any, Deque, Dict, List, Optional, Tuple
 
 from windlass import layout, wire
 from windlass.agent import evidence, mpi, stacks, system
+from windlass.agent.courier import Courier
 from windlass.agent.duty import Duty, Order
 from windlass.agent.follow import Follower
 from windlass.agent.link import HANDSHAKE, Link
@@ -64,9 +65,17 @@ class Agent:
         self.last_words = ""
         """Why its last process failed, for the container's termination message."""
         self._ports = HeldPorts(3, post.ports)
-        self.duty = Duty(wire.nonce(), [post.host, self._ports.numbers], post.lease, time.monotonic())
+        name = f"{post.agent}.{wire.nonce()}" if post.agent else wire.nonce()
+        self.duty = Duty(name, [post.host, self._ports.numbers], post.lease, time.monotonic())
         self._cut_off = False
         """The lease ran out: the process was ended because of that."""
+        self._courier: Optional[Courier] = None
+        self._awaited: Optional[wire.Message] = None
+        """The start that waits for what the courier fetches."""
+        self._settling = False
+        """The process has ended; what it wrote is being carried away."""
+        self._noticed = False
+        """This agent's machine goes away."""
         self._followers: List[Tuple[str, int, Follower]] = []
         self._mpi: Optional[mpi.Workers] = None
         self._log = layout.log(post.run_dir, post.stage, post.role, post.rank)
@@ -89,6 +98,9 @@ class Agent:
         signal.signal(signal.SIGTERM, lambda *_: None)
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
         system.adopt_orphans()
+        if self.post.depot:
+            post = self.post
+            self._courier = Courier(post.depot, post.token, post.name, post.run_dir, lambda: _ring(write))
         try:
             link: Optional[Link] = Link(self.post, self.duty.seen(time.monotonic(), time.time()))
             self._link = link
@@ -99,10 +111,14 @@ class Agent:
                 sources: List[Any] = [wake] if link is None else [wake, link.socket]
                 ready, _, _ = select.select(sources, [], [], wait)
                 if wake in ready and signal.SIGTERM in os.read(wake, 4096):
+                    self._noticed = self.post.leaves
                     self._say("notice")
                 if link is not None and link.socket in ready:
                     going = self._listen(link)
+                self._take_delivery()
                 self._watch()
+                if self._has_left():
+                    break
                 self._stay_alive()
                 if self._link is None:
                     going = self._find_driver() and going
@@ -127,9 +143,9 @@ class Agent:
         for message in messages:
             order = self.duty.order(message, time.monotonic(), time.time())
             if order is Order.START:
-                self._start(message)
-            elif order is Order.KILL and self.process is not None:
-                self.process.end(float(message["grace"]))
+                self._prepare(message)
+            elif order is Order.KILL:
+                self._end(float(message["grace"]))
             elif order is Order.SAY_ENDED and self.duty.exit is not None:
                 self._say("exited", **self.duty.exit)
             elif order is Order.STACKS:
@@ -176,9 +192,9 @@ class Agent:
 
     def _stay_alive(self) -> None:
         now = time.monotonic()
-        if self.duty.lapsed(now) and self.process is not None:
+        if self.duty.lapsed(now) and (self.process is not None or self._awaited is not None):
             self._cut_off = True
-            self.process.end(0)
+            self._end(0)
         if now - self._heartbeat >= self.duty.heartbeat and self._link is not None:
             self._heartbeat = now
             self._say("alive", **self.duty.seen(now, time.time()))
@@ -186,6 +202,60 @@ class Agent:
             self._lose_driver()  # a connection that died unnoticed: another one may come before the lease is over
 
     # The user's process.
+
+    def _prepare(self, message: Dict[str, Any]) -> None:
+        """Starts the process, where files have to be fetched first once they are here."""
+        if self._courier is None:
+            self._start(message)
+            return
+        generation, restart = message["life"]
+        self.duty.begun((generation, restart))
+        self._cut_off = False
+        places = places_of(self.post, generation)
+        trees = [*places.inputs.values(), places.output, *filter(None, [message["resume_from"]])]
+        logs = [self._log]
+        if message["launcher"]:
+            ranks = self.stage.role("worker").ranks
+            logs += [layout.log(self.post.run_dir, self.post.stage, "worker", rank) for rank in range(ranks)]
+        self._awaited = message
+        self._courier.begin(logs, trees, ("begin", message["life"]))
+
+    def _take_delivery(self) -> None:
+        """What the courier has carried: a life can begin, a checkpoint has arrived."""
+        for kind, what in self._courier.done() if self._courier is not None else ():
+            if kind == "checkpoint":
+                self._say("checkpoint", **what)
+            elif self._awaited is not None and self._awaited["life"] == what:
+                message, self._awaited = self._awaited, None
+                self._start(message)
+
+    def _end(self, grace: float) -> None:
+        if self.process is not None:
+            self.process.end(grace)
+        elif self._awaited is not None:
+            self._awaited = None
+            self._exited(-1, 0, None, asked=True)
+
+    def _carried(self, code: int, asked: bool) -> bool:
+        """Whether all that the ended process wrote is where it will be looked for."""
+        courier = self._courier
+        if courier is None:
+            return True
+        if not self._settling:
+            self._settling = True
+            if asked:
+                courier.forget_checkpoints()
+            else:
+                courier.send_tree(layout.output(self.post.run_dir, self.post.stage))
+        courier.hurry()
+        return courier.settled
+
+    def _has_left(self) -> bool:
+        """The machine goes away and nothing runs here any more: so does this agent."""
+        if not self._noticed or self.process is not None or self._awaited is not None:
+            return False
+        self._say("left")
+        return True
 
     def _start(self, message: Dict[str, Any]) -> None:
         post = self.post
@@ -250,7 +320,7 @@ class Agent:
         self._poll = POLL[0] if busy or process.asked else min(self._poll * 1.5, POLL[1])
         if self._stacks_at and (ended or time.monotonic() >= self._stacks_at):
             self._say_stacks()
-        if ended is None:
+        if ended is None or not self._carried(ended[0], process.asked):
             return
         code, signum = ended
         if self._mpi is not None:
@@ -276,7 +346,11 @@ class Agent:
                 self._say("report", role=role, rank=rank, points=points[begin : begin + 1000])
             for record in checkpoints:
                 said = True
-                self._say("checkpoint", role=role, rank=rank, record=record)
+                told = {"role": role, "rank": rank, "record": record, "life": list(self.duty.life)}
+                if self._courier is None or record.get("error"):
+                    self._say("checkpoint", **told)
+                else:
+                    self._courier.send(str(record["path"]), ("checkpoint", told))
         return said
 
     def _relay_workers(self, workers: mpi.Workers) -> None:
@@ -285,20 +359,21 @@ class Agent:
                 self._followers.append(("worker", event.rank, event.follower))
             self._say(event.kind, role="worker", rank=event.rank, **event.keys)
 
-    def _exited(self, code: int, signum: int, cause: Optional[Cause]) -> None:
-        asked = self.process.asked if self.process else False
+    def _exited(self, code: int, signum: int, cause: Optional[Cause], asked: bool = False) -> None:
+        asked = self.process.asked if self.process else asked
         for role, rank, follower in self._followers:
             follower.close()
             stacks.tidy(self._stacks_of(role, rank))
         stacks.tidy(self._stacks_of(self.post.role, self.post.rank))
-        self.process, self._followers, self._mpi = None, [], None
+        self.process, self._followers, self._mpi, self._settling = None, [], None, False
         if self._cut_off:
             asked, cause = False, Cause(Kind.NODE_LOST, "it was cut off from the driver for longer than its lease")
         if cause is not None:
             self.last_words = f"{self.post.name}, generation {self.duty.life[0]}: {cause.message}"
         ending = {"code": code, "signal": signum, "at": time.time(), "asked": asked, "cause": plain(cause)}
         self.duty.ended(ending)
-        self._say("exited", **ending)
+        if not self._noticed or code == 0:  # else it leaves, and a new life must not be given to it
+            self._say("exited", **ending)
 
     # Stacks of a rank that hangs.
 
@@ -330,6 +405,13 @@ class Agent:
             self.process.end(0)
             while self.process.ended() is None:
                 time.sleep(0.005)
+
+
+def _ring(fd: int) -> None:
+    try:
+        os.write(fd, b"\0")
+    except BlockingIOError:
+        pass
 
 
 def _write_down_bug(post: Post) -> None:

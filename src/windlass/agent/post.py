@@ -40,6 +40,12 @@ class Post:
     """Seconds to train on without the driver; 0: the driver's end is the end."""
     ports: Tuple[int, ...] = ()
     """Taken again if they can be: a rank that comes back alone must be found where it was."""
+    agent: str = ""
+    """By which whoever brought this agent knows it again; empty: by nothing."""
+    leaves: bool = False
+    """SIGTERM means that this agent has to go too, as soon as its process has ended."""
+    depot: str = ""
+    """host:port of the driver's depot, where the run directory is not on a disk that both see."""
 
     @property
     def name(self) -> str:

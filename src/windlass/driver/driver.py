@@ -21,7 +21,7 @@ import signal
 import socket
 import time
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Mapping, Optional, Protocol, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Protocol, Sequence, Set, Tuple, Union
 
 from windlass import layout
 from windlass import pipeline as p
@@ -52,6 +52,14 @@ class Gone:
     cause: Cause
 
 
+@dataclass(frozen=True)
+class Told:
+    """Something an engine knows of a stage that a reader of the journal should: what its agents wait for."""
+
+    stage: str
+    text: str
+
+
 class Launcher(Protocol):
     """What an engine gives the driver: a way to bring agents to seats."""
 
@@ -61,11 +69,14 @@ class Launcher(Protocol):
     def fence(self, seat: Seat) -> None:
         """Kill the seat's agent and all below it; Gone follows."""
 
+    def vouches(self, seat: Seat, agent: str) -> bool:
+        """Whether an agent is the one that was brought to the seat; one that was given up is not let in again."""
+
     def fileno(self) -> int:
         """Readable when `poll` has something to tell."""
 
-    def poll(self) -> List[Gone]:
-        """Agents that have ended since the last call."""
+    def poll(self) -> Sequence[Union[Gone, Told]]:
+        """Agents that have ended since the last call, and what else there is to say."""
 
     def close(self) -> None:
         """End every agent and process; returns when nothing is left."""
@@ -104,9 +115,15 @@ class Driver:
         recover: bool = False,
         left_out: Sequence[str] = (),
         keep: bool = False,
+        handover: bool = False,
+        form_timeout: float = 300.0,
     ) -> None:
         """recover: the agents of an earlier driver may still be there; take over from it.
-        left_out: stages that are not to run. keep: servers go on when all else is done."""
+        left_out: stages that are not to run. keep: servers go on when all else is done.
+        handover: SIGTERM ends this driver alone, for another one will take over.
+        form_timeout: how long a gang may take to come together."""
+        self._handover = handover
+        self._form_timeout = form_timeout
         self.plan = plan
         self.run_id = run_id
         self.run_dir = run_dir
@@ -164,8 +181,11 @@ class Driver:
             if key.data is self._links:
                 self._links.accept()
             elif key.data is self._launcher:
-                for gone in self._launcher.poll():
-                    self._gone(gone)
+                for news in self._launcher.poll():
+                    if isinstance(news, Gone):
+                        self._gone(news)
+                    else:
+                        self.journal.write("note", stage=news.stage, level="warning", text=news.text)
             elif key.data == "signals":
                 self._signalled(os.read(wake, 4096))
             else:
@@ -212,6 +232,8 @@ class Driver:
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
             signal.signal(signum, lambda *_: None)
+        if self._handover:
+            signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
         self._selector.register(wake, selectors.EVENT_READ, "signals")
         return wake
 
@@ -304,6 +326,7 @@ class Driver:
             restart_on_stall=stage.on_stall == "restart",
             grace=stage.grace,
             lease=LEASE + LEASE_PER_SEAT * len(seats),
+            form_timeout=self._form_timeout,
         )
         return Gang(rules, self._generations.get(stage.name, 0), time.monotonic(), recover, budget)
 
@@ -428,19 +451,15 @@ class Driver:
             return
         kind = message["is"]
         if kind in ("join", "alive"):
-            self._gang(run, speech.seen((role, rank), message))
-            if run.gang.renews((role, rank)):
-                self._links.send(seat, speech.answer(message))
+            self._seen(run, seat, message)
+        elif kind in ("exited", "notice", "left"):
+            self._gang(run, _event(kind, (role, rank), message))
         elif kind == "started":
             self._started(run, role, rank, message)
         elif kind == "report":
             self._reported(run, (role, rank), message)
         elif kind == "checkpoint":
             self._checkpointed(run, message)
-        elif kind == "exited":
-            self._gang(run, speech.exited((role, rank), speech.life_of(message), message))
-        elif kind == "notice":
-            self._gang(run, g.Notice((role, rank)))
         elif kind == "stacks":
             self._stacks(run, message["role"], message["rank"], message)
         elif kind == "observed_start":
@@ -448,6 +467,14 @@ class Driver:
             self._started(run, message["role"], message["rank"], message)
         elif kind == "observed_end":
             self._observed_end(run, message)
+
+    def _seen(self, run: StageRun, seat: Seat, message: Mapping[str, Any]) -> None:
+        if not self._launcher.vouches(seat, message["agent"]):
+            self._links.send(seat, speech.BYE)
+            return
+        self._gang(run, speech.seen(seat[1:], message))
+        if run.gang.renews(seat[1:]):
+            self._links.send(seat, speech.answer(message))
 
     def _started(self, run: StageRun, role: str, rank: int, message: Mapping[str, Any]) -> None:
         self.journal.write(
@@ -568,6 +595,15 @@ class Driver:
         except JournalFull:
             pass
         return finished.code
+
+
+def _event(kind: str, seat: g.Seat, message: Mapping[str, Any]) -> g.Happening:
+    if kind == "exited":
+        return speech.exited(seat, speech.life_of(message), message)
+    if kind == "notice":
+        return g.Notice(seat)
+    taken = Cause(Kind.PREEMPTED, "its machine was taken away", role=seat[0], rank=seat[1])
+    return g.Lost(seat, taken, time.time())  # it says itself that nothing of it runs
 
 
 def _who(signum: int, run_dir: str) -> str:

@@ -24,8 +24,25 @@ _CONSONANTS, _VOWELS = "bdfghjklmnprstvz", "aiou"
 
 
 def alive(run: Path) -> bool:
-    """Is the run's driver alive: does some process hold its lock."""
+    """Is the run's driver alive: does some process hold its lock; of a copy, does its original say so."""
+    told = mirrored(run)
+    if told is not None:
+        return bool(told.get("alive"))
     return lock.holder(str(run)) != 0
+
+
+def mirrored(run: Path) -> dict[str, Any] | None:
+    """What a copy says of its original; None for a run that is no copy."""
+    try:
+        with open(run / layout.MIRROR) as file:
+            return dict(json.load(file))
+    except (OSError, ValueError):
+        return None
+
+
+def fresh_id(name: str) -> str:
+    """An id for a new run of a job."""
+    return f"{name}-{_word(int.from_bytes(os.urandom(2), 'big'))}"
 
 
 class Store:
@@ -40,7 +57,7 @@ class Store:
             self.root.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.root.mkdir(mode=0o700, exist_ok=True)
             while True:
-                run = self.root / f"{name}-{_word(int.from_bytes(os.urandom(2), 'big'))}"
+                run = self.root / fresh_id(name)
                 try:
                     run.mkdir(mode=0o700)
                     return run

@@ -1,0 +1,222 @@
+"""Carries a rank's files between its pod and the driver's depot, where they have no disk in common.
+
+A thread of the agent: the loop that keeps the lease must never wait for a disk or a network. It
+follows the ranks' logs and sends every byte; sends checkpoints and says when one has arrived, for
+only then does it exist; fetches what a new life begins with. A local log begins with a hole as
+long as what earlier pods sent, so that a place in it is a place in the run's log.
+
+What it cannot send it keeps and tries again: the driver may be away.
+
+Ships into strangers' images: standard library only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import shutil
+import sys
+import threading
+import time
+from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Tuple
+
+from windlass import wire
+from windlass.agent.freight import PIECE, Depot
+
+PAUSE = (0.05, 0.25)
+"""How often logs are looked at: while they grow, and while they are quiet."""
+RETRY = 0.5
+KEPT = 2
+"""Checkpoints whose local copy is kept."""
+
+
+class Courier:
+    def __init__(self, address: str, token: bytes, name: str, run_dir: str, wake: Callable[[], None]) -> None:
+        self._address, self._token, self._name, self._run_dir, self._wake = address, token, name, run_dir, wake
+        self._lock = threading.Lock()
+        self._bell = threading.Event()
+        self._jobs: Deque[Tuple[str, Callable[[Depot], None], Any]] = collections.deque()
+        self._busy = False
+        self._tails: Dict[str, int] = {}
+        self._known: Dict[str, Tuple[int, int]] = {}
+        self._done: List[Any] = []
+        self._sent_steps: List[str] = []
+        threading.Thread(target=self._work, daemon=True).start()
+
+    # What the agent asks for; none of it waits.
+
+    def begin(self, logs: Sequence[str], trees: Sequence[str], token: Any) -> None:
+        """Before a life: logs are taken over, trees of the run are fetched; then the token is done."""
+
+        def fetch(depot: Depot) -> None:
+            for log in logs:
+                self._adopt(depot, log)
+            for tree in trees:
+                self._fetch(depot, tree)
+
+        self._put("begin", fetch, token)
+
+    def send(self, path: str, token: Any) -> None:
+        """A finished file of a checkpoint; done once it is in the depot."""
+        self._put("checkpoint", lambda depot: self._send(depot, path), token)
+
+    def send_tree(self, path: str) -> None:
+        self._put("tree", lambda depot: self._send_tree(depot, path), None)
+
+    def forget_checkpoints(self) -> None:
+        """The life is over by order: checkpoints that have not been begun to be sent are not needed."""
+        with self._lock:
+            self._jobs = collections.deque(job for job in self._jobs if job[0] != "checkpoint")
+
+    def done(self) -> List[Any]:
+        """Tokens of what has been carried since the last call."""
+        with self._lock:
+            found, self._done = self._done, []
+            return found
+
+    @property
+    def settled(self) -> bool:
+        """Nothing is left to carry."""
+        with self._lock:
+            if self._jobs or self._busy or self._done:
+                return False
+            tails = list(self._tails.items())
+        return all(_size(path) <= sent for path, sent in tails)
+
+    def hurry(self) -> None:
+        self._bell.set()
+
+    # The thread.
+
+    def _put(self, kind: str, job: Callable[[Depot], None], token: Any) -> None:
+        with self._lock:
+            self._jobs.append((kind, job, token))
+        self._bell.set()
+
+    def _work(self) -> None:
+        depot: Optional[Depot] = None
+        pause = PAUSE[0]
+        while True:
+            try:
+                if depot is None:
+                    depot = Depot(self._address, self._token, self._name)
+                busy = self._tail(depot)
+                busy = self._job(depot) or busy
+            except (OSError, wire.WireError, ValueError) as error:
+                if depot is not None:
+                    depot.close()
+                depot = None
+                sys.stderr.write(f"the depot cannot be reached, trying again: {error}\n")
+                time.sleep(RETRY)
+                continue
+            pause = PAUSE[0] if busy else min(pause * 1.5, PAUSE[1])
+            if not busy:
+                self._bell.wait(pause)
+                self._bell.clear()
+
+    def _job(self, depot: Depot) -> bool:
+        with self._lock:
+            if not self._jobs:
+                return False
+            _, job, token = self._jobs[0]
+            self._busy = True
+        try:
+            job(depot)
+        finally:
+            with self._lock:
+                self._busy = False
+        with self._lock:
+            if self._jobs and self._jobs[0][1] is job:
+                self._jobs.popleft()
+            if token is not None:
+                self._done.append(token)
+        self._wake()
+        return True
+
+    def _tail(self, depot: Depot) -> bool:
+        moved = False
+        with self._lock:
+            tails = list(self._tails.items())
+        for path, sent in tails:
+            size = _size(path)
+            while sent < size:
+                with open(path, "rb") as file:
+                    file.seek(sent)
+                    data = file.read(min(PIECE, size - sent))
+                if not data:
+                    break
+                depot.append(self._inside(path), sent, data)
+                _show(data)
+                sent += len(data)
+                moved = True
+                with self._lock:
+                    self._tails[path] = sent
+        if moved:
+            self._wake()
+        return moved
+
+    # Jobs.
+
+    def _adopt(self, depot: Depot, path: str) -> None:
+        with self._lock:
+            if path in self._tails:
+                return
+        start = depot.size(self._inside(path))
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "ab") as file:
+            if os.fstat(file.fileno()).st_size < start:
+                file.truncate(start)
+        with self._lock:
+            self._tails[path] = start
+
+    def _fetch(self, depot: Depot, tree: str) -> None:
+        for name, size, at in depot.list(self._inside(tree)):
+            target = os.path.join(self._run_dir, name)
+            here = self._known.get(name) == (size, at) and _size(target) == size
+            if not here and depot.get(name, target):
+                self._known[name] = (size, at)
+
+    def _send(self, depot: Depot, path: str) -> None:
+        try:
+            file = open(path, "rb")
+        except FileNotFoundError:
+            return  # the rank has removed it meanwhile: it will never be chosen
+        with file:
+            at = depot.put(self._inside(path), file)
+            self._known[self._inside(path)] = (os.fstat(file.fileno()).st_size, at)
+        step = os.path.dirname(path)
+        if step not in self._sent_steps:
+            self._sent_steps.append(step)
+        while len(self._sent_steps) > KEPT:
+            shutil.rmtree(self._sent_steps.pop(0), ignore_errors=True)
+
+    def _send_tree(self, depot: Depot, tree: str) -> None:
+        for folder, _, names in os.walk(tree):
+            for name in sorted(names):
+                path = os.path.join(folder, name)
+                inside, found = self._inside(path), os.stat(path)
+                if self._known.get(inside) == (found.st_size, found.st_mtime_ns) or name.endswith(".part"):
+                    continue
+                with open(path, "rb") as file:
+                    at = depot.put(inside, file)
+                os.utime(path, ns=(at, at))
+                self._known[inside] = (found.st_size, at)
+
+    def _inside(self, path: str) -> str:
+        return os.path.relpath(path, self._run_dir)
+
+
+def _size(path: str) -> int:
+    try:
+        return os.path.getsize(path)
+    except OSError:
+        return 0
+
+
+def _show(data: bytes) -> None:
+    """For `kubectl logs`; a reader that does not read is not waited for any longer than the kernel does."""
+    try:
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+    except OSError:
+        pass

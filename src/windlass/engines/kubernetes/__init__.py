@@ -1,0 +1,1 @@
+"""Runs on a cluster, seen from a laptop: submit, watch, ask, stop, remove. The cluster drives."""

@@ -1,0 +1,286 @@
+"""A cluster and the runs in one of its namespaces: submit, list, find trouble, stop, remove.
+
+Nothing is kept on the laptop that another laptop would need: a run is found by its labels.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from windlass import shipping
+from windlass.causes import Cause
+from windlass.engines.kubernetes import config, tunnel
+from windlass.errors import WindlassError
+from windlass.export import cargo, objects
+from windlass.export.objects import Setting
+from windlass.export.text import yaml_of
+from windlass.kube import names, seats, verdicts
+from windlass.kube.api import Api, ApiError, Manifest
+from windlass.plan import Plan
+from windlass.runs.store import fresh_id
+
+PYTHON = "python3"
+OWNED = (
+    "StatefulSet",
+    "Pod",
+    "Service",
+    "Secret",
+    "ConfigMap",
+    "PersistentVolumeClaim",
+    "RoleBinding",
+    "Role",
+    "ServiceAccount",
+)
+"""Kinds that a run is made of."""
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A run as the cluster's list of roots has it."""
+
+    id: str
+    job: str
+    state: str
+    created: float
+    started: float
+    code: int | None
+    root: Manifest
+
+
+class Cluster:
+    def __init__(self, environ: Mapping[str, str], context: str = "", namespace: str = "") -> None:
+        self.context = context
+        self.api = Api(config.server(environ, context, namespace))
+        self.namespace = self.api.server.namespace
+
+    @property
+    def key(self) -> str:
+        """Names cluster and namespace in a path."""
+        server = self.api.server
+        return f"{server.host}_{server.port}_{self.namespace}"
+
+    # Submitting.
+
+    def submit(self, plan: Plan, setting: Setting, secrets: Mapping[str, str]) -> str:
+        """Makes all objects of a run; its id. What was made goes again when something is refused."""
+        packed = cargo.pack(plan.code, shipping.build())
+        while True:
+            run = fresh_id(plan.name)
+            made = objects.objects(plan, run, packed, setting)
+            try:
+                root = self.api.create(made[0])
+                break
+            except ApiError as error:
+                if error.status != 409:
+                    raise self.refusal(error) from None
+        try:
+            self._own(made[1:], root, run, secrets)
+        except ApiError as error:
+            self.api.delete("ConfigMap", run)
+            raise self.refusal(error, objects.role(plan, run)) from None
+        return run
+
+    def _own(self, made: list[Manifest], root: Manifest, run: str, secrets: Mapping[str, str]) -> None:
+        labels = dict(root["metadata"]["labels"], **{names.PART_LABEL: "token"})
+        hidden: list[Manifest] = [_secret(names.token(run), labels, {"token": _token()})]
+        if secrets:
+            labels = dict(labels, **{names.PART_LABEL: "secrets"})
+            hidden.append(_secret(names.secrets(run), labels, dict(secrets)))
+        for obj in [*hidden, *made]:
+            obj["metadata"]["ownerReferences"] = [seats.owner(root)]
+        rights = [obj for obj in made if obj["kind"] in ("ServiceAccount", "Role")]
+        with ThreadPoolExecutor(8) as hands:
+            for _ in hands.map(self.api.apply, rights):
+                pass
+            for _ in hands.map(self.api.apply, [*hidden, *(obj for obj in made if obj not in rights)]):
+                pass
+
+    def refusal(self, error: ApiError, role: Manifest | None = None) -> WindlassError:
+        """What the API server said, with what can be done about it."""
+        if error.status == 401:
+            return WindlassError("the cluster does not know who you are", "log in again: the credentials have expired?")
+        if error.status == 403 and "cannot " in error.message:
+            hint = "ask an admin for that right in this namespace"
+            if role is not None and ("roles" in error.message or "escalat" in error.message):
+                hint = (
+                    "an admin can make the driver's account once, and everybody may name it:\n"
+                    f"{_admin(role, self.namespace)}\n"
+                    "then: windlass run --on kubernetes --service-account windlass-driver"
+                )
+            return WindlassError(f"the cluster forbids it: {error.message}", hint)
+        if error.status == 404 and "namespaces" in error.message:
+            return WindlassError(error.message, f"kubectl create namespace {self.namespace}, or choose one: --namespace")
+        return WindlassError(f"the cluster refused it: {error.message}")
+
+    # Looking.
+
+    def runs(self) -> list[Listed]:
+        """All runs of the namespace, the newest first."""
+        selector = f"app.kubernetes.io/managed-by=windlass,{names.PART_LABEL}=root"
+        try:
+            roots = self.api.list("ConfigMap", selector)
+        except ApiError as error:
+            raise self.refusal(error) from None
+        return sorted((_listed(root) for root in roots), key=lambda run: -run.created)
+
+    def root(self, run: str) -> Listed | None:
+        found = self.api.find("ConfigMap", run)
+        return _listed(found) if found is not None else None
+
+    def trouble(self, run: str) -> Cause | None:
+        """What keeps the driver of a run from driving, as far as the cluster says."""
+        pod = self.api.find("Pod", names.driver_pod(run))
+        seat = ("", "driver", 0)
+        if pod is None:
+            return self._unmade(run)
+        cause = verdicts.ended(pod, seat) if verdicts.over(pod) else verdicts.waiting(pod, seat)
+        if cause is not None and not cause.evidence:
+            events = self.api.list("Event", fields=f"involvedObject.name={names.driver_pod(run)}")
+            cause = verdicts.with_events(cause, events)
+        return cause
+
+    def _unmade(self, run: str) -> Cause | None:
+        """No pod of the driver: whoever should make it may have said why it cannot."""
+        name = names.driver(run)
+        events = self.api.list("Event", fields=f"involvedObject.name={name}")
+        told = [str(event.get("message")) for event in events if event.get("type") == "Warning"]
+        if not told:
+            return None
+        return verdicts.refused(ApiError(422, "FailedCreate", told[-1]), ("", "driver", 0))
+
+    # Asking the driver.
+
+    def reach(self, run: str, patience: float = 120.0) -> str:
+        """The driver's pod, running: one that was sent home is brought back."""
+        due, name = time.monotonic() + patience, names.driver_pod(run)
+        while True:
+            pod = self.api.find("Pod", name)
+            if pod is not None and _runs(pod):
+                return name
+            if pod is None:
+                home = self.api.find("StatefulSet", names.driver(run))
+                if home is None:
+                    raise WindlassError(f"the run {run} is not in {self.namespace}", "`windlass status --on kubernetes`")
+                if home["spec"].get("replicas") == 0:
+                    self.api.patch("StatefulSet", names.driver(run), {"spec": {"replicas": 1}})
+            if time.monotonic() > due:
+                cause = self.trouble(run)
+                why = f": {cause.message}" if cause else ""
+                raise WindlassError(f"the driver of {run} does not run{why}", f"kubectl describe pod {name}")
+            time.sleep(0.2)
+
+    def ask(self, run: str, *words: str) -> tuple[int, bytes]:
+        """A word of `kube.__main__` in the driver's pod: its exit code and output."""
+        pod = self.reach(run)
+        try:
+            code, out, err = tunnel.output(self.api, pod, command(*words), "driver")
+        except ApiError as error:
+            raise self.refusal(error) from None
+        if code and err:
+            raise WindlassError(f"the driver of {run} says: {err.decode('utf-8', 'replace').strip()}")
+        return code, out
+
+    def stop(self, run: str, by: str, now: bool) -> bool:
+        """False when nobody drives it."""
+        code, _ = self.ask(run, "stop", by, *(["now"] if now else []))
+        return code == 0
+
+    # Removing.
+
+    def remove(self, run: str) -> None:
+        """The root, and with it all; what has lost its owner is found by its labels."""
+        try:
+            self.api.delete("ConfigMap", run)
+            for kind in OWNED:
+                for obj in self.api.list(kind, names.selector(run)):
+                    name = obj["metadata"]["name"]
+                    self.api.delete(kind, name, grace=2 if kind == "Pod" else None)
+        except ApiError as error:
+            raise self.refusal(error) from None
+
+    def left(self, run: str = "") -> list[Manifest]:
+        """All objects of one run, or of all."""
+        selector = names.selector(run) if run else "app.kubernetes.io/managed-by=windlass"
+        found: list[Manifest] = []
+        for kind in OWNED:
+            try:
+                found += self.api.list(kind, selector)
+            except ApiError as error:
+                if error.status != 403:
+                    raise self.refusal(error) from None
+        return found
+
+    def may(self, verb: str, resource: str, group: str = "", part: str = "") -> bool:
+        """Whether we are allowed to, in this namespace."""
+        attributes = {"namespace": self.namespace, "verb": verb, "resource": resource, "group": group}
+        if part:
+            attributes["subresource"] = part
+        kind = "SelfSubjectAccessReview"
+        review = {"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": {"resourceAttributes": attributes}}
+        return bool(self.api.request("POST", self.api.path(kind), review)["status"].get("allowed"))
+
+
+def command(*words: str) -> list[str]:
+    return [PYTHON, f"{names.SHIP}/{names.ARCHIVE}", *words]
+
+
+def _runs(pod: Manifest) -> bool:
+    statuses = pod.get("status", {}).get("containerStatuses") or ()
+    return (
+        not pod["metadata"].get("deletionTimestamp")
+        and any((each.get("state") or {}).get("running") for each in statuses)
+        and pod["status"].get("phase") == "Running"
+    )
+
+
+def _listed(root: Manifest) -> Listed:
+    meta = root["metadata"]
+    notes, labels = meta.get("annotations") or {}, meta.get("labels") or {}
+    code = notes.get("windlass.dev/code", "")
+    return Listed(
+        str(meta["name"]),
+        str(labels.get("app.kubernetes.io/name", "")),
+        str(notes.get(names.STATE, "submitted")),
+        config.moment(meta.get("creationTimestamp")),
+        float(notes.get(names.STARTED) or 0.0),
+        int(code) if code else None,
+        root,
+    )
+
+
+def _secret(name: str, labels: Mapping[str, str], data: Mapping[str, str]) -> Manifest:
+    meta = {"name": name, "labels": dict(labels)}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "immutable": True, "stringData": dict(data)}
+
+
+def _token() -> str:
+    import secrets
+
+    return secrets.token_hex(32)
+
+
+def _admin(role: Manifest, namespace: str) -> str:
+    """A Role for any run, its account and its binding, for an admin to apply."""
+    name = "windlass-driver"
+    rules = [{key: value for key, value in rule.items() if key != "resourceNames"} for rule in role["rules"]]
+    meta = {"name": name, "namespace": namespace}
+    group = "rbac.authorization.k8s.io"
+    return yaml_of(
+        [
+            {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta},
+            {"apiVersion": f"{group}/v1", "kind": "Role", "metadata": meta, "rules": rules},
+            {
+                "apiVersion": f"{group}/v1",
+                "kind": "RoleBinding",
+                "metadata": meta,
+                "roleRef": {"apiGroup": group, "kind": "Role", "name": name},
+                "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": namespace}],
+            },
+        ]
+    )
+
+
+

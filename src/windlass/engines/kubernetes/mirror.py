@@ -1,0 +1,172 @@
+"""A copy of a cluster run's journal and logs on this machine, kept up to date while somebody looks.
+
+All that reads runs reads directories; so a run elsewhere is given one. Files of a run only grow,
+hence a copy is brought up to date by asking for what is behind its end. The copy says of itself
+where its original is and whether that is alive, and can be thrown away at any time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from windlass import journal, layout
+from windlass.engines.kubernetes.cluster import Cluster, Listed, command
+from windlass.engines.kubernetes.tunnel import STDERR, STDOUT, Exec
+from windlass.errors import WindlassError
+from windlass.kube.api import ApiError
+from windlass.runs.store import Store
+
+FILES = (journal.FILE, layout.PLAN, layout.VERDICT)
+SILENCE = 20.0
+"""Seconds without a word after which a stream is taken for dead."""
+OVER = frozenset({"succeeded", "failed", "stopped", "gate_missed"})
+
+
+def home_of(home: str, cluster: Cluster) -> str:
+    return os.path.join(home, "clusters", cluster.key)
+
+
+class Mirror:
+    """The copy of one run."""
+
+    def __init__(self, cluster: Cluster, home: str, run: str) -> None:
+        self.cluster, self.run = cluster, run
+        self.path = Path(home_of(home, cluster)) / "runs" / run
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.problem: WindlassError | None = None
+        self._says = False
+        self._said = ""
+
+    def mark(self, alive: bool, created: float = 0.0) -> None:
+        told = {
+            "alive": alive,
+            "context": self.cluster.context,
+            "namespace": self.cluster.namespace,
+            "kubeconfig": os.environ.get("KUBECONFIG", ""),
+        }
+        _replace(self.path / layout.MIRROR, json.dumps(told).encode())
+        if created:
+            with contextlib.suppress(OSError):
+                os.utime(self.path, (created, created))
+
+    @property
+    def whole(self) -> bool:
+        """The copy has the run's last word: nothing will ever be added."""
+        events = journal.read(str(self.path))
+        return bool(events) and events[-1]["ev"] == "run.ended"
+
+    def sync(self, logs: bool = False, files: Sequence[str] = ()) -> None:
+        """Up to date, once."""
+        if self.whole and not logs and not files:
+            return
+        self._stream({"files": [*files, *FILES], "logs": logs, "follow": False})
+
+    def follow(self, logs: bool = True, say: Callable[[str], None] | None = None) -> None:
+        """Up to date from now on, by a thread; whatever breaks is mended until the run is over or removed."""
+        threading.Thread(target=self._follow, args=(logs, say), daemon=True).start()
+
+    def _follow(self, logs: bool, say: Callable[[str], None] | None) -> None:
+        begun = time.monotonic()
+        while True:
+            try:
+                if self._reachable():
+                    self._stream({"files": list(FILES), "logs": logs, "follow": True})
+                    if self.whole:
+                        return
+                elif self.cluster.root(self.run) is None:
+                    self.mark(alive=False)
+                    return
+                elif say is not None and time.monotonic() - begun > 3.0:
+                    self._tell(say)
+            except WindlassError as error:
+                self.problem = error
+            except (OSError, ApiError, ValueError):
+                pass
+            time.sleep(0.3)
+
+    def _tell(self, say: Callable[[str], None]) -> None:
+        cause = self.cluster.trouble(self.run)
+        if cause is not None and cause.message != self._said:
+            self._said = cause.message
+            say(f"the driver waits: {cause.message}")
+
+    def _reachable(self) -> bool:
+        try:
+            self.cluster.reach(self.run, patience=0.0)
+        except WindlassError:
+            return False
+        return True
+
+    def _stream(self, asked: dict[str, object]) -> None:
+        """Takes in what the driver's desk sends, from where this copy ends."""
+        at = {path: os.path.getsize(self.path / path) for path in self._have()}
+        for path in (layout.PLAN, layout.VERDICT):  # written anew, not appended to
+            at.pop(path, None)
+        pod = self.cluster.reach(self.run)
+        words = command("read", json.dumps({**asked, "at": at}))
+        try:
+            with Exec(self.cluster.api, pod, words, "driver") as program:
+                self._take(program)
+        except ApiError as error:
+            raise self.cluster.refusal(error) from None
+
+    def _have(self) -> list[str]:
+        found = [name for name in FILES if (self.path / name).exists()]
+        return found + [str(p.relative_to(self.path)) for p in (self.path / "logs").glob("*/*.log")]
+
+    def _take(self, program: Exec) -> None:
+        rest, errors = b"", b""
+        while (piece := program.receive(timeout=SILENCE)) is not None:
+            channel, data = piece
+            if channel == STDERR:
+                errors += data
+            if channel != STDOUT:
+                continue
+            rest += data
+            while b"\n" in rest:
+                line, _, behind = rest.partition(b"\n")
+                head = json.loads(line)
+                count = int(head.get("n", 0))
+                if len(behind) < count:
+                    break
+                if count:
+                    self._write(str(head["path"]), int(head["at"]), behind[:count])
+                rest = behind[count:]
+        if program.code:
+            raise WindlassError(f"the driver of {self.run} says: {errors.decode('utf-8', 'replace').strip()}")
+
+    def _write(self, path: str, at: int, data: bytes) -> None:
+        place = self.path / path
+        if not os.path.realpath(place).startswith(os.path.realpath(self.path) + os.sep):
+            raise WindlassError(f"the driver sent a file outside of the run: {path}")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        fd = os.open(place, os.O_WRONLY | os.O_CREAT, 0o600)
+        try:
+            os.pwrite(fd, data, at)
+            if path in (layout.PLAN, layout.VERDICT):
+                os.ftruncate(fd, at + len(data))
+        finally:
+            os.close(fd)
+
+
+def known(cluster: Cluster, home: str) -> tuple[Store, list[Listed]]:
+    """A store with a place for every run that the cluster has, and for no other."""
+    store = Store(home_of(home, cluster))
+    runs = cluster.runs()
+    for run in runs:
+        Mirror(cluster, home, run.id).mark(run.state not in OVER, run.created)
+    for name in set(store.ids()) - {run.id for run in runs}:
+        store.remove(store.root / name)
+    return store, runs
+
+
+def _replace(path: Path, data: bytes) -> None:
+    aside = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}")
+    aside.write_bytes(data)
+    os.replace(aside, path)

@@ -1,0 +1,190 @@
+"""A program in a pod, with its streams: the cluster's exec, over a WebSocket.
+
+The few rules of the protocol that are needed (RFC 6455; channels of v5.channel.k8s.io: the first
+byte of a message is 0 stdin, 1 stdout, 2 stderr, 3 how it ended, 4 the terminal's size). The
+cluster has checked who asks, so nothing else has to.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import select
+import socket
+import struct
+from collections.abc import Sequence
+from typing import Self
+from urllib.parse import urlencode
+
+from windlass.kube.api import Api, ApiError, dial
+
+STDIN, STDOUT, STDERR, ENDED, RESIZE = range(5)
+_TEXT, _BINARY, _CLOSE, _PING, _PONG = 1, 2, 8, 9, 10
+
+
+class Exec:
+    """One program. Read `messages` until it has ended; `code` is its exit code then."""
+
+    def __init__(
+        self,
+        api: Api,
+        pod: str,
+        command: Sequence[str],
+        container: str = "",
+        stdin: bool = False,
+        tty: bool = False,
+        timeout: float = 15.0,
+    ) -> None:
+        self.code: int | None = None
+        self._rest = b""
+        query: list[tuple[str, str]] = [("command", word) for word in command]
+        query += [("stdout", "1"), *([("container", container)] if container else [])]
+        query += [("stdin", "1")] if stdin else []
+        query += [("tty", "1")] if tty else [("stderr", "1")]
+        path = f"{api.server.prefix}{api.path('Pod', pod)}/exec?{urlencode(query)}"
+        self._socket = dial(api.server, timeout)
+        key = base64.b64encode(os.urandom(16)).decode()
+        headers = {
+            "Host": f"{api.server.host}:{api.server.port}",
+            "Upgrade": "websocket",
+            "Connection": "Upgrade",
+            "Sec-WebSocket-Key": key,
+            "Sec-WebSocket-Version": "13",
+            "Sec-WebSocket-Protocol": "v5.channel.k8s.io, v4.channel.k8s.io",
+            **api.server.headers(False),
+        }
+        lines = [f"GET {path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
+        self._socket.sendall("\r\n".join(lines).encode())
+        self._open()
+        self._socket.settimeout(None)
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def receive(self, timeout: float | None = None) -> tuple[int, bytes] | None:
+        """(channel, bytes); None when the program has ended or, with a timeout, said nothing for so long.
+        ConnectionError when the connection was lost instead."""
+        while self.code is None:
+            if timeout is not None and not self._pending() and not select.select([self._socket], [], [], timeout)[0]:
+                raise TimeoutError
+            kind, data = self._frame()
+            if kind == _PING:
+                self._send(_PONG, data)
+            elif kind == _CLOSE:
+                raise ConnectionError("the cluster closed the connection")
+            elif kind in (_TEXT, _BINARY) and data:
+                if data[0] == ENDED:
+                    self.code = _code(data[1:])
+                elif len(data) > 1:
+                    return data[0], data[1:]
+        return None
+
+    def send(self, data: bytes, channel: int = STDIN) -> None:
+        self._send(_BINARY, bytes([channel]) + data)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _open(self) -> None:
+        while b"\r\n\r\n" not in self._rest:
+            self._more()
+        head, _, self._rest = self._rest.partition(b"\r\n\r\n")
+        status = int(head.split(None, 2)[1])
+        if status == 101:
+            return
+        size = next(
+            (int(line.split(b":")[1]) for line in head.splitlines() if line.lower().startswith(b"content-length:")), 0
+        )
+        while len(self._rest) < size:
+            self._more()
+        try:
+            told = json.loads(self._rest)
+            message, reason = str(told.get("message")), str(told.get("reason"))
+        except (ValueError, AttributeError):
+            message, reason = self._rest.decode("utf-8", "replace") or f"HTTP status {status}", ""
+        self.close()
+        raise ApiError(status, reason, message)
+
+    def _pending(self) -> bool:
+        import ssl
+
+        return bool(self._rest) or isinstance(self._socket, ssl.SSLSocket) and self._socket.pending() > 0
+
+    def _more(self) -> None:
+        data = self._socket.recv(1 << 16)
+        if not data:
+            raise ConnectionError("the connection to the cluster was lost")
+        self._rest += data
+
+    def _take(self, count: int) -> bytes:
+        if len(self._rest) < count:
+            parts, have = [self._rest], len(self._rest)
+            while have < count:
+                data = self._socket.recv(1 << 16)
+                if not data:
+                    raise ConnectionError("the connection to the cluster was lost")
+                parts.append(data)
+                have += len(data)
+            self._rest = b"".join(parts)
+        data, self._rest = self._rest[:count], self._rest[count:]
+        return data
+
+    def _frame(self) -> tuple[int, bytes]:
+        whole, kind = b"", 0
+        while True:
+            first, second = self._take(2)
+            length = second & 127
+            if length >= 126:
+                length = struct.unpack(">H" if length == 126 else ">Q", self._take(2 if length == 126 else 8))[0]
+            data = self._take(length)
+            kind = first & 15 or kind
+            if first & 15 >= 8:
+                return first & 15, data
+            whole += data
+            if first & 128:
+                return kind, whole
+
+    def _send(self, kind: int, data: bytes) -> None:
+        mask = os.urandom(4)
+        length = len(data)
+        head = bytes([128 | kind])
+        if length < 126:
+            head += bytes([128 | length])
+        elif length < 1 << 16:
+            head += bytes([128 | 126]) + struct.pack(">H", length)
+        else:
+            head += bytes([128 | 127]) + struct.pack(">Q", length)
+        repeated = (mask * (length // 4 + 1))[:length]
+        masked = (int.from_bytes(data, "big") ^ int.from_bytes(repeated, "big")).to_bytes(length, "big")
+        self._socket.sendall(head + mask + masked)
+
+
+def _code(data: bytes) -> int:
+    """The last message says how it ended, as a Status."""
+    told = json.loads(data)
+    if told.get("status") == "Success":
+        return 0
+    for cause in (told.get("details") or {}).get("causes") or ():
+        if cause.get("reason") == "ExitCode":
+            return int(cause["message"])
+    raise ApiError(500, str(told.get("reason")), str(told.get("message")))
+
+
+def output(api: Api, pod: str, command: Sequence[str], container: str = "") -> tuple[int, bytes, bytes]:
+    """Exit code, stdout and stderr of a program that takes no input."""
+    said = {STDOUT: b"", STDERR: b""}
+    with Exec(api, pod, command, container) as program:
+        while (piece := program.receive()) is not None:
+            said[piece[0]] = said.get(piece[0], b"") + piece[1]
+        return program.code or 0, said[STDOUT], said[STDERR]
+
+
+def is_broken(error: BaseException) -> bool:
+    return isinstance(error, (ConnectionError, TimeoutError, socket.timeout))

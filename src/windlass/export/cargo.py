@@ -1,0 +1,72 @@
+"""What a run carries into a cluster: the zipapp, and the code tree as compressed data in ConfigMaps.
+
+A ConfigMap holds at most 1,048,576 bytes, so the tree is cut into a stated number of parts. A tree
+that is too large for that is refused with the names of what makes it large: data belongs into
+storage, and what is built into an image.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import tarfile
+from dataclasses import dataclass
+from hashlib import sha256
+
+from windlass.errors import WindlassError
+from windlass.spec.tree import IGNORE_FILE, code_files
+
+PART = 1_000_000
+"""Bytes of the tree in one ConfigMap: below the limit, with room for names."""
+PARTS = 16
+"""ConfigMaps that one tree may take."""
+
+
+@dataclass(frozen=True)
+class Cargo:
+    archive: bytes
+    """The zipapp."""
+    parts: tuple[bytes, ...] = ()
+    """The code tree, a compressed tar, cut up."""
+    sha256: str = ""
+    """Of all parts together."""
+    files: int = 0
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.parts))
+
+
+def pack(code: str, archive: bytes) -> Cargo:
+    """Reads the code tree; WindlassError when it is too large to travel like this."""
+    sizes: dict[str, int] = {}
+    target = io.BytesIO()
+    # The clock and whoever packs must not show: the same tree is the same bytes.
+    with gzip.GzipFile("", "wb", 6, target, mtime=0) as packed, tarfile.open(fileobj=packed, mode="w") as tar:
+        for name in code_files(code) if code else ():
+            path = os.path.join(code, name)
+            sizes[name] = os.path.getsize(path)
+            if sum(sizes.values()) > 20 * PARTS * PART:
+                raise _too_large(code, sizes, 0)
+            entry = tarfile.TarInfo(name)
+            entry.size = sizes[name]
+            entry.mode = 0o755 if os.access(path, os.X_OK) else 0o644
+            with open(path, "rb") as file:
+                tar.addfile(entry, file)
+    data = target.getvalue()
+    if len(data) > PARTS * PART:
+        raise _too_large(code, sizes, len(data))
+    parts = tuple(data[begin : begin + PART] for begin in range(0, len(data), PART))
+    return Cargo(archive, parts, sha256(data).hexdigest(), len(sizes))
+
+
+def _too_large(code: str, sizes: dict[str, int], packed: int) -> WindlassError:
+    largest = sorted(sizes, key=lambda name: -sizes[name])[:5]
+    listed = ", ".join(f"{name} {sizes[name] / 1e6:.1f} MB" for name in largest)
+    size = f"{packed / 1e6:.1f} MB compressed" if packed else f"more than {sum(sizes.values()) / 1e6:.0f} MB"
+    return WindlassError(
+        f"the code tree {code} is {size}; {PARTS * PART / 1e6:.0f} MB travel with a run ({PARTS} ConfigMaps). "
+        f"Its largest files: {listed}",
+        f"leave files out with {IGNORE_FILE}, put data into `storage:`, or build an image with the code in it",
+    )

@@ -1,0 +1,193 @@
+"""All objects of a run, in the order in which they are to be made.
+
+The root comes first: it owns the scratch, so that removing a run is removing one object. It holds
+the plan and the pods of every stage, which a reviewer can read; the driver makes them when their
+turn comes. The token that driver and agents prove themselves with is made in the cluster and is
+never here. Pure.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass, replace
+
+from windlass.errors import WindlassError
+from windlass.export import pods
+from windlass.export.cargo import Cargo
+from windlass.kube import names
+from windlass.kube.api import Manifest
+from windlass.plan import Plan, to_json
+
+PENDING = 600.0
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the one who submits may choose, beside the job file."""
+
+    namespace: str = ""
+    account: str = ""
+    """A service account that exists already, for the driver; empty: one is made, with its Role."""
+    driver_image: str = ""
+    volume: str = "10Gi"
+    """Size of the volume that the driver keeps the run directory on; "none": it goes with the driver's pod."""
+    storage_class: str = ""
+    pending: float = PENDING
+    """Seconds that a pod may wait for a place or an image before the stage fails."""
+
+
+def for_pods(plan: Plan) -> Plan:
+    """The plan as pods see it: their paths, nothing of this machine."""
+    common = pods.shared(plan)
+    storage = tuple(
+        replace(m, path=names.RUN if m is common else f"{names.MOUNTS}/{m.name}", note="") for m in plan.storage
+    )
+    return replace(plan, engine="kubernetes", file="", code=names.CODE, storage=storage)
+
+
+def check(plan: Plan) -> None:
+    """Raises for what no cluster can do with this version."""
+    for stage in plan.stages:
+        if stage.kind in ("serve", "bench"):
+            raise WindlassError(
+                f"stage {stage.name}: this version has no {stage.kind} stages on a cluster",
+                "leave the stage out, or put the server into a `run:` stage",
+            )
+
+
+def objects(plan: Plan, run: str, cargo: Cargo, setting: Setting) -> list[Manifest]:
+    """The very objects that `run` submits; those that need the root's uid as owner are given it there."""
+    check(plan)
+    inside = for_pods(plan)
+    images = [role.image or plan.image for stage in plan.stages for role in stage.roles]
+    made = [
+        _root(inside, run, cargo),
+        _ship(inside, run, cargo),
+        *(_code(inside, run, number, part) for number, part in enumerate(cargo.parts)),
+        *([] if setting.account else _rights(inside, run)),
+        _headless(inside, run),
+        _service(inside, run),
+        *_claim(inside, run, setting),
+        _driver(inside, run, setting, setting.driver_image or plan.image or next(filter(None, images), "")),
+    ]
+    if setting.namespace:
+        for obj in made:
+            obj["metadata"]["namespace"] = setting.namespace
+    return made
+
+
+def templates(plan: Plan, run: str, cargo: Cargo) -> dict[str, Manifest]:
+    """Key in the root -> the pod of a role."""
+    return {
+        names.template(stage.name, role.name): pods.pod_of(plan, run, stage, role, len(cargo.parts))
+        for stage in plan.stages
+        if stage.kind == "gang"
+        for role in pods.roles_of(stage)
+    }
+
+
+def _root(plan: Plan, run: str, cargo: Cargo) -> Manifest:
+    data = {"plan.json": to_json(plan)}
+    data |= {key: json.dumps(pod, indent=2) for key, pod in templates(plan, run, cargo).items()}
+    data["code.sha256"] = cargo.sha256
+    root = _meta("v1", "ConfigMap", run, plan, run, "root")
+    root["metadata"]["annotations"] = {names.STATE: "submitted"}
+    if pods.shared(plan) is not None:
+        root["metadata"]["annotations"][names.SHARED] = "true"
+    return {**root, "data": data}
+
+
+def _ship(plan: Plan, run: str, cargo: Cargo) -> Manifest:
+    data = {names.ARCHIVE: base64.b64encode(cargo.archive).decode()}
+    return {**_meta("v1", "ConfigMap", f"{run}-ship", plan, run, "ship"), "immutable": True, "binaryData": data}
+
+
+def _code(plan: Plan, run: str, number: int, part: bytes) -> Manifest:
+    data = {f"code.{number:03}": base64.b64encode(part).decode()}
+    return {
+        **_meta("v1", "ConfigMap", f"{run}-code-{number}", plan, run, "code"),
+        "immutable": True,
+        "binaryData": data,
+    }
+
+
+def rules(run: str) -> list[Manifest]:
+    """All that a driver may do: namespaced rights, by name wherever rights can be given by name."""
+    return [
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["create", "delete", "get", "list", "watch"]},
+        {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "get", "list"]},
+        {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "patch"], "resourceNames": [run]},
+        {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"], "resourceNames": [names.token(run)]},
+        {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]},
+        {"apiGroups": [""], "resources": ["services"], "verbs": ["get"], "resourceNames": [names.driver(run)]},
+        {
+            "apiGroups": ["apps"],
+            "resources": ["statefulsets", "statefulsets/scale"],
+            "verbs": ["get", "patch"],
+            "resourceNames": [names.driver(run)],
+        },
+    ]
+
+
+def role(plan: Plan, run: str) -> Manifest:
+    group = "rbac.authorization.k8s.io"
+    return {**_meta(f"{group}/v1", "Role", names.driver(run), plan, run, "rights"), "rules": rules(run)}
+
+
+def _rights(plan: Plan, run: str) -> list[Manifest]:
+    group, name = "rbac.authorization.k8s.io", names.driver(run)
+    account = _meta("v1", "ServiceAccount", name, plan, run, "rights")
+    binding = _meta(f"{group}/v1", "RoleBinding", name, plan, run, "rights")
+    binding["roleRef"] = {"apiGroup": group, "kind": "Role", "name": name}
+    binding["subjects"] = [{"kind": "ServiceAccount", "name": name}]
+    return [account, role(plan, run), binding]
+
+
+def _headless(plan: Plan, run: str) -> Manifest:
+    """Gives the seats their names: STAGE-ROLE-RANK.RUN."""
+    spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {names.RUN_LABEL: run}}
+    return {**_meta("v1", "Service", run, plan, run, "names"), "spec": spec}
+
+
+def _service(plan: Plan, run: str) -> Manifest:
+    """One address for the driver, whichever pod it is: agents find it again without asking for a name."""
+    ports = [
+        {"name": "agents", "port": names.PORT, "targetPort": names.PORT},
+        {"name": "depot", "port": names.DEPOT_PORT, "targetPort": names.DEPOT_PORT},
+    ]
+    selector = {names.RUN_LABEL: run, names.PART_LABEL: "driver"}
+    spec = {"publishNotReadyAddresses": True, "selector": selector, "ports": ports}
+    return {**_meta("v1", "Service", names.driver(run), plan, run, "driver"), "spec": spec}
+
+
+def _claim(plan: Plan, run: str, setting: Setting) -> list[Manifest]:
+    if pods.shared(plan) is not None or setting.volume == "none":
+        return []
+    spec: Manifest = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": setting.volume}}}
+    if setting.storage_class:
+        spec["storageClassName"] = setting.storage_class
+    return [{**_meta("v1", "PersistentVolumeClaim", names.volume(run), plan, run, "volume"), "spec": spec}]
+
+
+def _driver(plan: Plan, run: str, setting: Setting, image: str) -> Manifest:
+    """A StatefulSet: it brings a deleted driver back at once, and never has two."""
+    spec = pods.driver_spec(plan, run, setting.account or names.driver(run), image, setting.pending)
+    if setting.volume == "none" and pods.shared(plan) is None:
+        next(each for each in spec["volumes"] if each["name"] == "run").pop("persistentVolumeClaim")
+        next(each for each in spec["volumes"] if each["name"] == "run")["emptyDir"] = {}
+    labels = names.labels(run, plan.name, "driver")
+    made = _meta("apps/v1", "StatefulSet", names.driver(run), plan, run, "driver")
+    made["spec"] = {
+        "replicas": 1,
+        "serviceName": run,
+        "podManagementPolicy": "Parallel",
+        "selector": {"matchLabels": {names.RUN_LABEL: run, names.PART_LABEL: "driver"}},
+        "template": {"metadata": {"labels": labels}, "spec": spec},
+    }
+    return made
+
+
+def _meta(version: str, kind: str, name: str, plan: Plan, run: str, part: str) -> Manifest:
+    meta = {"name": name, "labels": names.labels(run, plan.name, part)}
+    return {"apiVersion": version, "kind": kind, "metadata": meta}

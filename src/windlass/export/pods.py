@@ -1,0 +1,310 @@
+"""The pods of a run: as restricted as Pod Security asks, with what a rank needs to be writable.
+
+Pure. `pod_of` gives the template of a role; the seat's own values are filled in where pods are
+made (`kube.seats`).
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from windlass.errors import WindlassError
+from windlass.kube import names
+from windlass.kube.api import Manifest
+from windlass.plan import Mount, Plan, Resources, Role, Security, Stage, Variable
+from windlass.shapes import MERGE_ROLE
+
+USER = 1000
+"""As whom ranks run when the job does not say: an image's own user is often root."""
+RUN_MOUNT = "run"
+"""The mount of this name is the run's volume, if the job has one that all pods can share."""
+DRIVER = Resources(cpu=0.05, memory=64 << 20, cpu_limit=1.0, memory_limit=512 << 20)
+PLACES = ("pvc", "nfs", "hostPath", "emptyDir")
+"""Kinds of storage that a pod can mount."""
+
+
+def shared(plan: Plan) -> Mount | None:
+    """The volume that holds the run directory for all pods; None: the driver keeps it, and agents send to it."""
+    return next((m for m in plan.storage if m.name == RUN_MOUNT and m.kind in ("pvc", "nfs", "hostPath")), None)
+
+
+def pod_of(plan: Plan, run: str, stage: Stage, role: Role, parts: int) -> Manifest:
+    """The template of a role's pods; values that are a seat's own are empty."""
+    common = shared(plan)
+    image = role.image or plan.image
+    if not image:
+        raise WindlassError(
+            f"stage {stage.name}: a cluster needs an image, and the job names none",
+            "add `image:` with one that has Python 3.9 or newer, for example `image: python:3.12-slim`",
+        )
+    # A rank whose peers train on without it must be found by the same name in its next pod; an address is quicker.
+    host: Manifest = {"name": "WINDLASS_AGENT_HOST", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+    if role.alone:
+        host = {"name": "WINDLASS_AGENT_HOST", "value": ""}
+    env: list[Manifest] = [
+        host,
+        *({"name": f"WINDLASS_AGENT_{each}", "value": ""} for each in ("SEAT", "NAME", "DRIVER", "DEPOT", "PORTS")),
+        {"name": "WINDLASS_AGENT_RUN", "value": run},
+        {"name": "WINDLASS_AGENT_DIRECTORY", "value": names.RUN},
+        {"name": "WINDLASS_AGENT_TOKEN_FILE", "value": f"{names.TOKEN}/token"},
+        {"name": "WINDLASS_AGENT_LEASE", "value": f"{names.LEASE:g}"},
+        *_own(plan.security),
+        *_secret_variables(plan, run, (*stage.env, *role.env)),
+    ]
+    if common is not None:
+        env = [each for each in env if each["name"] != "WINDLASS_AGENT_DEPOT"]
+    spec = _spec(plan, run, image, role.pull_policy, env, role.resources, ["agent"], parts)
+    volume = {"emptyDir": {}} if common is None else _volume(common)
+    spec["volumes"] += [
+        {"name": "run", **volume},
+        {"name": "token", "secret": {"secretName": names.token(run), "defaultMode": 0o440}},
+    ]
+    container = spec["containers"][0]
+    place: Manifest = {"name": "run", "mountPath": names.RUN}
+    if common is not None:
+        place["subPath"] = f"windlass/{run}"
+    container["volumeMounts"] += [place, {"name": "token", "mountPath": names.TOKEN, "readOnly": True}]
+    for mount in plan.storage:
+        if mount is not common:
+            spec["volumes"].append({"name": f"mount-{mount.name}", **_volume(mount)})
+            told = {"name": f"mount-{mount.name}", "mountPath": mount.path}
+            container["volumeMounts"].append({**told, "readOnly": True} if mount.read_only else told)
+    spec["restartPolicy"] = "Never"
+    spec["terminationGracePeriodSeconds"] = int(stage.grace) + 20
+    spec["subdomain"] = run
+    account = plan.security.service_account
+    spec["automountServiceAccountToken"] = bool(account)
+    if account:
+        spec["serviceAccountName"] = account
+    _placed(spec, run, stage)
+    labels = names.labels(run, plan.name, "rank")
+    labels |= {names.STAGE_LABEL: stage.name, names.ROLE_LABEL: role.name}
+    made: Manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": {"labels": labels}, "spec": spec}
+    found: Manifest = _merged(made, _own_pod(stage))
+    return found
+
+
+def roles_of(stage: Stage) -> list[Role]:
+    """The roles of a stage that have pods: an `average` stage has one for its merge besides."""
+    found = list(stage.roles)
+    if stage.merge:
+        first = stage.roles[0]
+        found.append(Role(MERGE_ROLE, 1, True, False, stage.merge, first.resources, (), first.image, first.pull_policy))
+    return found
+
+
+def driver_spec(plan: Plan, run: str, account: str, image: str, pending: float) -> Manifest:
+    """The pod of the driver: it needs Python, the run's volume, and the rights of its account."""
+    common = shared(plan)
+    env: list[Manifest] = [
+        {"name": "WINDLASS_RUN", "value": run},
+        {"name": "WINDLASS_PENDING", "value": f"{pending:g}"},
+        {"name": "WINDLASS_POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+        *_own(plan.security),
+        *(
+            {**each, "name": f"WINDLASS_REDACT_{number}"}
+            for number, each in enumerate(_secret_variables(plan, run, _all_variables(plan)))
+        ),
+    ]
+    spec = _spec(plan, run, image, "", env, DRIVER, ["drive"], 0)
+    container = spec["containers"][0]
+    container["name"] = "driver"
+    container["ports"] = [{"name": "agents", "containerPort": names.PORT}]
+    volume: Manifest = {"persistentVolumeClaim": {"claimName": names.volume(run)}}
+    place: Manifest = {"name": "run", "mountPath": names.RUN}
+    if common is not None:
+        volume = _volume(common)
+        place["subPath"] = f"windlass/{run}"
+    spec["volumes"].append({"name": "run", **volume})
+    container["volumeMounts"].append(place)
+    spec["serviceAccountName"] = account
+    spec["terminationGracePeriodSeconds"] = 5
+    return spec
+
+
+def _spec(
+    plan: Plan,
+    run: str,
+    image: str,
+    policy: str,
+    env: list[Manifest],
+    resources: Resources,
+    words: list[str],
+    parts: int,
+) -> Manifest:
+    """What all pods of a run have in common."""
+    security = plan.security
+    user = USER if security.user is None else security.user
+    group = user if security.group is None else security.group
+    container: Manifest = {
+        "name": names.CONTAINER,
+        "image": image,
+        "command": ["python3", f"{names.SHIP}/{names.ARCHIVE}", *words],
+        "env": env,
+        "resources": _resources(resources),
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [
+            {"name": "work", "mountPath": names.HOME},
+            {"name": "tmp", "mountPath": "/tmp"},
+            {"name": "shm", "mountPath": "/dev/shm"},
+            {"name": "ship", "mountPath": names.SHIP, "readOnly": True},
+        ],
+    }
+    if policy:
+        container["imagePullPolicy"] = policy
+    sources = [f"{run}-ship", run, *(f"{run}-code-{number}" for number in range(parts))]
+    spec: Manifest = {
+        "enableServiceLinks": False,
+        "securityContext": {
+            "runAsNonRoot": user != 0,
+            "runAsUser": user,
+            "runAsGroup": group,
+            "fsGroup": group if security.fs_group is None else security.fs_group,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [container],
+        "volumes": [
+            {"name": "work", "emptyDir": {}},
+            {"name": "tmp", "emptyDir": {}},
+            {"name": "shm", "emptyDir": {"medium": "Memory"}},
+            {"name": "ship", "projected": {"sources": [{"configMap": {"name": each}} for each in sources]}},
+        ],
+    }
+    if plan.pull_secrets:
+        spec["imagePullSecrets"] = [{"name": name} for name in plan.pull_secrets]
+    return spec
+
+
+def _own(security: Security) -> list[Manifest]:
+    name = security.user_name or "windlass"
+    return [
+        {"name": "HOME", "value": f"{names.HOME}/home"},
+        {"name": "USER", "value": name},
+        {"name": "LOGNAME", "value": name},
+        {"name": "TMPDIR", "value": "/tmp"},
+    ]
+
+
+def _all_variables(plan: Plan) -> tuple[Variable, ...]:
+    found = {v.name: v for stage in plan.stages for v in (*stage.env, *(v for r in stage.roles for v in r.env))}
+    return tuple(found.values())
+
+
+def _secret_variables(plan: Plan, run: str, variables: tuple[Variable, ...]) -> list[Manifest]:
+    known = {secret.name: secret for secret in plan.secrets}
+    found = {}
+    for variable in variables:
+        secret = known.get(variable.secret)
+        if secret is not None:
+            cluster = secret.source == "cluster"
+            ref = (
+                {"name": secret.ref, "key": secret.key} if cluster else {"name": names.secrets(run), "key": secret.name}
+            )
+            found[variable.name] = {"name": variable.name, "valueFrom": {"secretKeyRef": ref}}
+    return list(found.values())
+
+
+def _resources(asked: Resources) -> Manifest:
+    requests: dict[str, str] = {}
+    limits: dict[str, str] = {}
+    for target, name, value in (
+        (requests, "cpu", asked.cpu),
+        (limits, "cpu", asked.cpu_limit),
+    ):
+        if value is not None:
+            target[name] = f"{round(value * 1000)}m" if value != int(value) else str(int(value))
+    for target, memory in ((requests, asked.memory), (limits, asked.memory_limit)):
+        if memory is not None:
+            target["memory"] = quantity(memory)
+    if asked.gpu:
+        limits["nvidia.com/gpu"] = str(asked.gpu)
+    found: Manifest = {}
+    if requests:
+        found["requests"] = requests
+    if limits:
+        found["limits"] = limits
+    return found
+
+
+def quantity(size: int) -> str:
+    """Bytes as Kubernetes writes them."""
+    for unit, power in (("Gi", 30), ("Mi", 20), ("Ki", 10)):
+        if size and size % (1 << power) == 0:
+            return f"{size >> power}{unit}"
+    return str(size)
+
+
+def _volume(mount: Mount) -> Manifest:
+    if mount.kind == "pvc":
+        return {"persistentVolumeClaim": {"claimName": mount.source}}
+    if mount.kind == "nfs":
+        server, _, path = mount.source.partition(":")
+        return {"nfs": {"server": server, "path": path}}
+    if mount.kind == "hostPath":
+        return {"hostPath": {"path": mount.source}}
+    if mount.kind == "emptyDir":
+        return {"emptyDir": {}}
+    what = (
+        "a directory of this machine, which a cluster cannot see" if mount.kind == "path" else f"a {mount.kind} bucket"
+    )
+    raise WindlassError(
+        f"storage {mount.name} is {what}", f"pods can mount {', '.join(PLACES)}; or ship small data in the code tree"
+    )
+
+
+def _placed(spec: Manifest, run: str, stage: Stage) -> None:
+    if stage.node_selector:
+        spec["nodeSelector"] = dict(stage.node_selector)
+    tolerations = json.loads(stage.tolerations)
+    if tolerations:
+        spec["tolerations"] = tolerations
+    if stage.topology:
+        spec["topologySpreadConstraints"] = [
+            {
+                "maxSkew": 1,
+                "topologyKey": stage.topology,
+                "whenUnsatisfiable": "ScheduleAnyway",
+                "labelSelector": {"matchLabels": {names.RUN_LABEL: run, names.STAGE_LABEL: stage.name}},
+            }
+        ]
+
+
+def _own_pod(stage: Stage) -> Manifest:
+    own: Manifest = json.loads(stage.pod)
+    wrong = sorted(set(own) - {"metadata", "spec"})
+    if wrong:
+        raise WindlassError(
+            f"stage {stage.name}: `pod` has the key {wrong[0]}, and a pod has `metadata` and `spec`",
+            f"write `pod: {{spec: {{{wrong[0]}: …}}}}`",
+        )
+    return own
+
+
+_KEYED = {"containers": "name", "initContainers": "name", "volumes": "name", "env": "name", "volumeMounts": "mountPath"}
+
+
+def _merged(base: Any, above: Any, key: str = "") -> Any:
+    """Mappings are merged, named items of lists too, other lists grow; null takes a key away."""
+    if isinstance(base, dict) and isinstance(above, dict):
+        found = dict(base)
+        for name, value in above.items():
+            if value is None:
+                found.pop(name, None)
+            else:
+                found[name] = _merged(found[name], value, name) if name in found else value
+        return found
+    if isinstance(base, list) and isinstance(above, list):
+        by = _KEYED.get(key)
+        if by is None:
+            return [*base, *above]
+        items = {item[by]: item for item in base}
+        for item in above:
+            items[item[by]] = _merged(items[item[by]], item) if item.get(by) in items else item
+        return list(items.values())
+    return above

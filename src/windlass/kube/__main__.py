@@ -1,0 +1,41 @@
+"""`python windlass.pyz WORD`: what the zipapp can be asked to do in a pod.
+
+| word | who asks | what it does |
+|---|---|---|
+| agent | the pod of a seat | unpacks the code, then is the agent of the seat |
+| drive | the driver's pod | drives the run; once it has ended, stays reachable for a while |
+| read | `windlass` on a laptop | streams files of the run to stdout, from offsets, until the run ends if asked |
+| files | the same | lists the files of the run |
+| stop | the same | asks the driver to stop the run |
+
+Ships into strangers' images: standard library only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import List, Mapping
+
+
+def main(words: List[str], environ: Mapping[str, str], package: str) -> int:
+    word, rest = words[0], words[1:]
+    if word == "agent":
+        from windlass.agent.__main__ import main as be_agent
+        from windlass.kube import pod
+
+        return be_agent(pod.prepare(environ), package)
+    if word == "drive":
+        from windlass.kube import drive
+
+        return drive.main(environ)
+    if word in ("read", "files", "stop"):
+        from windlass.kube import desk
+
+        return desk.WORDS[word](rest)
+    sys.stderr.write(f"error: there is no word {word!r}\n")
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], os.environ, os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))

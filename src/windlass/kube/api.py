@@ -1,0 +1,344 @@
+"""A client for the Kubernetes API: requests with back-off, server-side apply, watches that go on.
+
+One client serves the driver's pod and the laptop, because a pod may bring nothing but Python. It
+knows no kubeconfig (the laptop's business) and nothing of runs. Objects are what JSON gives: the
+API server checks them better than types could.
+
+Ships into strangers' images: standard library only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import random
+import socket
+import ssl
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
+from urllib.parse import quote, urlencode
+
+Manifest = Dict[str, Any]
+
+MANAGER = "windlass"
+"""Field manager of every write."""
+ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+APPLY = "application/apply-patch+yaml"
+MERGE = "application/merge-patch+json"
+
+PLURALS: Mapping[str, Tuple[str, str]] = {
+    "ConfigMap": ("api/v1", "configmaps"),
+    "Event": ("api/v1", "events"),
+    "Namespace": ("api/v1", "namespaces"),
+    "Node": ("api/v1", "nodes"),
+    "PersistentVolumeClaim": ("api/v1", "persistentvolumeclaims"),
+    "Pod": ("api/v1", "pods"),
+    "ResourceQuota": ("api/v1", "resourcequotas"),
+    "Role": ("apis/rbac.authorization.k8s.io/v1", "roles"),
+    "RoleBinding": ("apis/rbac.authorization.k8s.io/v1", "rolebindings"),
+    "Secret": ("api/v1", "secrets"),
+    "SelfSubjectAccessReview": ("apis/authorization.k8s.io/v1", "selfsubjectaccessreviews"),
+    "Service": ("api/v1", "services"),
+    "ServiceAccount": ("api/v1", "serviceaccounts"),
+    "StatefulSet": ("apis/apps/v1", "statefulsets"),
+    "StorageClass": ("apis/storage.k8s.io/v1", "storageclasses"),
+}
+"""Kind -> where its objects are: every kind that Windlass touches."""
+
+CLUSTER_WIDE = frozenset({"Namespace", "Node", "SelfSubjectAccessReview", "StorageClass"})
+WATCH_SECONDS = 30
+"""How long one watch request lasts; a server that is silent for longer is taken for dead."""
+TIMEOUT = 15.0
+
+
+class ApiError(Exception):
+    """The API server said no, or was not there for longer than the caller would wait (status 0)."""
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
+        self.message = message
+
+    @property
+    def transient(self) -> bool:
+        """Worth another try: nobody answered, too many asked, or the server is in trouble."""
+        return self.status in (0, 429, 500, 502, 503, 504)
+
+
+@dataclass(frozen=True)
+class Server:
+    """Where the API server is and how one proves oneself to it."""
+
+    host: str
+    port: int
+    tls: Optional[ssl.SSLContext]
+    headers: Callable[[bool], Mapping[str, str]]
+    """The credentials for a request; True: the last ones were refused, get others."""
+    prefix: str = ""
+    namespace: str = "default"
+    name: str = ""
+    """As the tls certificate has it, where that is not the host."""
+
+
+def in_cluster(account: str = ACCOUNT) -> Server:
+    """The server as a pod sees it. The token is read each time: it is replaced every hour."""
+
+    def headers(_renew: bool) -> Mapping[str, str]:
+        with open(os.path.join(account, "token")) as file:
+            return {"Authorization": f"Bearer {file.read().strip()}"}
+
+    with open(os.path.join(account, "namespace")) as file:
+        namespace = file.read().strip()
+    tls = ssl.create_default_context(cafile=os.path.join(account, "ca.crt"))
+    host, port = os.environ["KUBERNETES_SERVICE_HOST"], int(os.environ["KUBERNETES_SERVICE_PORT"])
+    return Server(host, port, tls, headers, namespace=namespace)
+
+
+class Api:
+    """Thread-safe: each thread has a connection of its own."""
+
+    def __init__(self, server: Server, patience: float = 30.0) -> None:
+        """patience: how long a request is tried again while the server is away or overloaded."""
+        self.server = server
+        self.patience = patience
+        self.requests = 0
+        self._local = threading.local()
+
+    # Objects.
+
+    def get(self, kind: str, name: str, namespace: str = "") -> Manifest:
+        return self.request("GET", self.path(kind, name, namespace))
+
+    def find(self, kind: str, name: str, namespace: str = "") -> Optional[Manifest]:
+        """The object, or None when it does not exist."""
+        try:
+            return self.get(kind, name, namespace)
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise
+
+    def list(self, kind: str, selector: str = "", namespace: str = "", fields: str = "") -> List[Manifest]:
+        found, _ = self._list(kind, selector, namespace, fields)
+        return found
+
+    def create(self, obj: Manifest, namespace: str = "") -> Manifest:
+        query = {"fieldManager": MANAGER}
+        return self.request("POST", self.path(obj["kind"], "", namespace), obj, query)
+
+    def apply(self, obj: Manifest, namespace: str = "", dry_run: bool = False) -> Manifest:
+        """Server-side apply: makes the object, or changes what we manage of it."""
+        query = {"fieldManager": MANAGER, "force": "true"}
+        if dry_run:
+            query["dryRun"] = "All"
+        path = self.path(obj["kind"], obj["metadata"]["name"], namespace)
+        return self.request("PATCH", path, obj, query, APPLY)
+
+    def patch(self, kind: str, name: str, change: Manifest, namespace: str = "", part: str = "") -> Manifest:
+        path = self.path(kind, name, namespace) + (f"/{part}" if part else "")
+        return self.request("PATCH", path, change, {"fieldManager": MANAGER}, MERGE)
+
+    def delete(self, kind: str, name: str, namespace: str = "", grace: Optional[int] = None, uid: str = "") -> bool:
+        """False when there was nothing to delete. Grace 0 forgets a pod without asking its node."""
+        body: Manifest = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"}
+        if grace is not None:
+            body["gracePeriodSeconds"] = grace
+        if uid:
+            body["preconditions"] = {"uid": uid}
+        try:
+            self.request("DELETE", self.path(kind, name, namespace), body)
+            return True
+        except ApiError as error:
+            if error.status in (404, 409):
+                return False
+            raise
+
+    def path(self, kind: str, name: str = "", namespace: str = "") -> str:
+        group, plural = PLURALS[kind]
+        place = "" if kind in CLUSTER_WIDE else f"namespaces/{quote(namespace or self.server.namespace)}/"
+        return f"/{group}/{place}{plural}" + (f"/{quote(name)}" if name else "")
+
+    # Watching.
+
+    def watch(
+        self,
+        kind: str,
+        selector: str = "",
+        namespace: str = "",
+        fields: str = "",
+        trouble: Callable[[Exception], None] = lambda _error: None,
+    ) -> Iterator[Tuple[str, Manifest]]:
+        """For ever: ("LISTED", {"items": [...]}) with all there is at the start and whenever news may have been
+        missed, in between ("ADDED" | "MODIFIED" | "DELETED", object). Disconnects are gone over silently."""
+        version, pause = "", 0.2
+        while True:
+            try:
+                if not version:
+                    items, version = self._list(kind, selector, namespace, fields)
+                    yield "LISTED", {"items": items}
+                for event, obj in self._watch_once(kind, selector, namespace, fields, version):
+                    pause = 0.2
+                    version = obj.get("metadata", {}).get("resourceVersion", version)
+                    if event != "BOOKMARK":
+                        yield event, obj
+            except ApiError as error:
+                version = "" if error.status == 410 else version
+                if error.status != 410:
+                    trouble(error)
+                    pause = min(pause * 2, 5.0)
+                    time.sleep(pause * random.uniform(0.5, 1.0))
+            except (OSError, http.client.HTTPException, ValueError) as error:
+                trouble(error)
+                pause = min(pause * 2, 5.0)
+                time.sleep(pause * random.uniform(0.5, 1.0))
+
+    def _watch_once(
+        self, kind: str, selector: str, namespace: str, fields: str, version: str
+    ) -> Iterator[Tuple[str, Manifest]]:
+        query = {
+            "watch": "1",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": version,
+            "timeoutSeconds": str(WATCH_SECONDS),
+            "labelSelector": selector,
+            "fieldSelector": fields,
+        }
+        connection = self._connect(WATCH_SECONDS + 10.0)
+        try:
+            response = self._send(connection, "GET", _with(self.path(kind, "", namespace), query), None, "", False)
+            if response.status >= 300:
+                raise _error(response.status, response.read())
+            for line in response:
+                event = json.loads(line)
+                obj = event.get("object") or {}
+                if event["type"] == "ERROR":
+                    raise ApiError(int(obj.get("code") or 500), str(obj.get("reason")), str(obj.get("message")))
+                yield event["type"], obj
+        finally:
+            connection.close()
+
+    def _list(self, kind: str, selector: str, namespace: str, fields: str) -> Tuple[List[Manifest], str]:
+        found: List[Manifest] = []
+        query = {"labelSelector": selector, "fieldSelector": fields, "limit": "500"}
+        while True:
+            page = self.request("GET", self.path(kind, "", namespace), query=query)
+            for item in page["items"]:
+                item.setdefault("kind", kind)
+            found += page["items"]
+            query["continue"] = page["metadata"].get("continue", "")
+            if not query["continue"]:
+                return found, str(page["metadata"].get("resourceVersion", ""))
+
+    # Requests.
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: Optional[Manifest] = None,
+        query: Optional[Mapping[str, str]] = None,
+        kind: str = "application/json",
+    ) -> Manifest:
+        """The answer as JSON. While the server is away or overloaded it is asked again, within the patience."""
+        due, pause, renew = time.monotonic() + self.patience, 0.1, False
+        data = None if body is None else json.dumps(body, ensure_ascii=False).encode()
+        while True:
+            try:
+                status, text, wait = self._once(method, _with(path, query or {}), data, kind, renew)
+                if status < 300:
+                    return json.loads(text) if text else {}
+                if status == 401 and not renew:
+                    renew = True
+                    continue
+                error = _error(status, text)
+            except (OSError, http.client.HTTPException) as problem:
+                self._drop()
+                if isinstance(problem, ssl.SSLCertVerificationError):
+                    raise ApiError(495, "BadCertificate", f"the API server's certificate: {problem}") from None
+                where, wait = f"{self.server.host}:{self.server.port}", 0.0
+                error = ApiError(0, "Unreachable", f"the API server at {where} cannot be reached: {problem}")
+            pause = max(min(pause * 2, 5.0), wait)
+            if not error.transient or time.monotonic() + pause > due:
+                raise error
+            time.sleep(pause * random.uniform(0.7, 1.0))
+
+    def _once(self, method: str, path: str, data: Optional[bytes], kind: str, renew: bool) -> Tuple[int, bytes, float]:
+        connection = getattr(self._local, "connection", None)
+        fresh = connection is None
+        if connection is None:
+            connection = self._local.connection = self._connect(TIMEOUT)
+        try:
+            response = self._send(connection, method, path, data, kind, renew)
+        except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
+            self._drop()
+            if fresh:
+                raise
+            return self._once(method, path, data, kind, renew)  # it was closed while it lay idle
+        text = response.read()
+        after = response.getheader("Retry-After") or ""
+        return response.status, text, float(after) if after.isdigit() else 0.0
+
+    def _send(
+        self,
+        connection: http.client.HTTPConnection,
+        method: str,
+        path: str,
+        data: Optional[bytes],
+        kind: str,
+        renew: bool,
+    ) -> http.client.HTTPResponse:
+        headers = {"Accept": "application/json", "User-Agent": MANAGER, **self.server.headers(renew)}
+        if data is not None:
+            headers["Content-Type"] = kind
+        self.requests += 1
+        connection.request(method, self.server.prefix + path, data, headers)
+        return connection.getresponse()
+
+    def _connect(self, timeout: float) -> http.client.HTTPConnection:
+        server = self.server
+        if server.tls is None:
+            return http.client.HTTPConnection(server.host, server.port, timeout=timeout)
+        return _Secure(server, timeout)
+
+    def _drop(self) -> None:
+        connection = getattr(self._local, "connection", None)
+        if connection is not None:
+            connection.close()
+            self._local.connection = None
+
+
+class _Secure(http.client.HTTPConnection):
+    """HTTPS to a server whose certificate may have another name than the host."""
+
+    def __init__(self, server: Server, timeout: float) -> None:
+        super().__init__(server.host, server.port, timeout=timeout)
+        self._server = server
+
+    def connect(self) -> None:
+        self.sock = dial(self._server, self.timeout)
+
+
+def dial(server: Server, timeout: Optional[float]) -> socket.socket:
+    """A connection to the server, encrypted if it is meant to be."""
+    plain = socket.create_connection((server.host, server.port), timeout=timeout)
+    plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if server.tls is None:
+        return plain
+    return server.tls.wrap_socket(plain, server_hostname=server.name or server.host)
+
+
+def _with(path: str, query: Mapping[str, str]) -> str:
+    asked = {key: value for key, value in query.items() if value}
+    return f"{path}?{urlencode(asked)}" if asked else path
+
+
+def _error(status: int, text: bytes) -> ApiError:
+    try:
+        told = json.loads(text)
+        return ApiError(status, str(told.get("reason") or ""), str(told.get("message") or text.decode()))
+    except (ValueError, AttributeError):
+        return ApiError(status, "", text.decode("utf-8", "replace").strip() or f"HTTP status {status}")

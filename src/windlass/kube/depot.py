@@ -1,0 +1,152 @@
+"""The run directory's door for agents without a disk in common: a process beside the driver that takes and gives files.
+
+A process of its own, so that a large checkpoint never delays a heartbeat, and one thread for each
+agent. It serves three parts of the run directory and never the journal, which is the driver's. It
+dies with the driver.
+
+Ships into strangers' images: standard library only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import socketserver
+import sys
+from typing import Callable, Dict, List
+
+from windlass import wire
+from windlass.agent import system
+from windlass.agent.freight import PLACES, Stream
+
+
+def serve(run_dir: str, token: bytes, port: int) -> int:
+    """Forks the depot; its process id."""
+    parent = os.getpid()
+    server = _Server(("", port), _Visit)
+    server.run_dir, server.token = run_dir, token
+    pid = os.fork()
+    if pid == 0:
+        try:
+            system.die_with_parent(parent)
+            server.serve_forever(poll_interval=3600)
+        finally:
+            os._exit(1)
+    server.socket.close()
+    return pid
+
+
+class _Server(socketserver.ThreadingTCPServer):
+    allow_reuse_address = True
+    daemon_threads = True
+    request_queue_size = 1024
+    address_family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+    run_dir = ""
+    token = b""
+
+    def server_bind(self) -> None:
+        if self.address_family == socket.AF_INET6:
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        super().server_bind()
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        error = sys.exc_info()[1]
+        if not isinstance(error, (OSError, wire.WireError)):
+            sys.stderr.write(f"depot: {client_address}: {error!r}\n")
+
+
+class _Visit(socketserver.BaseRequestHandler):
+    server: _Server
+
+    def handle(self) -> None:
+        self.request.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self.request.settimeout(30.0)
+        stream = Stream(self.request)
+        self._greet(stream)
+        self.request.settimeout(None)
+        answers: Dict[str, Callable[[Stream, wire.Message], None]] = {
+            "size": self._size,
+            "put": self._put,
+            "file": self._file,
+            "get": self._get,
+            "list": self._list,
+        }
+        while True:
+            message = stream.receive()
+            answers[message["is"]](stream, message)
+
+    def _greet(self, stream: Stream) -> None:
+        ours = wire.nonce()
+        stream.send("hello", nonce=ours)
+        message = stream.receive()
+        name, nonces = str(message.get("name")), f"{ours}{message.get('nonce')}"
+        if message["is"] != "deposit" or not wire.proven(
+            message.get("proof"), self.server.token, "agent", nonces, name
+        ):
+            raise wire.WireError("not an agent of this run")
+        stream.send("welcome", proof=wire.proof(self.server.token, "driver", nonces, name))
+
+    def _place(self, message: wire.Message) -> str:
+        """Where a path is; nothing leads out of the parts that agents share."""
+        path = os.path.normpath(str(message["path"]))
+        if path.startswith(("/", "..")) or path.split("/")[0] not in PLACES:
+            raise wire.WireError(f"{path} is not an agent's to touch")
+        return os.path.join(self.server.run_dir, path)
+
+    def _size(self, stream: Stream, message: wire.Message) -> None:
+        try:
+            size = os.path.getsize(self._place(message))
+        except OSError:
+            size = 0
+        stream.send("size", n=size)
+
+    def _put(self, stream: Stream, message: wire.Message) -> None:
+        path = self._place(message)
+        data = stream.bytes(int(message["n"]))
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            at, done = int(message["at"]), 0
+            while done < len(data):
+                done += os.pwrite(fd, data[done:], at + done)
+        finally:
+            os.close(fd)
+        stream.send("ok")
+
+    def _file(self, stream: Stream, message: wire.Message) -> None:
+        path = self._place(message)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        aside = f"{path}.{os.getpid()}-{id(stream)}.part"
+        try:
+            with open(aside, "wb") as file:
+                stream.receive_file(file, int(message["n"]))
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(aside, path)
+        except OSError as error:
+            if os.path.exists(aside):
+                os.unlink(aside)
+            stream.send("no", why=f"{path}: {error.strerror}")
+            raise
+        stream.send("ok", at=os.stat(path).st_mtime_ns)
+
+    def _get(self, stream: Stream, message: wire.Message) -> None:
+        try:
+            with open(self._place(message), "rb") as file:
+                found = os.fstat(file.fileno())
+                stream.send("file", n=found.st_size, at=found.st_mtime_ns)
+                stream.send_file(file, found.st_size)
+        except FileNotFoundError:
+            stream.send("none")
+
+    def _list(self, stream: Stream, message: wire.Message) -> None:
+        files: List[List[object]] = []
+        for folder, folders, names in os.walk(self._place(message)):
+            folders.sort()
+            for name in sorted(names):
+                if not name.endswith(".part"):
+                    path = os.path.join(folder, name)
+                    found = os.stat(path)
+                    inside = os.path.relpath(path, self.server.run_dir)
+                    files.append([inside, found.st_size, found.st_mtime_ns])
+        stream.send("list", files=files)

@@ -1,0 +1,138 @@
+"""What a laptop asks of the run directory, inside the driver's pod: streams, lists, a stop.
+
+It is started by an exec of the cluster, so whoever may do that has proven to be allowed.
+
+`read` writes blocks: a line of JSON, and as many bytes as its `n` says. {"path", "at", "n"} is
+a piece of a file; {"beat"} says that nothing is new; {"end"} that all was sent. Logs are sent
+before the journal's lines that were there when they were looked at, so that a reader never
+learns of an end before the words that led to it.
+
+Ships into strangers' images: standard library only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from typing import Any, Callable, Dict, Iterator, List, Mapping
+
+from windlass import journal, layout, lock
+from windlass.kube import names
+
+PIECE = 1 << 20
+PAUSE = 0.1
+BEAT = 3.0
+USED = "/tmp/used"
+
+
+def read(words: List[str]) -> int:
+    """One word of JSON: {"files": [path], "logs": bool, "follow": bool, "at": {path: offset}}."""
+    asked: Dict[str, Any] = json.loads(words[0])
+    out = sys.stdout.buffer
+    offsets: Dict[str, int] = dict(asked.get("at", {}))
+    over = False
+    beat = time.monotonic()
+    while True:
+        sent = False
+        events = os.path.join(names.RUN, journal.FILE)
+        until = _size(events)
+        over = _over()
+        for path in _wanted(asked):
+            limit = until if path == journal.FILE else _size(os.path.join(names.RUN, path))
+            while offsets.get(path, 0) < limit:
+                at = offsets.get(path, 0)
+                with open(os.path.join(names.RUN, path), "rb") as file:
+                    file.seek(at)
+                    data = file.read(min(PIECE, limit - at))
+                if not data:
+                    break
+                _block(out, {"path": path, "at": at, "n": len(data)}, data)
+                offsets[path] = at + len(data)
+                sent = True
+        if not asked.get("follow") or over and not sent:
+            _block(out, {"end": True})
+            return 0
+        if not sent and time.monotonic() - beat > BEAT:
+            _block(out, {"beat": True})
+            _use()
+        if sent or time.monotonic() - beat > BEAT:
+            beat = time.monotonic()
+        out.flush()
+        time.sleep(0.0 if sent else PAUSE)
+
+
+def files(_words: List[str]) -> int:
+    """A line of JSON for every file: path and size."""
+    _use()
+    for path in _walk(names.RUN):
+        sys.stdout.write(json.dumps([path, _size(os.path.join(names.RUN, path))]) + "\n")
+    return 0
+
+
+def stop(words: List[str]) -> int:
+    """Who asks, and `now` for a stop without grace. Exit code 3: nobody drives the run."""
+    pid = lock.holder(names.RUN)
+    if pid <= 0:
+        return 3
+    with open(os.path.join(names.RUN, layout.STOP), "w") as file:
+        file.write(words[0])
+    os.kill(pid, signal.SIGQUIT if "now" in words[1:] else signal.SIGINT)
+    return 0
+
+
+WORDS: Mapping[str, Callable[[List[str]], int]] = {"read": read, "files": files, "stop": stop}
+
+
+def _wanted(asked: Mapping[str, Any]) -> List[str]:
+    """The journal comes last."""
+    found = [path for path in asked.get("files", ()) if path != journal.FILE and _inside(path)]
+    if asked.get("logs"):
+        found += list(_walk(os.path.join(names.RUN, "logs")))
+    return found + [path for path in asked.get("files", ()) if path == journal.FILE]
+
+
+def _inside(path: str) -> bool:
+    real = os.path.realpath(os.path.join(names.RUN, path))
+    return real.startswith(os.path.realpath(names.RUN) + os.sep)
+
+
+def _walk(top: str) -> Iterator[str]:
+    for folder, folders, found in os.walk(top):
+        folders.sort()
+        for name in sorted(found):
+            if not name.startswith("."):
+                yield os.path.relpath(os.path.join(folder, name), names.RUN)
+
+
+def _over() -> bool:
+    """The journal's last line says so; only its end is read."""
+    try:
+        with open(os.path.join(names.RUN, journal.FILE), "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - 65536))
+            lines = file.read().splitlines()
+        return bool(lines) and json.loads(lines[-1]).get("ev") == "run.ended"
+    except (OSError, ValueError):
+        return False
+
+
+def _size(path: str) -> int:
+    try:
+        return os.path.getsize(path)
+    except OSError:
+        return 0
+
+
+def _block(out: Any, head: Dict[str, Any], data: bytes = b"") -> None:
+    out.write(json.dumps(head).encode() + b"\n" + data)
+    out.flush()
+
+
+def _use() -> None:
+    """The lingering driver counts from here."""
+    try:
+        os.utime(USED)
+    except OSError:
+        pass

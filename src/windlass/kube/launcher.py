@@ -1,0 +1,285 @@
+"""Brings agents to seats as plain Pods, and tells the driver when one is gone for good.
+
+Plain Pods, because whoever else replaces a lost pod waits before it does. Threads talk to the API
+server, so that the driver's loop never does: one watches the run's pods, a few make and delete.
+What the pods are like is the root's business (templates); what a pod's state means is `verdicts`'.
+
+A seat's agent is gone when it says so itself, when its pod's containers have ended, or when its
+pod is out of sight and the lease on which it trains has run out, margin included. From then on
+it is not let in again.
+
+Ships into strangers' images: standard library only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import queue
+import threading
+import time
+from dataclasses import dataclass
+from typing import Callable, Deque, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+
+from windlass.causes import Cause, Kind
+from windlass.driver.driver import Gone, Told
+from windlass.driver.links import Seat, name_of
+from windlass.kube import names, seats, verdicts
+from windlass.kube.api import Api, ApiError, Manifest
+
+HANDS = 8
+"""Threads that make and delete pods."""
+MARGIN = 5.0
+"""Seconds beyond a lease: a late look at it, a clock that drifts, a kill that takes a moment."""
+LOOK = 1.0
+"""Seconds between two looks at what has come due."""
+SOON = 4.0
+"""How long a pod may wait before the journal says what it waits for."""
+
+
+@dataclass
+class _Pod:
+    """One pod that this driver or an earlier one made."""
+
+    name: str
+    seat: Seat
+    uid: str = ""
+    made: float = 0.0
+    seen: Optional[Manifest] = None
+    dead: bool = False
+    """Its containers have ended."""
+    leaving: bool = False
+    """It was told to end."""
+    out_of_sight: float = 0.0
+    """Since when its object is gone although nobody saw its containers end."""
+    fenced: float = 0.0
+    forced: bool = False
+    waits: str = ""
+
+
+class PodLauncher:
+    """A Launcher whose agents outlive it."""
+
+    def __init__(
+        self,
+        api: Api,
+        root: Manifest,
+        templates: Mapping[Tuple[str, str], Manifest],
+        address: str,
+        pending: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._api, self._root, self._templates = api, root, templates
+        self._run = str(root["metadata"]["name"])
+        self._address, self._pending, self._clock = address, pending, clock
+        self._pods: Dict[str, _Pod] = {}
+        self._current: Dict[Seat, str] = {}
+        self._news: Deque[Union[Gone, Told]] = collections.deque()
+        self._lock = threading.RLock()
+        self._work: queue.Queue[Callable[[], None]] = queue.Queue()
+        self._wake, self._write = os.pipe()
+        for fd in (self._wake, self._write):
+            os.set_blocking(fd, False)
+        self._listed = threading.Event()
+        for task in [self._watch, self._look, *([self._toil] * HANDS)]:
+            threading.Thread(target=task, daemon=True).start()
+        self._listed.wait()  # a new driver must know who is there before it hears them
+
+    # What the driver asks for.
+
+    def launch(self, seat: Seat, ports: Sequence[int]) -> None:
+        with self._lock:
+            pod = self._pods.get(self._current.get(seat, ""))
+            if pod is not None and not (pod.dead or pod.leaving or pod.out_of_sight):
+                return
+            made = _Pod(seats.new_name(self._run, seat), seat, made=self._clock())
+            self._pods[made.name] = made
+            self._current[seat] = made.name
+        self._work.put(lambda: self._create(made, tuple(ports)))
+        if pod is not None and pod.dead:
+            self._work.put(lambda: self._delete(pod, None))
+
+    def fence(self, seat: Seat) -> None:
+        """Ask its node to end it; give it up when that does not answer within the lease."""
+        with self._lock:
+            pod = self._pods.get(self._current.get(seat, ""))
+            if pod is None or pod.dead:
+                cause = Cause(Kind.NODE_LOST, "its pod is gone", role=seat[1], rank=seat[2])
+                self._tell(Gone(seat, cause))
+                return
+            pod.fenced = self._clock()
+        self._work.put(lambda: self._delete(pod, 1))
+
+    def vouches(self, seat: Seat, agent: str) -> bool:
+        with self._lock:
+            pod = self._pods.get(self._current.get(seat, ""))
+            return pod is not None and pod.name == agent.partition(".")[0] and not pod.dead and not pod.out_of_sight
+
+    def fileno(self) -> int:
+        return self._wake
+
+    def poll(self) -> List[Union[Gone, Told]]:
+        try:
+            while os.read(self._wake, 4096):
+                pass
+        except BlockingIOError:
+            pass
+        with self._lock:
+            found, self._news = list(self._news), collections.deque()
+            return found
+
+    def close(self) -> None:
+        """The run is over. Agents were told goodbye; what does not go by itself is deleted."""
+        due = self._clock() + MARGIN
+        while self._clock() < due and any(not pod.dead and not pod.leaving for pod in self._all()):
+            time.sleep(0.05)
+        for pod in self._all():
+            self._work.put(lambda pod=pod: self._delete(pod, 1 if pod.dead else None))  # type: ignore[misc]
+        while self._clock() < due + MARGIN and self._work.unfinished_tasks:
+            time.sleep(0.05)
+
+    # Hands.
+
+    def _all(self) -> List[_Pod]:
+        with self._lock:
+            return list(self._pods.values())
+
+    def _toil(self) -> None:
+        while True:
+            task = self._work.get()
+            try:
+                task()
+            except ApiError:
+                pass  # looked at again by _look
+            finally:
+                self._work.task_done()
+
+    def _create(self, pod: _Pod, ports: Tuple[int, ...]) -> None:
+        template = self._templates[pod.seat[0], pod.seat[1]]
+        manifest = seats.pod(template, pod.name, pod.seat, self._root, self._address, ports)
+        while True:
+            try:
+                made = self._api.create(manifest)
+                break
+            except ApiError as error:
+                if error.status == 409 and error.reason == "AlreadyExists":
+                    return
+                if not error.transient:
+                    self._end(pod, verdicts.refused(error, pod.seat))
+                    return
+        with self._lock:
+            pod.uid = str(made["metadata"]["uid"])
+
+    def _delete(self, pod: _Pod, grace: Optional[int]) -> None:
+        self._api.delete("Pod", pod.name, grace=grace, uid=pod.uid)
+
+    # Eyes.
+
+    def _watch(self) -> None:
+        for event, obj in self._api.watch("Pod", names.selector(self._run, "rank")):
+            with self._lock:
+                if event == "LISTED":
+                    there = {str(item["metadata"]["name"]) for item in obj["items"]}
+                    for item in obj["items"]:
+                        self._saw(item)
+                    for pod in self._pods.values():
+                        if pod.name not in there and pod.uid:
+                            self._vanished(pod)
+                    self._listed.set()
+                elif event == "DELETED":
+                    self._saw(obj)
+                    self._vanished(self._pods[str(obj["metadata"]["name"])])
+                else:
+                    self._saw(obj)
+
+    def _saw(self, obj: Manifest) -> None:
+        meta = obj["metadata"]
+        name, seat = str(meta["name"]), seats.seat_of(meta.get("labels"))
+        if not seat[0]:
+            return
+        pod = self._pods.get(name)
+        if pod is None:
+            pod = self._pods[name] = _Pod(name, seat, made=self._clock())
+            known = self._pods.get(self._current.get(seat, ""))
+            if known is None or _born(known.seen) <= _born(obj):
+                self._current[seat] = name
+        pod.uid, pod.seen = str(meta["uid"]), obj
+        pod.leaving = pod.leaving or bool(meta.get("deletionTimestamp"))
+        if verdicts.over(obj) and not pod.dead:
+            self._end(pod, verdicts.ended(obj, seat))
+
+    def _vanished(self, pod: _Pod) -> None:
+        """Its object is gone. Where nobody saw it end, it may be running on a node that does not answer."""
+        pod.leaving = True
+        if not pod.dead and not pod.out_of_sight:
+            if pod.seen is not None and not verdicts.placed(pod.seen):
+                _, role, rank = pod.seat
+                self._end(pod, Cause(Kind.PREEMPTED, "its pod was deleted before it ran", role=role, rank=rank))
+            else:
+                pod.out_of_sight = self._clock()
+
+    def _end(self, pod: _Pod, cause: Cause) -> None:
+        with self._lock:
+            if pod.dead:
+                return
+            pod.dead = True
+            if self._current.get(pod.seat) == pod.name:
+                self._tell(Gone(pod.seat, cause))
+
+    def _tell(self, news: Union[Gone, Told]) -> None:
+        with self._lock:
+            self._news.append(news)
+        try:
+            os.write(self._write, b"x")
+        except BlockingIOError:
+            pass
+
+    # Time.
+
+    def _look(self) -> None:
+        while True:
+            time.sleep(LOOK)
+            now = self._clock()
+            for pod in self._all():
+                if not pod.dead:
+                    self._due(pod, now)
+
+    def _due(self, pod: _Pod, now: float) -> None:
+        role, rank = pod.seat[1], pod.seat[2]
+        patience = names.LEASE + MARGIN
+        if pod.out_of_sight and now >= pod.out_of_sight + patience:
+            self._end(pod, Cause(Kind.NODE_LOST, "its pod was deleted by force", role=role, rank=rank))
+        elif pod.fenced and now >= pod.fenced + patience:
+            where = (pod.seen or {}).get("spec", {}).get("nodeName", "its node")
+            self._work.put(lambda: self._delete(pod, 0))
+            facts = (f"pod {pod.name} was given up after a lease of {names.LEASE:g} s and {MARGIN:g} s of margin",)
+            self._end(pod, Cause(Kind.NODE_LOST, f"{where} does not answer", role=role, rank=rank, evidence=facts))
+        elif pod.seen is not None and not pod.leaving and self._current.get(pod.seat) == pod.name:
+            self._waiting(pod, now)
+
+    def _waiting(self, pod: _Pod, now: float) -> None:
+        """A pod that does not get to run: first say what it waits for, then give up."""
+        assert pod.seen is not None
+        cause = verdicts.waiting(pod.seen, pod.seat)
+        if cause is None or now < pod.made + SOON:
+            return
+        if not cause.evidence and cause.kind is Kind.VOLUME:
+            cause = verdicts.with_events(cause, self._events(pod.name))
+            if cause is None:
+                return
+        if cause.message != pod.waits:
+            pod.waits = cause.message
+            self._tell(Told(pod.seat[0], f"{name_of(pod.seat)} waits: {cause.message}"))
+        if now >= pod.made + (self._pending if cause.kind is not Kind.NO_PYTHON else 0.0):
+            self._work.put(lambda: self._delete(pod, 1))
+            self._end(pod, cause)
+
+    def _events(self, name: str) -> List[Manifest]:
+        try:
+            return self._api.list("Event", fields=f"involvedObject.name={name}")
+        except ApiError:
+            return []
+
+
+def _born(pod: Optional[Manifest]) -> str:
+    return str((pod or {}).get("metadata", {}).get("creationTimestamp", ""))

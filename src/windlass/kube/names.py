@@ -1,0 +1,79 @@
+"""What the objects of a run are called, and where things are in its pods: shared by who writes them and who reads them.
+
+Ships into strangers' images: standard library only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+from typing import Dict
+
+PORT = 7077
+"""Where the driver listens for agents."""
+DEPOT_PORT = 7078
+"""Where the driver's depot takes and gives files."""
+
+HOME = "/windlass"
+SHIP = "/windlass/ship"
+"""The zipapp, the parts of the code tree, the plan and the pods to come: read-only."""
+CODE = "/windlass/code"
+RUN = "/windlass/run"
+TOKEN = "/windlass/token"
+MOUNTS = "/windlass/mounts"
+ARCHIVE = "windlass.pyz"
+CONTAINER = "rank"
+
+RUN_LABEL = "windlass.dev/run"
+STAGE_LABEL = "windlass.dev/stage"
+ROLE_LABEL = "windlass.dev/role"
+RANK_LABEL = "windlass.dev/rank"
+PART_LABEL = "windlass.dev/part"
+"""root, driver, rank, ship, code, ...: which part of a run an object is."""
+STATE = "windlass.dev/state"
+"""Annotation of the root: how the run stands, for who lists runs."""
+STARTED = "windlass.dev/started"
+SHARED = "windlass.dev/shared"
+"""Annotation of the root: the run directory is on a volume that all pods mount."""
+
+LEASE = 60.0
+"""Seconds that an agent trains on without a driver; a lost node is given up after that and a margin."""
+
+
+def driver(run: str) -> str:
+    return f"{run}-driver"
+
+
+def driver_pod(run: str) -> str:
+    return f"{run}-driver-0"
+
+
+def token(run: str) -> str:
+    return f"{run}-token"
+
+
+def secrets(run: str) -> str:
+    return f"{run}-secrets"
+
+
+def volume(run: str) -> str:
+    return f"{run}-run"
+
+
+def template(stage: str, role: str) -> str:
+    """The key under which the root holds the pod of a role."""
+    return f"pod.{stage}.{role}.json"
+
+
+def selector(run: str, part: str = "") -> str:
+    """One selector lists all that belongs to a run."""
+    return f"{RUN_LABEL}={run}" + (f",{PART_LABEL}={part}" if part else "")
+
+
+def labels(run: str, job: str, part: str) -> Dict[str, str]:
+    return {
+        "app.kubernetes.io/name": job,
+        "app.kubernetes.io/instance": run,
+        "app.kubernetes.io/component": part,
+        "app.kubernetes.io/managed-by": "windlass",
+        RUN_LABEL: run,
+        PART_LABEL: part,
+    }

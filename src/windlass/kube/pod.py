@@ -1,0 +1,64 @@
+"""The first thing a rank's pod does: a home, the code tree, the plan where the agent looks for it.
+
+Ships into strangers' images: standard library only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import shutil
+import sys
+import tarfile
+from typing import Dict, Mapping
+
+from windlass import layout
+from windlass.kube import names
+
+PROGRAMS = f"{names.HOME}/bin"
+
+
+def prepare(environ: Mapping[str, str]) -> Dict[str, str]:
+    """The environment that the agent goes on with."""
+    for directory in (environ.get("HOME", ""), names.CODE, names.RUN):
+        if directory:
+            os.makedirs(directory, exist_ok=True)
+    unpack(names.SHIP, names.CODE)
+    place_plan(names.RUN)
+    path = environ.get("PATH") or os.defpath
+    if shutil.which("python", path=path) is None:  # Debian's own image has python3 alone
+        os.makedirs(PROGRAMS, exist_ok=True)
+        if not os.path.lexists(f"{PROGRAMS}/python"):
+            os.symlink(sys.executable, f"{PROGRAMS}/python")
+        path = f"{path}:{PROGRAMS}"
+    return {**environ, "PATH": path}
+
+
+def unpack(ship: str, target: str) -> None:
+    """The code tree out of its parts; a tree that is not whole is no tree."""
+    parts = sorted(name for name in os.listdir(ship) if name.startswith("code.") and name[5:].isdigit())
+    data = b"".join(_read(os.path.join(ship, name)) for name in parts)
+    wanted = _read(os.path.join(ship, "code.sha256")).decode().strip()
+    if hashlib.sha256(data).hexdigest() != wanted:
+        sys.stderr.write(f"error: the code tree that came with the run is damaged: {len(parts)} parts\n")
+        sys.exit(1)
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        if hasattr(tarfile, "data_filter"):
+            archive.extractall(target, filter="data")
+        else:
+            archive.extractall(target)
+
+
+def place_plan(run_dir: str) -> None:
+    """Each pod may be the first: written aside and renamed."""
+    path = os.path.join(run_dir, layout.PLAN)
+    if not os.path.exists(path):
+        aside = f"{path}.{os.uname().nodename}"
+        shutil.copyfile(os.path.join(names.SHIP, layout.PLAN), aside)
+        os.replace(aside, path)
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()

@@ -1,0 +1,143 @@
+"""What the state of a pod means: has it ended and why, what does it wait for, why was it refused. Pure.
+
+Kubernetes' own words are the evidence; they are mapped to causes here and nowhere else.
+
+Ships into strangers' images: standard library only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any, List, Optional, Sequence, Tuple
+
+from windlass.causes import Cause, Kind
+from windlass.kube.api import ApiError, Manifest
+
+Seat = Tuple[str, str, int]
+
+NO_PULL = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"})
+NO_CONTAINER = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "StartError"})
+TAKEN_AWAY = frozenset({"Evicted", "Preempted", "Preempting", "NodeShutdown", "Terminated", "Shutdown"})
+NODE_GONE = frozenset({"NodeLost", "NodeAffinity", "UnexpectedAdmissionError"})
+VOLUME_EVENTS = frozenset({"FailedMount", "FailedAttachVolume", "FailedMapVolume", "ProvisioningFailed"})
+_NO_PYTHON = re.compile(r"exec: \"?python3?\"?.*(not found|no such file)|python3.*no such file", re.IGNORECASE)
+
+
+def over(pod: Manifest) -> bool:
+    """All its containers have ended, and none will start."""
+    return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+
+
+def placed(pod: Manifest) -> bool:
+    return bool(pod.get("spec", {}).get("nodeName"))
+
+
+def ended(pod: Manifest, seat: Seat) -> Cause:
+    """Why the pod of an agent that did not say goodbye is over."""
+    status = pod.get("status", {})
+    reason, message = str(status.get("reason") or ""), str(status.get("message") or "")
+    node = pod.get("spec", {}).get("nodeName") or "its node"
+    target = next((c for c in status.get("conditions") or () if c.get("type") == "DisruptionTarget"), None)
+    done = _terminated(status)
+    if reason in TAKEN_AWAY or target is not None and target.get("status") == "True":
+        told = message or str((target or {}).get("message") or "")
+        why = f"its pod was evicted from {node}" + (f": {told}" if told else "")
+        return _cause(Kind.PREEMPTED, why, seat, pod)
+    if reason in NODE_GONE:
+        return _cause(Kind.NODE_LOST, f"{node} gave the pod up: {message or reason}", seat, pod)
+    if done is None:
+        return _cause(Kind.AGENT_LOST, message or "its pod ended and no container says how", seat, pod)
+    code, why = int(done.get("exitCode", -1)), str(done.get("reason") or "")
+    text = str(done.get("message") or "").strip()
+    if why == "OOMKilled":
+        limit = _limit(pod)
+        asked = f", whose memory limit is {limit}" if limit else ""
+        return _cause(Kind.OUT_OF_MEMORY, f"the kernel ended its container for memory{asked}", seat, pod)
+    if _NO_PYTHON.search(text):
+        return _no_python(pod, seat, text)
+    if why in ("StartError", "ContainerCannotRun"):
+        return _cause(Kind.NOT_EXECUTABLE, f"its container did not start: {text}", seat, pod)
+    last = text.splitlines()[-1] if text else ""
+    if pod["metadata"].get("deletionTimestamp"):
+        return _cause(Kind.PREEMPTED, "its pod was deleted", seat, pod)
+    said = f"the agent ended with code {code}" + (f": {last}" if last else "")
+    return _cause(Kind.AGENT_LOST, said, seat, pod, text.splitlines()[-8:])
+
+
+def waiting(pod: Manifest, seat: Seat) -> Optional[Cause]:
+    """What keeps a pod from running; None when nothing is known to."""
+    status = pod.get("status", {})
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            message = str(condition.get("message") or condition.get("reason"))
+            if "persistentvolumeclaim" in message.lower():
+                return _cause(Kind.VOLUME, message, seat, pod, [message])
+            asked = ", ".join(f"{value} {name}" for name, value in _asked(pod).items())
+            text = message + (f" (each {seat[1]} asks for {asked})" if asked else "")
+            return _cause(Kind.UNSCHEDULABLE, text, seat, pod)
+    for state in status.get("containerStatuses") or ():
+        held = (state.get("state") or {}).get("waiting") or {}
+        reason, message = str(held.get("reason") or ""), str(held.get("message") or "")
+        if reason in NO_PULL:
+            text = f"the image {state.get('image')} cannot be pulled: {message or reason}"
+            return _cause(Kind.IMAGE_PULL, text, seat, pod)
+        if reason in NO_CONTAINER:
+            if _NO_PYTHON.search(message):
+                return _no_python(pod, seat, message)
+            return _cause(Kind.NOT_EXECUTABLE, f"its container cannot be made: {message or reason}", seat, pod)
+        if reason == "ContainerCreating":
+            return _cause(Kind.VOLUME, "a volume of it cannot be mounted", seat)
+    return None
+
+
+def with_events(cause: Cause, events: Sequence[Manifest]) -> Optional[Cause]:
+    """A container that is being created says nothing; its events may. None: no event speaks of a volume."""
+    told = [str(e.get("message")) for e in events if e.get("reason") in VOLUME_EVENTS]
+    if not told:
+        return None
+    return dataclasses.replace(cause, message=f"a volume cannot be mounted: {told[-1]}", evidence=tuple(told[-3:]))
+
+
+def refused(error: ApiError, seat: Seat) -> Cause:
+    """Why the API server would not take a pod."""
+    role, rank = seat[1], seat[2]
+    if "exceeded quota" in error.message:
+        return Cause(Kind.QUOTA, error.message, role=role, rank=rank)
+    if error.status == 403 and "cannot create resource" in error.message:
+        return Cause(Kind.FORBIDDEN, error.message, role=role, rank=rank)
+    return Cause(Kind.REFUSED, error.message, role=role, rank=rank, evidence=(f"status {error.status} {error.reason}",))
+
+
+def _no_python(pod: Manifest, seat: Seat, message: str) -> Cause:
+    image = pod["spec"]["containers"][0].get("image")
+    return _cause(Kind.NO_PYTHON, f"the image {image} has no python3", seat, pod, [message])
+
+
+def _terminated(status: Manifest) -> Optional[Manifest]:
+    for state in status.get("containerStatuses") or ():
+        done = (state.get("state") or {}).get("terminated")
+        if done is not None:
+            found: Manifest = done
+            return found
+    return None
+
+
+def _limit(pod: Manifest) -> str:
+    return str((pod["spec"]["containers"][0].get("resources") or {}).get("limits", {}).get("memory", ""))
+
+
+def _asked(pod: Manifest) -> Manifest:
+    resources = pod["spec"]["containers"][0].get("resources") or {}
+    found: Manifest = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+    return found
+
+
+def _cause(
+    kind: Kind, message: str, seat: Seat, pod: Optional[Manifest] = None, lines: Optional[List[Any]] = None
+) -> Cause:
+    facts: Tuple[str, ...] = ()
+    if pod is not None:
+        node = pod.get("spec", {}).get("nodeName")
+        facts = (f"pod {pod['metadata']['name']}" + (f" on {node}" if node else ", on no node yet"),)
+    return Cause(kind, message, role=seat[1], rank=seat[2], lines=tuple(lines or ()), evidence=facts)
