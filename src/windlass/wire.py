@@ -13,6 +13,7 @@ import hashlib
 import hmac
 import json
 import os
+import socket
 import struct
 from typing import Any, Dict, List
 
@@ -59,6 +60,17 @@ class Decoder:
             del self._buffer[:end]
             found.append(message)
         return found
+
+
+def lively(sock: socket.socket) -> socket.socket:
+    """A TCP connection whose other end may vanish without a word: that is noticed within seconds."""
+    for name, value in (("TCP_NODELAY", 1), ("TCP_KEEPIDLE", 2), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", 4)):
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 6000)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    return sock
 
 
 def nonce() -> str:

@@ -71,7 +71,8 @@ class Depot:
 
     def __init__(self, address: str, token: bytes, name: str, timeout: float = 60.0) -> None:
         host, _, port = address.rpartition(":")
-        self._stream = Stream(socket.create_connection((host.strip("[]"), int(port)), timeout=timeout))
+        link = socket.create_connection((host.strip("[]"), int(port)), timeout=timeout)
+        self._stream = Stream(wire.lively(link))
         nonces = f"{self._stream.receive()['nonce']}{(ours := wire.nonce())}"
         self._stream.send("deposit", name=name, nonce=ours, proof=wire.proof(token, "agent", nonces, name))
         if not wire.proven(self._stream.receive().get("proof"), token, "driver", nonces, name):

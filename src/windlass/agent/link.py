@@ -66,4 +66,4 @@ def connect(address: str, patience: float) -> socket.socket:
         link.settimeout(patience)
         return link
     host, _, port = address.rpartition(":")
-    return socket.create_connection((host, int(port)), timeout=patience)
+    return wire.lively(socket.create_connection((host.strip("[]"), int(port)), timeout=patience))

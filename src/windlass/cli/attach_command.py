@@ -9,13 +9,12 @@ from __future__ import annotations
 import argparse
 import time
 
-from windlass.cli import summary
+from windlass.cli import place, summary
 from windlass.cli.display import Display
 from windlass.cli.world import World
 from windlass.errors import FAILED, INTERRUPTED
 from windlass.runs import why
 from windlass.runs.state import load
-from windlass.runs.store import Store
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,10 +24,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="leave out what the ranks print")
     parser.add_argument("--json", action="store_true", help="all events of the run as JSON, one a line")
+    place.add_place_arguments(parser)
 
 
 def main(args: argparse.Namespace, world: World) -> int:
-    run = Store(world.home).find(args.run)
+    run = place.follow(args, world, args.run, logs=not args.quiet and not args.json)
     state = load(run)
     if not args.json:
         if state.over:

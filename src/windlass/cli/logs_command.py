@@ -22,13 +22,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from windlass import journal
-from windlass.cli import loglines
+from windlass.cli import loglines, place
 from windlass.cli.world import World
 from windlass.errors import INTERRUPTED, OK, WindlassError
 from windlass.plan import Plan
 from windlass.runs import logs, words
 from windlass.runs.logs import Choice, Follower, Piece
-from windlass.runs.store import Store
 from windlass.runs.watch import Watch
 from windlass.shapes import MERGE_ROLE
 
@@ -45,14 +44,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--since", metavar="TIME", help="begin at 5m, 2h, 1d ago, or at 2026-11-15T14:30")
     parser.add_argument("--grep", metavar="REGEX", help="only lines in which the regular expression is found")
     parser.add_argument("--raw", action="store_true", help="the bytes exactly as written, without names")
+    place.add_place_arguments(parser)
 
 
 def main(args: argparse.Namespace, world: World) -> int:
-    run = Store(world.home).find(args.run)
     if args.tail is not None and args.tail < 0:
         raise WindlassError(f"--tail {args.tail}: a number of lines is 0 or more")
     if args.raw and args.grep is not None:
         raise WindlassError("--raw prints all bytes and --grep chooses lines", "leave one of them out")
+    run = place.follow(args, world, args.run) if args.follow else place.look(args, world, args.run, logs=True)
     watch = Watch(run)
     watch.poll()
     choice = _choice(args, watch.plan)

@@ -1,4 +1,4 @@
-"""Removes runs with all that they left: logs, checkpoints, output.
+"""Removes runs with all that they left: logs, checkpoints, output; in a cluster all objects too.
 
 RUN is a run's id, the beginning of one, or a job's name (its newest run). A run that is under
 way is refused; with --force it is killed first.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from windlass.cli import place
 from windlass.cli.world import World
 from windlass.errors import OK, WindlassError
 from windlass.runs import words
@@ -18,10 +19,13 @@ from windlass.runs.store import Store, alive, tree_size
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="+", metavar="RUN", help="the runs to remove")
     parser.add_argument("--force", action="store_true", help="kill a run that is under way, then remove it")
+    place.add_place_arguments(parser)
 
 
 def main(args: argparse.Namespace, world: World) -> int:
     store = Store(world.home)
+    if place.in_cluster(args) or any(_elsewhere(world, text) for text in args.runs):
+        return _remove_there(args, world)
     runs = list(dict.fromkeys(store.find(text) for text in args.runs))
     refused: list[WindlassError] = []
     for run in runs:
@@ -47,3 +51,34 @@ def _kill(run: Path) -> None:
     from windlass.engines.local.engine import stop
 
     stop(str(run), by="windlass rm --force", now=True, wait=30.0)
+
+
+def _elsewhere(world: World, text: str) -> bool:
+    """A run that this machine knows only as a copy."""
+    try:
+        Store(world.home).find(text)
+        return False
+    except WindlassError:
+        return True
+
+
+def _remove_there(args: argparse.Namespace, world: World) -> int:
+    """In a cluster: the root goes, and all that it owns; data in the user's own volumes stays."""
+    from windlass.engines.kubernetes.mirror import OVER, home_of
+
+    for text in args.runs:
+        run, copy = place.find(args, world, text)
+        if copy is None:
+            removed(Store(world.home), run, world)
+            continue
+        root = copy.cluster.root(copy.run)
+        if root is not None and root.state not in OVER and not args.force:
+            raise WindlassError(
+                f"{copy.run} is under way",
+                f"stop it first: `windlass stop {copy.run}`, or `windlass rm --force {copy.run}`",
+            )
+        copy.cluster.remove(copy.run)
+        copy.mark(alive=False)
+        Store(home_of(world.home, copy.cluster)).remove(copy.path)
+        world.print(f"removed {copy.run} from the namespace {copy.cluster.namespace}")
+    return OK

@@ -4,6 +4,9 @@ The last lines say what to type next. Ctrl-C asks the ranks to stop (SIGTERM), w
 grace period of the stage, then kills; a second Ctrl-C kills at once. With --detach the run goes
 on by itself: `windlass attach` shows it again.
 
+On a cluster (--on kubernetes) the run is driven from inside the cluster: Ctrl-C ends the watching
+only, a closed laptop changes nothing, and attach, logs, why and stop work from any machine.
+
 Exit codes: 0 done, 1 the job failed, 2 wrong use, 3 the gate was not met, 130 interrupted.
 """
 
@@ -15,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from windlass.cli.jobfile import add_job_arguments
 from windlass.cli.parts import add_part_arguments, fates_lines, new_plan, wish
+from windlass.cli.place import add_cluster_arguments, add_submit_arguments
 from windlass.cli.world import World
 from windlass.errors import FAILED, OK, WindlassError
 
@@ -24,6 +28,8 @@ if TYPE_CHECKING:
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     add_job_arguments(parser)
+    add_cluster_arguments(parser)
+    add_submit_arguments(parser)
     parser.add_argument("-d", "--detach", action="store_true", help="return at once and let the run go on by itself")
     parser.add_argument("-q", "--quiet", action="store_true", help="leave out what the ranks print")
     parser.add_argument("--json", action="store_true", help="all events of the run as JSON on stdout, one a line")
@@ -34,10 +40,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace, world: World) -> int:
+    if args.on == "kubernetes":
+        from windlass.cli import cluster_run
+
+        return cluster_run.main(args, world)
     from windlass.engines.local import start
 
     if args.on != "local":
-        raise WindlassError(f"this version cannot run on {args.on}", "leave out --on to run on this machine")
+        raise WindlassError(f"there is no engine {args.on!r}", "leave out --on, or say --on kubernetes")
     plan, part = new_plan(args, world), wish(args, keep=args.keep or args.detach)
     if args.resume is not None:
         run = start.reopened(args.resume, world.home, world.environ, part, plan)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from windlass.cli import summary, table
+from windlass.cli import place, summary, table
 from windlass.cli.world import World
 from windlass.errors import OK
 from windlass.runs import why, words
@@ -27,18 +27,21 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", nargs="?", metavar="RUN", help="a run; all runs if not given")
     parser.add_argument("--all", action="store_true", help=f"more than the newest {RUNS} runs; every rank by itself")
     parser.add_argument("--json", action="store_true", help="the same as JSON")
+    place.add_place_arguments(parser)
 
 
 def main(args: argparse.Namespace, world: World) -> int:
     store, now = Store(world.home), time.time()
     if args.run is not None:
-        run = store.find(args.run)
-        state = load(run)
+        run, copy = place.find(args, world, args.run)
+        state = load(run) if copy is None else place.standing(copy)
         if args.json:
             world.print(json.dumps({"dir": str(run), **as_json(state)}, indent=2, ensure_ascii=False))
         else:
             world.print(details(state, run, now, args.all, world.columns))
         return OK
+    if place.in_cluster(args):
+        return _listed(args, world, now)
     ids = store.ids()
     shown = ids if args.all or args.json else ids[:RUNS]
     states = [load(store.root / name) for name in shown]
@@ -53,6 +56,25 @@ def main(args: argparse.Namespace, world: World) -> int:
         if len(shown) < len(ids):
             world.say(f"{len(ids) - len(shown)} older runs are left out: windlass status --all")
         world.say("\n".join(summary.next_lines([f"windlass status {states[0].id}", *_one_more(states)])))
+    return OK
+
+
+def _listed(args: argparse.Namespace, world: World, now: float) -> int:
+    """The runs of a cluster's namespace, by what their roots say: one question, however many there are."""
+    from windlass.engines.kubernetes import mirror
+
+    cluster = place.cluster_of(args, world)
+    _, runs = mirror.known(cluster, world.home)
+    if args.json:
+        found = [{"id": run.id, "name": run.job, "state": run.state, "code": run.code} for run in runs]
+        world.print(json.dumps(found, indent=2))
+    elif not runs:
+        hint = "windlass run job.yaml --on kubernetes"
+        world.say(f"there are no runs in the namespace {cluster.namespace}\n\nnext:\n  {hint}")
+    else:
+        rows = [(run.id, run.state, words.span(now - run.created)) for run in runs]
+        world.print(table.render(("RUN", "STATE", "AGE"), rows, columns=world.columns))
+        world.say("\n".join(summary.next_lines([f"windlass status {runs[0].id}"])))
     return OK
 
 

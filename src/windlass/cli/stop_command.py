@@ -6,9 +6,15 @@ RUN is a run's id, the beginning of one, or a job's name; without it, the newest
 from __future__ import annotations
 
 import argparse
+import time
+from typing import TYPE_CHECKING
 
+from windlass.cli import place
 from windlass.cli.world import World
 from windlass.errors import FAILED, OK, WindlassError
+
+if TYPE_CHECKING:
+    from windlass.engines.kubernetes.mirror import Mirror
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,14 +22,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--now", action="store_true", help="kill at once, without the grace period")
     parser.add_argument("--no-wait", action="store_true", help="do not wait until it has ended")
     parser.add_argument("--timeout", type=float, default=600, metavar="SECONDS", help="how long to wait (600)")
+    place.add_place_arguments(parser)
 
 
 def main(args: argparse.Namespace, world: World) -> int:
     from windlass.engines.local import engine
     from windlass.runs.state import load
-    from windlass.runs.store import Store
 
-    run = Store(world.home).find(args.run)
+    run, copy = place.find(args, world, args.run)
+    if copy is not None:
+        return _stop_there(copy, args, world)
     if not engine.driven(str(run)):
         state = load(run).state
         raise WindlassError(f"{run.name} is not running: {state}", f"see windlass status {run.name}")
@@ -34,4 +42,24 @@ def main(args: argparse.Namespace, world: World) -> int:
     world.say(f"{run.name} was asked to stop" if args.no_wait else f"{run.name} has ended")
     if not args.no_wait:
         world.say(f"next:\n  windlass status {run.name}\n  windlass run --resume {run.name}\n  windlass rm {run.name}")
+    return OK
+
+
+def _stop_there(copy: Mirror, args: argparse.Namespace, world: World) -> int:
+    """In a cluster: the driver is asked, and its journal says when all has ended."""
+    copy.sync()
+    if copy.whole() or not copy.cluster.stop(copy.run, "windlass stop", args.now):
+        raise WindlassError(f"{copy.run} is not running", f"see windlass status {copy.run}")
+    if args.no_wait:
+        world.say(f"{copy.run} was asked to stop")
+        return OK
+    due = time.monotonic() + args.timeout
+    while not copy.whole():
+        if time.monotonic() > due:
+            hint = f"windlass stop --now {copy.run}"
+            world.say(f"error: {copy.run} has not ended within {args.timeout:g} s\n\nhint: {hint}")
+            return FAILED
+        time.sleep(0.3)
+        copy.sync()
+    world.say(f"{copy.run} has ended\nnext:\n  windlass status {copy.run}\n  windlass rm {copy.run}")
     return OK

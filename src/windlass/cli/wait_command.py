@@ -10,10 +10,10 @@ from __future__ import annotations
 import argparse
 import time
 
+from windlass.cli import place
 from windlass.cli.world import World
 from windlass.errors import FAILED, INTERRUPTED, OK
 from windlass.runs import words
-from windlass.runs.store import Store
 from windlass.runs.watch import PAUSE, Watch
 from windlass.runs.why import headline
 
@@ -21,10 +21,11 @@ from windlass.runs.why import headline
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", nargs="?", metavar="RUN", help="a run (the newest if not given)")
     parser.add_argument("--timeout", metavar="TIME", help="give up after 30s, 5m, 2h")
+    place.add_place_arguments(parser)
 
 
 def main(args: argparse.Namespace, world: World) -> int:
-    run = Store(world.home).find(args.run)
+    run = place.follow(args, world, args.run, logs=False)
     limit = words.seconds(args.timeout) if args.timeout is not None else None
     watch = Watch(run)
     end = None if limit is None else time.monotonic() + limit

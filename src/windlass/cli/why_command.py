@@ -11,11 +11,11 @@ import json
 import time
 from collections.abc import Sequence
 
+from windlass.cli import place
 from windlass.cli.summary import next_lines
 from windlass.cli.world import World
 from windlass.errors import OK
 from windlass.runs.state import load
-from windlass.runs.store import Store
 from windlass.runs.values import as_json
 from windlass.runs.why import Explanation, explain
 
@@ -25,11 +25,12 @@ MANY = 10
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", nargs="?", metavar="RUN", help="a run (the newest if not given)")
     parser.add_argument("--json", action="store_true", help="the explanation as JSON")
+    place.add_place_arguments(parser)
 
 
 def main(args: argparse.Namespace, world: World) -> int:
-    run = Store(world.home).find(args.run)
-    state = load(run)
+    run, copy = place.find(args, world, args.run)
+    state = load(run) if copy is None else place.standing(copy)
     explanation = explain(state, time.time())
     if args.json:
         world.print(json.dumps({**as_json(explanation), "cause": as_json(state.cause)}, indent=2, ensure_ascii=False))

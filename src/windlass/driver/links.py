@@ -58,6 +58,8 @@ class Links:
             except (BlockingIOError, ConnectionAbortedError):
                 return
             sock.setblocking(False)
+            if sock.family != socket.AF_UNIX:
+                wire.lively(sock)
             link = Link(sock)
             self._open[sock.fileno()] = link
             self._selector.register(sock, selectors.EVENT_READ, link)

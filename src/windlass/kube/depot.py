@@ -59,7 +59,7 @@ class _Visit(socketserver.BaseRequestHandler):
     server: _Server
 
     def handle(self) -> None:
-        self.request.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        wire.lively(self.request)
         self.request.settimeout(30.0)
         stream = Stream(self.request)
         self._greet(stream)

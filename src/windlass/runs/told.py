@@ -7,13 +7,15 @@ from dataclasses import dataclass
 
 from windlass.causes import Kind
 
-LOGS, RESUME, AGAIN, STATUS, DOCTOR, PLAN = (
+LOGS, RESUME, AGAIN, STATUS, DOCTOR, PLAN, NODES, LEFT = (
     "windlass logs {run}{rank} --tail 50",
     "windlass run --resume {run}",
     "windlass run {file}",
     "windlass status {run}",
     "windlass doctor",
     "windlass plan {file}",
+    "windlass doctor --on kubernetes",
+    "windlass left --on kubernetes",
 )
 
 
@@ -145,6 +147,54 @@ WORDS: Mapping[Kind, Words] = {
         "put it there, or change the job file",
         (PLAN, AGAIN),
         ("the code directory ",),
+    ),
+    Kind.UNSCHEDULABLE: Words(
+        "no node has room for it",
+        "The scheduler found no node for a pod, for longer than the run would wait; its own words are shown, with what "
+        "the pod asks for.",
+        "ask for less (`resources:`), for fewer ranks, or for nodes that exist (`node_selector`, `tolerations`)",
+        (NODES, PLAN),
+    ),
+    Kind.IMAGE_PULL: Words(
+        "the image cannot be had",
+        "A node could not pull a pod's image, for longer than the run would wait; the registry's answer is shown.",
+        "check `image:`, and `pull_secrets:` if the registry wants to know who asks",
+        (PLAN, AGAIN),
+        ("the image ",),
+    ),
+    Kind.NO_PYTHON: Words(
+        "the image has no Python",
+        "The pod's first program, python3, is not in the image.",
+        "take an image with Python 3.9 or newer, for example python:3.12-slim",
+        (PLAN, AGAIN),
+        ("the image ",),
+    ),
+    Kind.VOLUME: Words(
+        "a volume is not there",
+        "A volume of a pod was not bound or could not be mounted, for longer than the run would wait; the cluster's "
+        "own words are shown.",
+        "check the claims that `storage:` names; for the run's own volume name a class: --storage-class, --volume",
+        (NODES, PLAN),
+        ("a volume ", "the volume "),
+    ),
+    Kind.QUOTA: Words(
+        "the namespace's quota is used up",
+        "The API server refused a pod because of a ResourceQuota; what was asked for, what is used and what is allowed "
+        "are in its message.",
+        "ask for less, remove other runs, or have the quota raised",
+        (LEFT, PLAN),
+    ),
+    Kind.REFUSED: Words(
+        "the cluster refused a pod",
+        "The API server, or a policy of the cluster, would not take an object; its words are shown.",
+        "change what it names: `security:`, `storage:`, `pod:` or the namespace's policy",
+        (NODES, PLAN),
+    ),
+    Kind.FORBIDDEN: Words(
+        "the driver lacks a right",
+        "The service account of the driver may not do what it must; verb and resource are in the message.",
+        "give the account the Role that `windlass doctor --on kubernetes` prints",
+        (NODES, AGAIN),
     ),
     Kind.GATE_NOT_MET: Words(
         "the gate was not met",

@@ -112,7 +112,9 @@ class Cluster:
                 )
             return WindlassError(f"the cluster forbids it: {error.message}", hint)
         if error.status == 404 and "namespaces" in error.message:
-            return WindlassError(error.message, f"kubectl create namespace {self.namespace}, or choose one: --namespace")
+            return WindlassError(
+                error.message, f"kubectl create namespace {self.namespace}, or choose one: --namespace"
+            )
         return WindlassError(f"the cluster refused it: {error.message}")
 
     # Looking.
@@ -163,7 +165,9 @@ class Cluster:
             if pod is None:
                 home = self.api.find("StatefulSet", names.driver(run))
                 if home is None:
-                    raise WindlassError(f"the run {run} is not in {self.namespace}", "`windlass status --on kubernetes`")
+                    raise WindlassError(
+                        f"the run {run} is not in {self.namespace}", "`windlass status --on kubernetes`"
+                    )
                 if home["spec"].get("replicas") == 0:
                     self.api.patch("StatefulSet", names.driver(run), {"spec": {"replicas": 1}})
             if time.monotonic() > due:
@@ -281,6 +285,3 @@ def _admin(role: Manifest, namespace: str) -> str:
             },
         ]
     )
-
-
-

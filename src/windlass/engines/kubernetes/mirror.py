@@ -55,15 +55,18 @@ class Mirror:
             with contextlib.suppress(OSError):
                 os.utime(self.path, (created, created))
 
-    @property
     def whole(self) -> bool:
         """The copy has the run's last word: nothing will ever be added."""
         events = journal.read(str(self.path))
         return bool(events) and events[-1]["ev"] == "run.ended"
 
+    @property
+    def begun(self) -> bool:
+        return (self.path / journal.FILE).exists()
+
     def sync(self, logs: bool = False, files: Sequence[str] = ()) -> None:
         """Up to date, once."""
-        if self.whole and not logs and not files:
+        if self.whole() and not logs and not files:
             return
         self._stream({"files": [*files, *FILES], "logs": logs, "follow": False})
 
@@ -75,9 +78,9 @@ class Mirror:
         begun = time.monotonic()
         while True:
             try:
-                if self._reachable():
+                if self.reachable:
                     self._stream({"files": list(FILES), "logs": logs, "follow": True})
-                    if self.whole:
+                    if self.whole():
                         return
                 elif self.cluster.root(self.run) is None:
                     self.mark(alive=False)
@@ -96,7 +99,9 @@ class Mirror:
             self._said = cause.message
             say(f"the driver waits: {cause.message}")
 
-    def _reachable(self) -> bool:
+    @property
+    def reachable(self) -> bool:
+        """The driver's pod runs; one that was sent home is being brought back."""
         try:
             self.cluster.reach(self.run, patience=0.0)
         except WindlassError:

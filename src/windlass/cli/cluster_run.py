@@ -1,0 +1,72 @@
+"""`windlass run --on kubernetes`: submit, then watch. The run does not need this process."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from windlass.cli import summary
+from windlass.cli.jobfile import load_job
+from windlass.cli.place import cluster_of
+from windlass.cli.world import World
+from windlass.errors import FAILED, INTERRUPTED, OK, WindlassError
+from windlass.export.objects import Setting
+from windlass.plan import Plan
+from windlass.runs import words
+
+if TYPE_CHECKING:
+    from windlass.engines.kubernetes.mirror import Mirror
+
+
+def main(args: argparse.Namespace, world: World) -> int:
+    from windlass.engines.kubernetes.mirror import Mirror
+
+    if args.resume is not None:
+        raise WindlassError(
+            "a run in a cluster goes on by itself; one that has ended cannot be resumed there yet",
+            "start the job again without --resume",
+        )
+    plan = load_job(args, world).plan()
+    cluster = cluster_of(args, world)
+    run = cluster.submit(plan, setting_of(args), secrets_of(plan, world))
+    copy = Mirror(cluster, world.home, run)
+    copy.mark(alive=True)
+    commands = [f"windlass attach {run}", f"windlass logs -f {run}", f"windlass stop {run}"]
+    if args.detach:
+        world.print(run)
+        told = f"{run} runs in the namespace {cluster.namespace} of the cluster"
+        world.say("\n".join([told, *summary.next_lines(commands)]))
+        return OK
+    world.say(f"submitted {run} to the namespace {cluster.namespace}")
+    return watch(copy, world, commands, args.json, args.quiet)
+
+
+def watch(copy: Mirror, world: World, commands: list[str], json: bool, quiet: bool) -> int:
+    from windlass.cli.display import Display
+
+    copy.follow(logs=not quiet and not json, say=world.say)
+    try:
+        state = Display(world, copy.path, json=json, quiet=quiet).follow()
+    except KeyboardInterrupt:
+        world.say("\n".join([f"{copy.run} goes on in the cluster", *summary.next_lines(commands)]))
+        return INTERRUPTED
+    return FAILED if state.code is None else state.code
+
+
+def setting_of(args: argparse.Namespace) -> Setting:
+    return Setting(
+        namespace=args.namespace,
+        account=args.service_account,
+        volume=args.volume,
+        storage_class=args.storage_class,
+        pending=words.seconds(args.pending_timeout),
+    )
+
+
+def secrets_of(plan: Plan, world: World) -> dict[str, str]:
+    """The values that come from this machine; those of the cluster are there already."""
+    from dataclasses import replace
+
+    from windlass.engines.local.engine import secrets
+
+    return secrets(replace(plan, secrets=tuple(s for s in plan.secrets if s.source != "cluster")), world.environ)

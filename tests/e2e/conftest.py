@@ -1,0 +1,44 @@
+"""A namespace of the cluster for each test file, as strict as Pod Security knows, and the command line to use it with.
+
+The cluster is the one that KUBECONFIG names; without it these tests are left out.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.place import Place
+from windlass.engines.kubernetes.cluster import Cluster
+
+PYTHON = os.environ.get("WINDLASS_TEST_IMAGE", "windlass.test/python:1")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not os.environ.get("KUBECONFIG"):
+        skip = pytest.mark.skip(reason="KUBECONFIG names no cluster; `make e2e` brings one")
+        for item in items:
+            if "tests/e2e/" in str(item.path):
+                item.add_marker(skip)
+
+
+@pytest.fixture(scope="module")
+def namespace() -> Iterator[str]:
+    api = Cluster(os.environ).api
+    name = f"windlass-e2e-{uuid.uuid4().hex[:6]}"
+    labels = {"pod-security.kubernetes.io/enforce": "restricted", "pod-security.kubernetes.io/enforce-version": "latest"}
+    api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
+    yield name
+    api.delete("Namespace", name)
+
+
+@pytest.fixture
+def place(namespace: str, tmp_path: Path) -> Iterator[Place]:
+    found = Place(namespace, tmp_path)
+    yield found
+    for run in found.cluster.runs():
+        found.cluster.remove(run.id)

@@ -1,0 +1,130 @@
+"""What a test of a cluster run has in hand: job files, the command line, and the cluster to look into and to disturb."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from windlass import journal
+from windlass.engines.kubernetes.cluster import Cluster
+from windlass.engines.kubernetes.mirror import Mirror
+from windlass.kube import names
+from windlass.kube.api import Manifest
+
+PROGRAMS = Path(__file__).parent / "programs"
+WINDLASS = [sys.executable, "-m", "windlass"]
+PATIENCE = 180.0
+
+T = TypeVar("T")
+
+
+class Place:
+    def __init__(self, namespace: str, directory: Path) -> None:
+        self.namespace = namespace
+        self.directory = directory
+        self.home = directory / "home"
+        self.cluster = Cluster(os.environ, namespace=namespace)
+
+    def job(self, text: str, *programs: str) -> Path:
+        """A job file, with programs beside it."""
+        place = self.directory / f"job-{len(list(self.directory.iterdir()))}"
+        place.mkdir()
+        (place / "job.yaml").write_text(text)
+        for name in programs:
+            shutil.copy(PROGRAMS / name, place)
+        return place
+
+    def windlass(self, *words: str | Path, code: int | None = 0, timeout: float = PATIENCE) -> str:
+        """What the command prints, both streams; its exit code must be the one expected."""
+        done = subprocess.run(
+            [*WINDLASS, *map(str, words)],
+            env={**os.environ, "WINDLASS_HOME": str(self.home), "NO_COLOR": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        assert code is None or done.returncode == code, done.stdout
+        return done.stdout
+
+    def run(self, job: Path, *words: str, code: int | None = 0) -> str:
+        """Runs a job to its end; its id."""
+        said = self.windlass("run", job, "--on", "kubernetes", "-n", self.namespace, *words, code=code)
+        return said.partition("submitted ")[2].partition(" ")[0]
+
+    def start(self, job: Path, *words: str) -> str:
+        said = self.windlass("run", job, "--on", "kubernetes", "-n", self.namespace, "--detach", *words)
+        return said.split()[0]
+
+    def events(self, run: str) -> list[dict[str, Any]]:
+        """The journal, as it stands in the cluster."""
+        copy = Mirror(self.cluster, str(self.home), run)
+        copy.mark(alive=True)
+        copy.sync()
+        return journal.read(str(copy.path))
+
+    def until(self, what: Callable[[], T], patience: float = PATIENCE) -> T:
+        """The first true value that `what` gives."""
+        due = time.monotonic() + patience
+        while not (found := what()):
+            assert time.monotonic() < due, f"not within {patience:g} s"
+            time.sleep(0.2)
+        return found
+
+    def steps(self, run: str) -> int:
+        """The highest step that a rank has reported."""
+        points = [point for event in self.events(run) for point in event.get("points", ())]
+        return max((int(point.get("step", 0)) for point in points), default=0)
+
+    def ended(self, run: str) -> dict[str, Any]:
+        """Waits for the run's last event."""
+        self.windlass("wait", run, "--on", "kubernetes", "-n", self.namespace, code=None)
+        return self.events(run)[-1]
+
+    def pods(self, run: str) -> dict[str, Manifest]:
+        """Seat -> pod, of the ranks' pods that are there and not going away."""
+        found = {}
+        for pod in self.cluster.api.list("Pod", names.selector(run, "rank")):
+            labels = pod["metadata"]["labels"]
+            if not pod["metadata"].get("deletionTimestamp"):
+                found[f"{labels[names.ROLE_LABEL]}-{labels[names.RANK_LABEL]}"] = pod
+        return found
+
+    def file(self, run: str, path: str) -> str:
+        return self.windlass("cat", f"{run}:{path}", "--on", "kubernetes", "-n", self.namespace)
+
+    def log(self, run: str, rank: int) -> list[str]:
+        words = ("--on", "kubernetes", "-n", self.namespace)
+        return self.windlass("logs", run, *words, "--rank", str(rank), "--raw").splitlines()
+
+
+def lives(lines: list[str]) -> dict[str, list[int]]:
+    """Life -> the numbers of its lines, from what programs/gang_sgd.py prints."""
+    found: dict[str, list[int]] = {}
+    for line in lines:
+        words = line.split()
+        if words[:1] == ["life"]:
+            found.setdefault(words[1], []).append(int(words[3]))
+    return found
+
+
+def told(events: list[dict[str, Any]], rank: int) -> dict[str, int]:
+    """Generation -> the last line that a rank said it had printed."""
+    found: dict[str, int] = {}
+    for event in events:
+        if event["ev"] == "rank.report" and event["rank"] == rank:
+            for point in event["points"]:
+                found[str(event["gen"])] = max(found.get(str(event["gen"]), -1), int(point["lines"]))
+    return found
+
+
+def pretty(value: object) -> str:
+    return json.dumps(value, indent=2)
