@@ -30,7 +30,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def namespace() -> Iterator[str]:
     api = Cluster(os.environ).api
     name = f"windlass-e2e-{uuid.uuid4().hex[:6]}"
-    labels = {"pod-security.kubernetes.io/enforce": "restricted", "pod-security.kubernetes.io/enforce-version": "latest"}
+    labels = {
+        "pod-security.kubernetes.io/enforce": "restricted",
+        "pod-security.kubernetes.io/enforce-version": "latest",
+    }
     api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
     yield name
     api.delete("Namespace", name)

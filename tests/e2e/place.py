@@ -1,4 +1,4 @@
-"""What a test of a cluster run has in hand: job files, the command line, and the cluster to look into and to disturb."""
+"""What a test of a cluster run has in hand: job files, the command line, the cluster to look into and to disturb."""
 
 from __future__ import annotations
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import argparse
 
-from windlass.cli import loglines
+from windlass.cli import loglines, place
 from windlass.cli.world import World
 from windlass.errors import OK, WindlassError
 from windlass.runs import files
-from windlass.runs.store import Store
 
 PIECE = 1 << 20
 
@@ -21,27 +20,31 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN[:PATH]", help="a run, and the file's path in it")
     parser.add_argument("path", nargs="?", metavar="PATH", help="the file's path in the run")
     parser.add_argument("--force", action="store_true", help="print what is not text on a terminal too")
+    place.add_place_arguments(parser)
 
 
 def main(args: argparse.Namespace, world: World) -> int:
-    run, path = files.split(Store(world.home), args.run)
+    text, _, path = args.run.partition(":")
+    run, copy = place.find(args, world, text or None)
     path = args.path or path
     if not path:
         raise WindlassError("which file?", f"`windlass ls {run.name}` lists them; then `windlass cat {run.name}:PATH`")
-    place = files.inside(run, path)
-    if not place.is_file():
+    if copy is not None:
+        copy.fetch(path)
+    found = files.inside(run, path)
+    if not found.is_file():
         raise WindlassError(f"{path} is no file", f"to list it: `windlass ls {run.name}:{path}`")
     try:
-        with open(place, "rb") as file:
+        with open(found, "rb") as file:
             data = file.read(PIECE)
             if b"\0" in data and world.out.isatty() and not args.force:
                 raise WindlassError(
                     f"{path} is not text",
-                    f"print it all the same with --force, or send it to a file: the file is {place}",
+                    f"print it all the same with --force, or send it to a file: the file is {found}",
                 )
             while data:
                 loglines.write(world.out, data)
                 data = file.read(PIECE)
     except PermissionError:
-        raise WindlassError(f"{place} may not be read") from None
+        raise WindlassError(f"{found} may not be read") from None
     return OK

@@ -26,6 +26,8 @@ def main(args: argparse.Namespace, world: World) -> int:
             "a run in a cluster goes on by itself; one that has ended cannot be resumed there yet",
             "start the job again without --resume",
         )
+    if args.first or args.only:
+        raise WindlassError("--from and --only are for runs on this machine", "run the whole job in the cluster")
     plan = load_job(args, world).plan()
     cluster = cluster_of(args, world)
     run = cluster.submit(plan, setting_of(args), secrets_of(plan, world))

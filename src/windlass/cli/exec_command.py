@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 
+from windlass.cli import place
 from windlass.cli.world import World
 
 TAKES_COMMAND = True
@@ -21,12 +22,18 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stage", help="stage of the rank (the one that runs)")
     parser.add_argument("--role", help="role of the rank (the first that runs)")
     parser.add_argument("--rank", type=int, help="number of the rank (the first that runs)")
+    place.add_place_arguments(parser)
 
 
 def main(args: argparse.Namespace, world: World) -> int:
     from windlass.engines.local.beside import execute, running
-    from windlass.runs.store import Store
 
-    run = Store(world.home).find(args.run)
+    run, copy = place.find(args, world, args.run)
+    if copy is not None:
+        from windlass.engines.kubernetes import beside
+
+        copy.sync()
+        there = running(run, args.stage, args.role, args.rank)
+        return beside.execute(copy.cluster, copy.run, there, args.command, world.environ)
     seat = running(run, args.stage, args.role, args.rank)
     return execute(seat.pid, args.command or [world.environ.get("SHELL") or "/bin/sh"])

@@ -9,11 +9,10 @@ from __future__ import annotations
 import argparse
 import json
 
-from windlass.cli import summary, table
+from windlass.cli import place, summary, table
 from windlass.cli.world import World
-from windlass.errors import OK
+from windlass.errors import OK, WindlassError
 from windlass.runs import files, words
-from windlass.runs.store import Store
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,12 +21,18 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--depth", type=int, default=3, metavar="N", help="levels of directories to show (3)")
     parser.add_argument("--json", action="store_true", help="paths and sizes in bytes as JSON")
+    place.add_place_arguments(parser)
 
 
 def main(args: argparse.Namespace, world: World) -> int:
-    run, path = files.split(Store(world.home), args.run)
-    start = files.inside(run, path)
-    if start.is_dir():
+    text, _, path = (args.run or "").partition(":")
+    run, copy = place.find(args, world, text or None)
+    start = run / path if copy is not None else files.inside(run, path)
+    if copy is not None:
+        found = [files.Entry(name, size, 0) for name, size in copy.files() if files.below(name, path)]
+        if not found:
+            raise WindlassError(f"{run.name} has no {path}", f"`windlass ls {run.name}` lists what is in it")
+    elif start.is_dir():
         found = list(files.walk(run, start, max(args.depth, 1)))
     else:
         found = [files.Entry(str(start.relative_to(run)), start.stat().st_size, 0)]
@@ -41,5 +46,6 @@ def main(args: argparse.Namespace, world: World) -> int:
             table.render((), [(size.rjust(wide), entry.path) for size, entry in zip(sizes, found, strict=True)])
         )
     plain = [entry.path for entry in found if not entry.path.endswith("/")]
-    world.say("\n".join([str(start), *summary.next_lines([f"windlass cat {run.name}:{plain[-1]}"] if plain else [])]))
+    where = str(start) if copy is None else f"in the namespace {copy.cluster.namespace}"
+    world.say("\n".join([where, *summary.next_lines([f"windlass cat {run.name}:{plain[-1]}"] if plain else [])]))
     return OK

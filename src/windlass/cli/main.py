@@ -26,6 +26,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "params": "list the params of a job file",
         "set": "change a param in a job file, keeping its comments",
         "schema": "print the JSON Schema of the job file, for editors",
+        "export": "write what a run submits to a cluster as a file",
     },
     "a run": {
         "run": "run a job",
@@ -43,6 +44,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "cat": "print a file of a run",
         "rm": "remove runs",
         "prune": "remove old runs",
+        "left": "list what runs have left in a cluster",
     },
     "a model": {
         "serve": "serve models: REST, gRPC, a page to try each",

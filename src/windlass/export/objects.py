@@ -77,6 +77,23 @@ def objects(plan: Plan, run: str, cargo: Cargo, setting: Setting) -> list[Manife
     return made
 
 
+def head(plan: Plan, run: str, cargo: Cargo, namespace: str) -> str:
+    """What the reader of an exported file should know."""
+    space = f" -n {namespace}" if namespace else ""
+    lines = [
+        f"The run {run} of the job {plan.name}, written by `windlass export`.",
+        f"Begin it: kubectl apply -f FILE{space}   End it, with all that it made: kubectl delete -f FILE{space}",
+        f"Watch it: windlass attach {run} --on kubernetes{space}",
+        f"The code tree: {cargo.files} files, {cargo.size} bytes compressed in {len(cargo.parts)} ConfigMaps.",
+        "The run's token is made in the cluster by the driver.",
+    ]
+    own = [secret for secret in plan.secrets if secret.source != "cluster"]
+    if own:
+        given = " ".join(f"--from-literal={secret.name}=..." for secret in own)
+        lines.append(f"First make its secrets: kubectl create secret generic {names.secrets(run)}{space} {given}")
+    return "\n".join(lines)
+
+
 def templates(plan: Plan, run: str, cargo: Cargo) -> dict[str, Manifest]:
     """Key in the root -> the pod of a role."""
     return {

@@ -7,6 +7,7 @@
 | read | `windlass` on a laptop | streams files of the run to stdout, from offsets, until the run ends if asked |
 | files | the same | lists the files of the run |
 | stop | the same | asks the driver to stop the run |
+| beside | the same, in a rank's pod | executes a command with the rank's environment |
 
 Ships into strangers' images: standard library only, Python 3.9.
 """
@@ -29,9 +30,9 @@ def main(words: List[str], environ: Mapping[str, str], package: str) -> int:
         from windlass.kube import drive
 
         return drive.main(environ)
-    if word in ("read", "files", "stop"):
-        from windlass.kube import desk
+    from windlass.kube import desk
 
+    if word in desk.WORDS:
         return desk.WORDS[word](rest)
     sys.stderr.write(f"error: there is no word {word!r}\n")
     return 2

@@ -20,6 +20,7 @@ import time
 from typing import Any, Callable, Dict, Iterator, List, Mapping
 
 from windlass import journal, layout, lock
+from windlass.agent import system
 from windlass.kube import names
 
 PIECE = 1 << 20
@@ -83,7 +84,27 @@ def stop(words: List[str]) -> int:
     return 0
 
 
-WORDS: Mapping[str, Callable[[List[str]], int]] = {"read": read, "files": files, "stop": stop}
+def beside(words: List[str]) -> int:
+    """The terminal's kind, then a command: executed with the environment and directory of the rank in this pod."""
+    term, command = words[0], words[1:]
+    ranks = system.process_tree().get(1, [])
+    if not ranks:
+        sys.stderr.write("no process of the rank runs here\n")
+        return 1
+    with open(f"/proc/{ranks[0]}/environ", "rb") as file:
+        pairs = (entry.partition(b"=") for entry in file.read().split(b"\0") if entry)
+        env = {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
+    if term:
+        env["TERM"] = term
+    os.chdir(f"/proc/{ranks[0]}/cwd")
+    try:
+        os.execvpe(command[0], command, env)
+    except OSError as error:
+        sys.stderr.write(f"error: {command[0]}: {error.strerror}\n")
+        return 127
+
+
+WORDS: Mapping[str, Callable[[List[str]], int]] = {"read": read, "files": files, "stop": stop, "beside": beside}
 
 
 def _wanted(asked: Mapping[str, Any]) -> List[str]:

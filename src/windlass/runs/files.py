@@ -25,6 +25,12 @@ def split(store: Store, text: str | None) -> tuple[Path, str]:
     return store.find(run or None), path
 
 
+def below(name: str, path: str) -> bool:
+    """Is a file of a run the one that a path means, or in the directory that it means."""
+    wanted = os.path.normpath(path.strip("/")) if path.strip("/") else ""
+    return not wanted or name == wanted or name.startswith(wanted + "/")
+
+
 def inside(run: Path, path: str) -> Path:
     """The place a path means; one that leads out of the run, by dots or by a link, is refused."""
     found = Path(os.path.normpath(run / path.lstrip("/")))

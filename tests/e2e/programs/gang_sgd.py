@@ -10,8 +10,8 @@ import os
 import random
 import socket
 import struct
-import sys
 import time
+from typing import Dict, List
 
 import windlass
 
@@ -21,14 +21,14 @@ PAUSE = float(os.environ.get("PAUSE", "0.1"))
 SIZE = 64
 
 
-def meet(rank, world, host, port):
+def meet(rank: int, world: int, host: str, port: int) -> List[socket.socket]:
     """Connections: rank 0 has one to each peer, the others have one to rank 0."""
     if rank == 0:
         server = socket.socket()
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         server.bind(("", port))
         server.listen(world)
-        found = {}
+        found: Dict[int, socket.socket] = {}
         while len(found) < world - 1:
             peer, _ = server.accept()
             found[struct.unpack(">I", receive(peer, 4))[0]] = peer
@@ -43,7 +43,7 @@ def meet(rank, world, host, port):
             time.sleep(0.05)
 
 
-def receive(sock, count):
+def receive(sock: socket.socket, count: int) -> bytes:
     data = b""
     while len(data) < count:
         piece = sock.recv(count - len(data))
@@ -53,13 +53,13 @@ def receive(sock, count):
     return data
 
 
-def reduced(peers, rank, values):
+def reduced(peers: List[socket.socket], rank: int, values: List[float]) -> List[float]:
     """The sum over all ranks, added in their order."""
     if rank == 0:
         total = list(values)
         for peer in peers:
             other = array.array("d", receive(peer, 8 * len(total)))
-            total = [a + b for a, b in zip(total, other)]
+            total = [a + b for a, b in zip(total, other)]  # noqa: B905
         data = array.array("d", total).tobytes()
         for peer in peers:
             peer.sendall(data)
@@ -68,7 +68,7 @@ def reduced(peers, rank, values):
     return list(array.array("d", receive(peers[0], 8 * len(values))))
 
 
-def main():
+def main() -> None:
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     life = "{}.{}".format(os.environ["WINDLASS_GENERATION"], os.environ["WINDLASS_RESTART"])
     state = windlass.checkpoint.load()
@@ -80,7 +80,7 @@ def main():
         draw = random.Random(step * world + rank)
         gradient = [w - draw.gauss(1.0, 0.1) for w in weights]
         total = reduced(peers, rank, gradient)
-        weights = [w - 0.05 * g / world for w, g in zip(weights, total)]
+        weights = [w - 0.05 * g / world for w, g in zip(weights, total)]  # noqa: B905
         print(f"life {life} line {number} step {step}", flush=True)
         windlass.report(step=step + 1, total=STEPS, lines=number, loss=sum(g * g for g in total))
         if rank == 0 and step % EVERY == EVERY - 1:
@@ -94,4 +94,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

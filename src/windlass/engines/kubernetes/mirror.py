@@ -70,6 +70,18 @@ class Mirror:
             return
         self._stream({"files": [*files, *FILES], "logs": logs, "follow": False})
 
+    def files(self) -> list[tuple[str, int]]:
+        """Path and size of every file of the run, as the cluster has them."""
+        _, out = self.cluster.ask(self.run, "files")
+        return [(str(path), int(size)) for path, size in map(json.loads, out.decode().splitlines())]
+
+    def fetch(self, path: str) -> None:
+        """A file of the run, whole."""
+        place = self.path / os.path.normpath(path.lstrip("/"))
+        if path not in FILES and place.is_file():
+            place.unlink()
+        self._stream({"files": [os.path.normpath(path.lstrip("/"))], "logs": False, "follow": False})
+
     def follow(self, logs: bool = True, say: Callable[[str], None] | None = None) -> None:
         """Up to date from now on, by a thread; whatever breaks is mended until the run is over or removed."""
         threading.Thread(target=self._follow, args=(logs, say), daemon=True).start()

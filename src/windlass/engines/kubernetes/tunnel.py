@@ -66,7 +66,7 @@ class Exec:
         """(channel, bytes); None when the program has ended or, with a timeout, said nothing for so long.
         ConnectionError when the connection was lost instead."""
         while self.code is None:
-            if timeout is not None and not self._pending() and not select.select([self._socket], [], [], timeout)[0]:
+            if timeout is not None and not self.pending and not select.select([self._socket], [], [], timeout)[0]:
                 raise TimeoutError
             kind, data = self._frame()
             if kind == _PING:
@@ -82,6 +82,10 @@ class Exec:
 
     def send(self, data: bytes, channel: int = STDIN) -> None:
         self._send(_BINARY, bytes([channel]) + data)
+
+    def close_input(self) -> None:
+        """The program reads the end of its input."""
+        self._send(_BINARY, bytes([255, STDIN]))
 
     def close(self) -> None:
         self._socket.close()
@@ -112,7 +116,9 @@ class Exec:
         self.close()
         raise ApiError(status, reason, message)
 
-    def _pending(self) -> bool:
+    @property
+    def pending(self) -> bool:
+        """Something was read already and waits to be received."""
         import ssl
 
         return bool(self._rest) or isinstance(self._socket, ssl.SSLSocket) and self._socket.pending() > 0

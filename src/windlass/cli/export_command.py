@@ -1,0 +1,52 @@
+"""Writes what a run would submit as one YAML file: to review, apply and delete by hand.
+
+    windlass export job.yaml --to yaml -o job-run.yaml
+    kubectl apply -f job-run.yaml          (the run begins; `windlass status --on kubernetes` finds it)
+    kubectl delete -f job-run.yaml         (and all that it made is gone)
+
+The objects are the very ones that `windlass run --on kubernetes` submits. The token that the
+run's processes prove themselves with is made in the cluster; secrets that come from this machine
+are not written: the file says how to make them.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from windlass.cli.cluster_run import setting_of
+from windlass.cli.jobfile import add_job_arguments, load_job
+from windlass.cli.place import add_cluster_arguments, add_submit_arguments
+from windlass.cli.world import World
+from windlass.errors import OK, WindlassError
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    add_job_arguments(parser)
+    parser.set_defaults(on="kubernetes")
+    parser.add_argument("--to", choices=("yaml",), default="yaml", help="the form: yaml")
+    parser.add_argument("-o", "--output", metavar="PATH", help="write here instead of to stdout")
+    parser.add_argument("--run", metavar="ID", help="the id of the run (a new one)")
+    add_cluster_arguments(parser)
+    add_submit_arguments(parser)
+
+
+def main(args: argparse.Namespace, world: World) -> int:
+    from windlass import shipping
+    from windlass.export import cargo, objects, text
+    from windlass.runs.store import fresh_id
+
+    plan = load_job(args, world).plan()
+    run = args.run or fresh_id(plan.name)
+    packed = cargo.pack(plan.code, shipping.build())
+    made = objects.objects(plan, run, packed, setting_of(args))
+    written = text.yaml_of(made, objects.head(plan, run, packed, args.namespace))
+    if args.output is None:
+        world.print(written.rstrip("\n"))
+        return OK
+    try:
+        with open(args.output, "w", encoding="utf-8") as file:
+            file.write(written)
+    except OSError as error:
+        raise WindlassError(f"{args.output} cannot be written: {error.strerror}") from None
+    world.say(f"{len(made)} objects of the run {run} are in {args.output}\n\nnext:\n  kubectl apply -f {args.output}")
+    return OK
