@@ -6,6 +6,7 @@ The cluster is the one that KUBECONFIG names; without it these tests are left ou
 from __future__ import annotations
 
 import os
+import shutil
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,3 +46,12 @@ def place(namespace: str, tmp_path: Path) -> Iterator[Place]:
     yield found
     for run in found.cluster.runs():
         found.cluster.remove(run.id)
+
+
+@pytest.fixture(scope="session")
+def kubectl() -> str:
+    """kubectl, from PATH or as $KUBECTL names it."""
+    found = os.environ.get("KUBECTL") or shutil.which("kubectl")
+    if not found:
+        pytest.skip("there is no kubectl")
+    return found

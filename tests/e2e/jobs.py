@@ -1,0 +1,61 @@
+"""Job files of the tests on a cluster."""
+
+from __future__ import annotations
+
+import os
+
+PYTHON = os.environ.get("WINDLASS_TEST_IMAGE", "windlass.test/python:1")
+MPI = os.environ.get("WINDLASS_TEST_MPI_IMAGE", "windlass.test/mpi:1")
+
+
+def gang(steps: int = 60, pause: float = 0.1, ranks: int = 3, extra: str = "") -> str:
+    """Workers that train in step, with programs/gang_sgd.py."""
+    return f"""
+name: gang
+image: {PYTHON}
+{extra}
+stages:
+  train:
+    run: python3 gang_sgd.py
+    shape: allreduce
+    ranks: {ranks}
+    env: {{STEPS: "{steps}", PAUSE: "{pause}"}}
+    resources: {{cpu: 0.05, memory: 48Mi}}
+"""
+
+
+def single(run: str, extra: str = "", image: str = PYTHON) -> str:
+    return f"""
+name: one
+image: {image}
+stages:
+  main:
+    run: {run}
+{extra}
+"""
+
+
+CHAIN = f"""
+name: chain
+image: {PYTHON}
+stages:
+  servers:
+    shape: ps
+    ranks: {{worker: 2, ps: 1}}
+    run: python3 meet_by_name.py
+  average:
+    after: servers
+    shape: average
+    ranks: 2
+    rounds: 2
+    run: echo "round $WINDLASS_ROUND worker $WINDLASS_RANK" >> $WINDLASS_OUTPUT_DIR/part-$WINDLASS_RANK
+    merge: cat $WINDLASS_OUTPUT_DIR/part-* > $WINDLASS_OUTPUT_DIR/merged
+  last:
+    after: average
+    run: |
+      cat $WINDLASS_INPUT_AVERAGE/merged > $WINDLASS_OUTPUT_DIR/seen
+      id -u
+      python3 -c "import windlass; windlass.report(step=1, accuracy=0.9)"
+  good-enough:
+    gate: {{of: last, metric: accuracy, at_least: 0.8}}
+"""

@@ -1,0 +1,80 @@
+"""What a cluster takes away, the run gets back: ranks' pods, the driver, and nothing of it shows in the weights."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.e2e import jobs
+from tests.e2e.place import Place, lives, told
+from windlass.kube import names
+
+pytestmark = pytest.mark.slow
+
+STEPS = 80
+
+
+@pytest.fixture(scope="module")
+def weights(namespace: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What an undisturbed run of the same job leaves."""
+    place = Place(namespace, tmp_path_factory.mktemp("undisturbed"))
+    run = place.run(place.job(jobs.gang(STEPS, 0.0), "gang_sgd.py"))
+    found = place.file(run, "output/train/weights.hex")
+    place.cluster.remove(run)
+    return found
+
+
+def check(place: Place, run: str, weights: str, generations: int) -> None:
+    """It ended right, and nothing is missing."""
+    assert place.ended(run)["state"] == "succeeded"
+    events = place.events(run)
+    assert [e["gen"] for e in events if e["ev"] == "gen.started"] == list(range(1, generations + 1))
+    assert place.file(run, "output/train/weights.hex") == weights
+    for rank in range(3):
+        written, said = lives(place.log(run, rank)), told(events, rank)
+        for life, numbers in written.items():
+            assert numbers == list(range(len(numbers))), f"worker-{rank}: a line of life {life} is missing or doubled"
+            assert len(numbers) > said.get(life.split(".")[0], -1), f"worker-{rank}: the end of life {life} is missing"
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_deleted_pod_is_replaced_and_training_goes_on_from_the_checkpoint(
+    place: Place, weights: str, rank: int
+) -> None:
+    run = place.start(place.job(jobs.gang(STEPS, 0.1), "gang_sgd.py"))
+    place.until(lambda: place.steps(run) > 20)
+    before = place.pods(run)
+    place.cluster.api.delete("Pod", before[f"worker-{rank}"]["metadata"]["name"])
+    place.until(lambda: any(e["ev"] == "gen.started" and e["gen"] == 2 for e in place.events(run)))
+    after = place.pods(run)
+    check(place, run, weights, 2)
+    for seat, pod in before.items():
+        kept = after[seat]["metadata"]["uid"] == pod["metadata"]["uid"]
+        assert kept == (seat != f"worker-{rank}"), "survivors keep their pods, and only they"
+    reasons = [e["cause"]["kind"] for e in place.events(run) if e["ev"] == "gen.ended" and e.get("cause")]
+    assert reasons == ["preempted"], "a deletion costs no restart"
+
+
+def test_a_pod_deleted_by_force_is_replaced_too(place: Place, weights: str) -> None:
+    run = place.start(place.job(jobs.gang(STEPS, 0.1), "gang_sgd.py"))
+    place.until(lambda: place.steps(run) > 20)
+    place.cluster.api.delete("Pod", place.pods(run)["worker-1"]["metadata"]["name"], grace=0)
+    check(place, run, weights, 2)
+
+
+def test_a_deleted_driver_comes_back_while_the_ranks_train_on(place: Place, weights: str) -> None:
+    run = place.start(place.job(jobs.gang(STEPS, 0.15), "gang_sgd.py"))
+    place.until(lambda: place.steps(run) > 10)
+    before = {seat: pod["metadata"]["uid"] for seat, pod in place.pods(run).items()}
+    place.cluster.api.delete("Pod", names.driver_pod(run))
+    place.until(lambda: sum(e["ev"] == "run.started" for e in place.events(run)) == 2)
+    assert {seat: pod["metadata"]["uid"] for seat, pod in place.pods(run).items()} == before
+    check(place, run, weights, 1)
+
+
+def test_a_run_stops_when_it_is_asked_to(place: Place) -> None:
+    run = place.start(place.job(jobs.gang(1000, 0.1), "gang_sgd.py"))
+    place.until(lambda: place.steps(run) > 3)
+    place.windlass("stop", run, "--on", "kubernetes", "-n", place.namespace)
+    last = place.events(run)[-1]
+    assert (last["state"], last["code"]) == ("stopped", 130)
+    assert not place.pods(run)

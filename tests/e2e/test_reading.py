@@ -1,0 +1,85 @@
+"""A run in a cluster can be watched, asked, entered and removed from any machine, and leaves nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.e2e import jobs
+from tests.e2e.place import WINDLASS, Place
+
+pytestmark = pytest.mark.slow
+
+
+def test_somebody_else_finds_the_run_reads_it_and_removes_all_of_it(place: Place, tmp_path: Path) -> None:
+    run = place.start(place.job(jobs.gang(30, 0.1), "gang_sgd.py"))
+    other = Place(place.namespace, tmp_path / "other")
+    other.home.mkdir(parents=True)
+    there = ("--on", "kubernetes", "-n", place.namespace)
+    followed = other.windlass("logs", "-f", run, *there)
+    assert followed.count("[worker-1] life") == 30
+    assert run in other.windlass("status", *there)
+    assert "train/worker-2  succeeded" in other.windlass("status", run, *there)
+    assert "nothing to explain" in other.windlass("why", run, *there)
+    assert "output/train/weights.hex" in other.windlass("ls", run, *there)
+    other.windlass("rm", run, *there)
+    place.until(lambda: not place.cluster.left(run), 60)
+    assert "nothing is left" in other.windlass("left", "-n", place.namespace)
+
+
+def test_a_command_runs_beside_a_rank_with_its_environment(place: Place) -> None:
+    run = place.start(place.job(jobs.gang(1000, 0.1), "gang_sgd.py"))
+    place.until(lambda: place.steps(run) > 0)
+    words = ("exec", run, "--on", "kubernetes", "-n", place.namespace, "--rank", "1", "--")
+    assert place.windlass(*words, "sh", "-c", "echo $RANK of $WORLD_SIZE; ls") == "1 of 3\ngang_sgd.py\njob.yaml\n"
+    assert place.windlass(*words, "sh", "-c", "exit 7", code=7) == ""
+    assert "under way" in place.windlass("rm", run, "--on", "kubernetes", "-n", place.namespace, code=2)
+
+
+def test_the_watcher_may_be_killed_at_any_time(place: Place) -> None:
+    job = place.job(jobs.gang(40, 0.1), "gang_sgd.py")
+    words = [*WINDLASS, "run", str(job), "--on", "kubernetes", "-n", place.namespace]
+    watcher = subprocess.Popen(
+        words, env={**os.environ, "WINDLASS_HOME": str(place.home)}, stderr=subprocess.PIPE, text=True
+    )
+    assert watcher.stderr is not None
+    run = next(line for line in watcher.stderr if line.startswith("submitted ")).split()[1]
+    place.until(lambda: place.steps(run) > 2)
+    watcher.send_signal(signal.SIGKILL)
+    watcher.wait()
+    watcher.stderr.close()
+    assert place.ended(run)["state"] == "succeeded"
+    place.windlass("rm", run)
+    place.until(lambda: not place.cluster.left(run), 60)
+
+
+def test_ctrl_c_ends_the_watching_and_says_how_to_go_on(place: Place) -> None:
+    job = place.job(jobs.gang(1000, 0.1), "gang_sgd.py")
+    words = [*WINDLASS, "run", str(job), "--on", "kubernetes", "-n", place.namespace, "-q"]
+    watcher = subprocess.Popen(
+        words, env={**os.environ, "WINDLASS_HOME": str(place.home)}, stderr=subprocess.PIPE, text=True
+    )
+    assert watcher.stderr is not None
+    run = next(line for line in watcher.stderr if line.startswith("submitted ")).split()[1]
+    place.until(lambda: place.steps(run) > 0)
+    watcher.send_signal(signal.SIGINT)
+    said = watcher.stderr.read()
+    watcher.stderr.close()
+    assert watcher.wait() == 130
+    assert f"windlass attach {run}" in said
+    assert place.events(run)[-1]["ev"] != "run.ended"
+
+
+def test_an_exported_file_applied_by_hand_runs_the_whole_job(place: Place, kubectl: str) -> None:
+    job = place.job(jobs.gang(10, 0.0), "gang_sgd.py")
+    file = place.directory / "exported.yaml"
+    place.windlass("export", job, "--to", "yaml", "-o", file, "-n", place.namespace, "--run", "gang-byhand")
+    assert "token:" not in file.read_text()
+    subprocess.run([kubectl, "apply", "-f", str(file)], check=True, stdout=subprocess.DEVNULL)
+    assert place.ended("gang-byhand")["state"] == "succeeded"
+    subprocess.run([kubectl, "delete", "-f", str(file)], check=True, stdout=subprocess.DEVNULL)
+    place.until(lambda: not place.cluster.left("gang-byhand"), 60)
