@@ -61,7 +61,11 @@ def test_ctrl_c_ends_the_watching_and_says_how_to_go_on(place: Place) -> None:
     job = place.job(jobs.gang(1000, 0.1), "gang_sgd.py")
     words = [*WINDLASS, "run", str(job), "--on", "kubernetes", "-n", place.namespace, "-q"]
     watcher = subprocess.Popen(
-        words, env={**os.environ, "WINDLASS_HOME": str(place.home)}, stderr=subprocess.PIPE, text=True
+        words,
+        env={**os.environ, "WINDLASS_HOME": str(place.home)},
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # whoever tests in the background ignores it
     )
     assert watcher.stderr is not None
     run = next(line for line in watcher.stderr if line.startswith("submitted ")).split()[1]

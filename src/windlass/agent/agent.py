@@ -214,7 +214,7 @@ class Agent:
         places = places_of(self.post, generation)
         trees = [*places.inputs.values(), places.output, *filter(None, [message["resume_from"]])]
         logs = [self._log]
-        if message["launcher"]:
+        if message["launcher"] and not message.get("spread"):
             ranks = self.stage.role("worker").ranks
             logs += [layout.log(self.post.run_dir, self.post.stage, "worker", rank) for rank in range(ranks)]
         self._awaited = message
@@ -301,6 +301,9 @@ class Agent:
             command = self.stage.merge
         else:
             command = self.stage.role(self.post.role).command
+        if message["launcher"] and message.get("spread"):
+            command = wrapped(self.post.plan, command)
+            return mpi.spread_command(self.post, self.stage, world, restart, command, env), None
         if message["launcher"]:
             workers = mpi.Workers(self.post, self.stage, world, restart)
             command = workers.command(command, env)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from windlass import layout
-from windlass.agent import evidence, system, tracebacks
+from windlass.agent import berth, evidence, system, tracebacks
 from windlass.agent.follow import Follower, Tail
 from windlass.agent.post import Post, places_of
 from windlass.causes import Cause, Kind
@@ -64,6 +64,42 @@ def _vendor(program: str) -> str:
     ):
         return "mpich"
     return "openmpi"
+
+
+def spread_command(
+    post: Post, stage: Stage, world: World, restart: int, command: Sequence[str], env: Dict[str, str]
+) -> Tuple[str, ...]:
+    """What the process of a seat is where launcher and workers have pods of their own: mpirun over all workers, or
+    the berth in which mpirun puts one. Changes `env` so that the right MPI is loaded."""
+    first = [stage.python or post.python]
+    found = find(first, post.base.get("PATH", ""))
+    if found is None:
+        raise NoMpirun([*first, "PATH"])
+    library = os.path.join(os.path.dirname(os.path.dirname(found.path)), "lib")
+    if os.path.isdir(library):
+        env["LD_LIBRARY_PATH"] = library + (":" + env["LD_LIBRARY_PATH"] if env.get("LD_LIBRARY_PATH") else "")
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    # The same path in every pod: mpirun names the program of all its processes at once.
+    place = os.path.join("/tmp", f"windlass-mpi-{post.stage}-{world.generation}-{restart}")
+    workers = world.peers["worker"]
+    cwd = post.plan.code or os.getcwd()
+    settings: Dict[str, Any] = {"token": post.token.hex(), "size": len(workers), "cwd": cwd}
+    if post.role == "worker":
+        settings["port"] = workers[post.rank].ports[0]
+        log = layout.log(post.run_dir, post.stage, post.role, post.rank)
+        berth.prepare(place, {**settings, "env": env, "log": log}, package)
+        return (sys.executable, "-S", "-E", os.path.join(package, "agent", "berth.py"), "berth", place)
+    settings["ports"] = {worker.host: worker.ports[0] for worker in workers}
+    berth.prepare(place, settings, package)
+    hosts, reach = [worker.host for worker in workers], os.path.join(place, berth.REACH)
+    stand = os.path.join(place, berth.STAND)
+    if found.vendor == "mpich":
+        flags = ["-launcher", "ssh", "-launcher-exec", reach, "-localhost", post.host]
+        return (found.path, *flags, "-hosts", ",".join(hosts), "-ppn", "1", "-n", str(len(hosts)), stand, *command)
+    for name in ("PRTE_MCA_plm_ssh", "OMPI_MCA_plm_rsh"):
+        env[f"{name}_agent"], env[f"{name}_no_tree_spawn"] = reach, "1"
+    flags = ["--host", ",".join(f"{host}:1" for host in hosts), "--bind-to", "none"]
+    return (found.path, *flags, "-n", str(len(hosts)), stand, *command)
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from windlass.cli.jobfile import load_job
 from windlass.cli.place import cluster_of
 from windlass.cli.world import World
 from windlass.errors import FAILED, INTERRUPTED, OK, WindlassError
-from windlass.export.objects import Setting
-from windlass.plan import Plan
+from windlass.export.objects import Setting, for_pods
+from windlass.plan import Plan, to_json
 from windlass.runs import words
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def main(args: argparse.Namespace, world: World) -> int:
     cluster = cluster_of(args, world)
     run = cluster.submit(plan, setting_of(args), secrets_of(plan, world))
     copy = Mirror(cluster, world.home, run)
-    copy.mark(alive=True)
+    copy.mark(alive=True, plan=to_json(for_pods(plan)))
     commands = [f"windlass attach {run}", f"windlass logs -f {run}", f"windlass stop {run}"]
     if args.detach:
         world.print(run)

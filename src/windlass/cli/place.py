@@ -143,5 +143,5 @@ def _remembered(run: Path, told: dict[str, object], world: World) -> Mirror:
             f"{run.name} is no longer in the namespace {cluster.namespace}: somebody has removed it",
             f"its copy is {run}; to drop that too: windlass rm {run.name}",
         )
-    copy.mark(root.state not in OVER, root.created)
+    copy.mark(root.state not in OVER, root.created, root.plan)
     return copy

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import selectors
 import signal
@@ -115,15 +116,13 @@ class Driver:
         recover: bool = False,
         left_out: Sequence[str] = (),
         keep: bool = False,
-        handover: bool = False,
-        form_timeout: float = 300.0,
+        pods: bool = False,
     ) -> None:
         """recover: the agents of an earlier driver may still be there; take over from it.
         left_out: stages that are not to run. keep: servers go on when all else is done.
-        handover: SIGTERM ends this driver alone, for another one will take over.
-        form_timeout: how long a gang may take to come together."""
-        self._handover = handover
-        self._form_timeout = form_timeout
+        pods: agents are in pods and outlive this driver: SIGTERM ends it alone, for another one will take over; they
+        come when there is room for them; and the ranks that a launcher starts have agents too."""
+        self._pods = pods
         self.plan = plan
         self.run_id = run_id
         self.run_dir = run_dir
@@ -232,7 +231,7 @@ class Driver:
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
             signal.signal(signum, lambda *_: None)
-        if self._handover:
+        if self._pods:
             signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
         self._selector.register(wake, selectors.EVENT_READ, "signals")
         return wake
@@ -311,9 +310,9 @@ class Driver:
     def _new_gang(self, stage: Stage, merging: bool, recover: bool = False, budget: Optional[int] = None) -> Gang:
         shape = SHAPES[stage.shape]
         seats = {
-            (role.name, rank): (role.finishes, role.alone)
+            (role.name, rank): (role.finishes or bool(shape.launcher), role.alone)
             for role in stage.roles
-            if not shape.launcher or role.name == shape.launcher
+            if not shape.launcher or role.name == shape.launcher or self._pods
             for rank in range(role.ranks)
         }
         if merging:
@@ -326,7 +325,7 @@ class Driver:
             restart_on_stall=stage.on_stall == "restart",
             grace=stage.grace,
             lease=LEASE + LEASE_PER_SEAT * len(seats),
-            form_timeout=self._form_timeout,
+            form_timeout=math.inf if self._pods else 300.0,
         )
         return Gang(rules, self._generations.get(stage.name, 0), time.monotonic(), recover, budget)
 
@@ -403,7 +402,8 @@ class Driver:
         key = (run.stage.name, action.life, resume)
         if key not in self._starts:
             merge_role, launcher = MERGE_ROLE if run.merging else "", bool(SHAPES[run.stage.shape].launcher)
-            self._starts[key] = speech.start(action, run.attempt, run.round, resume, merge_role, launcher)
+            told = (run.attempt, run.round, resume, merge_role, launcher, self._pods)
+            self._starts[key] = speech.start(action, *told)
         return self._starts[key]
 
     def _checkpoints_of(self, stage: Stage) -> Checkpoints:

@@ -50,7 +50,10 @@ def life_of(message: Mapping[str, Any]) -> g.Life:
     return (generation, restart)
 
 
-def start(action: g.Start, attempt: int, round_: int, resume_from: str, merge_role: str, launcher: bool) -> bytes:
+def start(
+    action: g.Start, attempt: int, round_: int, resume_from: str, merge_role: str, launcher: bool, spread: bool = False
+) -> bytes:
+    """launcher: a shape in which one rank starts the others; spread: and those have agents of their own."""
     return wire.encode(
         {
             "is": "start",
@@ -61,6 +64,7 @@ def start(action: g.Start, attempt: int, round_: int, resume_from: str, merge_ro
             "resume_from": resume_from,
             "merge_role": merge_role,
             "launcher": launcher,
+            "spread": spread,
         }
     )
 

@@ -10,7 +10,6 @@ Ships into strangers' images: standard library only, Python 3.9.
 from __future__ import annotations
 
 import json
-import math
 import os
 import signal
 import socket
@@ -92,9 +91,7 @@ def _drive(api: Api, run: str, run_dir: str, environ: Mapping[str, str]) -> None
             resumed=bool(events) or None,
         )
         before = look_back(events)
-        driver = Driver(
-            plan, run, run_dir, writer, token, before, recover=bool(events), handover=True, form_timeout=math.inf
-        )
+        driver = Driver(plan, run, run_dir, writer, token, before, recover=bool(events), pods=True)
         code = driver.run(listener, launcher)
         state = str(journal.read(run_dir)[-1].get("state"))
     except ApiError as error:

@@ -47,7 +47,7 @@ class Listed:
     created: float
     started: float
     code: int | None
-    root: Manifest
+    plan: str
 
 
 class Cluster:
@@ -251,7 +251,7 @@ def _listed(root: Manifest) -> Listed:
         config.moment(meta.get("creationTimestamp")),
         float(notes.get(names.STARTED) or 0.0),
         int(code) if code else None,
-        root,
+        str((root.get("data") or {}).get("plan.json", "")),
     )
 
 

@@ -43,7 +43,8 @@ class Mirror:
         self._says = False
         self._said = ""
 
-    def mark(self, alive: bool, created: float = 0.0) -> None:
+    def mark(self, alive: bool, created: float = 0.0, plan: str = "") -> None:
+        """Says where the original is and how it stands; its plan is known from the start."""
         told = {
             "alive": alive,
             "context": self.cluster.context,
@@ -51,6 +52,8 @@ class Mirror:
             "kubeconfig": os.environ.get("KUBECONFIG", ""),
         }
         _replace(self.path / layout.MIRROR, json.dumps(told).encode())
+        if plan and not (self.path / layout.PLAN).exists():
+            _replace(self.path / layout.PLAN, plan.encode())
         if created:
             with contextlib.suppress(OSError):
                 os.utime(self.path, (created, created))
@@ -177,7 +180,7 @@ def known(cluster: Cluster, home: str) -> tuple[Store, list[Listed]]:
     store = Store(home_of(home, cluster))
     runs = cluster.runs()
     for run in runs:
-        Mirror(cluster, home, run.id).mark(run.state not in OVER, run.created)
+        Mirror(cluster, home, run.id).mark(run.state not in OVER, run.created, run.plan)
     for name in set(store.ids()) - {run.id for run in runs}:
         store.remove(store.root / name)
     return store, runs
