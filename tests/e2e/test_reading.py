@@ -65,7 +65,7 @@ def test_ctrl_c_ends_the_watching_and_says_how_to_go_on(place: Place) -> None:
         env={**os.environ, "WINDLASS_HOME": str(place.home)},
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # whoever tests in the background ignores it
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 (who tests in the background ignores it)
     )
     assert watcher.stderr is not None
     run = next(line for line in watcher.stderr if line.startswith("submitted ")).split()[1]

@@ -1,0 +1,92 @@
+"""`windlass why` names what a cluster did to a run, with the cluster's own words as evidence."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.e2e import jobs
+from tests.e2e.place import Place
+
+pytestmark = pytest.mark.slow
+
+
+def why(place: Place, text: str, *words: str, programs: tuple[str, ...] = ()) -> tuple[str, str]:
+    """The kind of the cause, and all that `why` says."""
+    run = place.start(place.job(text, *programs), *words)
+    last = place.ended(run)
+    assert last["state"] == "failed"
+    return str(last["cause"]["kind"]), place.windlass("why", run, "--on", "kubernetes", "-n", place.namespace)
+
+
+def test_no_node_has_room(place: Place) -> None:
+    text = jobs.single("python3 -c pass", "    resources: {cpu: 512}")
+    kind, said = why(place, text, "--pending-timeout", "6s")
+    assert kind == "unschedulable"
+    assert "Insufficient cpu" in said
+    assert "512 cpu" in said
+
+
+def test_an_image_that_cannot_be_pulled(place: Place) -> None:
+    text = jobs.single("python3 -c pass") + "    ranks: {worker: {image: registry.invalid/none:1}}\n"
+    kind, said = why(place, text, "--pending-timeout", "6s")
+    assert kind == "image_pull"
+    assert "registry.invalid/none:1" in said
+
+
+def test_an_image_without_python(place: Place) -> None:
+    text = jobs.single("python3 -c pass") + "    ranks: {worker: {image: windlass.test/pause:1}}\n"
+    kind, said = why(place, text, "--pending-timeout", "60s")
+    assert kind == "image_without_python"
+    assert "no python3" in said
+
+
+def test_a_rank_that_takes_more_memory_than_its_limit(place: Place) -> None:
+    program = 'python3 -c "data = [bytearray(1 << 20) for _ in range(4096)]"'
+    limits = "    restarts: 0\n    resources: {memory: 64Mi, limits: {memory: 64Mi}}"
+    kind, said = why(place, jobs.single(program, limits))
+    assert kind == "out_of_memory"
+    assert "memory" in said
+
+
+def test_a_program_that_fails_is_named_with_its_line(place: Place) -> None:
+    text = jobs.single("python3 -c \"raise ValueError('a wrong number')\"", "    restarts: 0")
+    kind, said = why(place, text)
+    assert kind == "user_error"
+    assert "ValueError: a wrong number" in said
+
+
+def test_a_namespace_whose_quota_is_used_up(place: Place) -> None:
+    quota = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "small"},
+        "spec": {"hard": {"pods": "2"}},
+    }
+    place.cluster.api.create(quota)
+    try:
+        kind, said = why(place, jobs.gang(10), programs=("gang_sgd.py",))
+    finally:
+        place.cluster.api.delete("ResourceQuota", "small")
+    assert kind == "quota_exceeded"
+    assert "exceeded quota: small" in said
+
+
+def test_what_pod_security_refuses(place: Place) -> None:
+    text = jobs.single("python3 -c pass", "    pod: {spec: {hostNetwork: true}}")
+    kind, said = why(place, text)
+    assert kind == "refused_by_cluster"
+    assert "host namespaces" in said
+
+
+def test_a_driver_that_cannot_start_is_explained_too(place: Place) -> None:
+    run = place.start(place.job(jobs.single("python3 -c pass", image="registry.invalid/none:1")))
+    there = ("--on", "kubernetes", "-n", place.namespace)
+    place.until(lambda: "registry.invalid/none:1" in place.windlass("why", run, *there))
+    place.windlass("rm", "--force", run, *there)
+
+
+def test_a_volume_that_is_never_bound(place: Place) -> None:
+    run = place.start(place.job(jobs.single("python3 -c pass")), "--storage-class", "none-such")
+    there = ("--on", "kubernetes", "-n", place.namespace)
+    place.until(lambda: "a volume" in place.windlass("why", run, *there))
+    place.windlass("rm", "--force", run, *there)
