@@ -13,10 +13,14 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from windlass import machine
 from windlass.agent import mpi
 from windlass.plan import Mount, Plan, Role, Secret, Stage
+
+if TYPE_CHECKING:
+    from windlass.engines.kubernetes.cluster import Cluster
 
 OK, MISSING, NOTE = "ok", "missing", "note"
 """`note`: not there, and nothing that was asked about needs it."""
@@ -263,3 +267,101 @@ def _writable(directory: str) -> bool:
             return True
     except OSError:
         return False
+
+
+_RIGHTS = (
+    ("make runs", "create", "", "configmaps"),
+    ("make runs", "create", "", "services"),
+    ("make runs", "create", "", "secrets"),
+    ("make runs", "create", "", "persistentvolumeclaims"),
+    ("make runs", "create", "apps", "statefulsets"),
+    ("give the driver its rights", "create", "", "serviceaccounts"),
+    ("give the driver its rights", "create", "rbac.authorization.k8s.io", "roles"),
+    ("give the driver its rights", "create", "rbac.authorization.k8s.io", "rolebindings"),
+    ("see runs", "list", "", "configmaps"),
+    ("see runs", "list", "", "pods"),
+    ("read runs", "create", "", "pods/exec"),
+    ("remove runs", "delete", "", "configmaps"),
+)
+"""What it is needed for, verb, API group, resource."""
+
+
+def of_cluster(cluster: Cluster) -> list[Finding]:
+    """What a cluster and one's rights in a namespace of it allow."""
+    from windlass.kube.api import ApiError
+
+    server = cluster.api.server
+    try:
+        version = cluster.api.request("GET", "/version")["gitVersion"]
+    except ApiError as error:
+        fix = "check the kubeconfig: `kubectl cluster-info`"
+        return [Finding("cluster", MISSING, f"{server.host}:{server.port}: {error.message}", fix)]
+    found = [Finding("cluster", OK, f"Kubernetes {version} at {server.host}:{server.port}")]
+    found += [_namespace(cluster), *_rights(cluster), _classes(cluster), *_nodes(cluster)]
+    return found
+
+
+def _namespace(cluster: Cluster) -> Finding:
+    from windlass.kube.api import ApiError
+
+    name = cluster.namespace
+    try:
+        found = cluster.api.find("Namespace", name)
+    except ApiError:
+        return Finding("namespace", NOTE, f"{name}; you may not look at it")
+    if found is None:
+        return Finding("namespace", MISSING, f"there is no {name}", f"kubectl create namespace {name}")
+    level = (found["metadata"].get("labels") or {}).get("pod-security.kubernetes.io/enforce", "none")
+    return Finding("namespace", OK, f"{name}, Pod Security: {level}")
+
+
+def _rights(cluster: Cluster) -> Iterator[Finding]:
+    from windlass.engines.kubernetes.cluster import rights_for_an_admin
+
+    missing: dict[str, list[str]] = {}
+    for what, verb, group, resource in _RIGHTS:
+        name, _, part = resource.partition("/")
+        if not cluster.may(verb, name, group, part):
+            missing.setdefault(what, []).append(f"{verb} {resource}")
+    for what in dict.fromkeys(right[0] for right in _RIGHTS):
+        if what not in missing:
+            yield Finding(what, OK, "allowed")
+        elif what.startswith("give"):
+            role = rights_for_an_admin(cluster.namespace)
+            fix = f"an admin applies this once; then run with --service-account windlass-driver:\n{role}"
+            yield Finding(what, NOTE, f"you may not {', '.join(missing[what])}", fix)
+        else:
+            yield Finding(what, MISSING, f"you may not {', '.join(missing[what])}", "ask an admin for these rights")
+
+
+def _classes(cluster: Cluster) -> Finding:
+    from windlass.kube.api import ApiError
+
+    try:
+        classes = cluster.api.list("StorageClass")
+    except ApiError:
+        return Finding("storage", NOTE, "you may not list storage classes")
+    key = "storageclass.kubernetes.io/is-default-class"
+    default = [c for c in classes if (c["metadata"].get("annotations") or {}).get(key) == "true"]
+    names = ", ".join(c["metadata"]["name"] for c in classes) or "none"
+    if default:
+        return Finding("storage", OK, f"classes: {names}; default: {default[0]['metadata']['name']}")
+    fix = "name one with --storage-class, a volume of your own as the mount `run`, or --volume none"
+    return Finding("storage", NOTE, f"classes: {names}; none is the default", fix)
+
+
+def _nodes(cluster: Cluster) -> Iterator[Finding]:
+    from windlass.engines.kubernetes import capacity
+    from windlass.kube.api import ApiError
+
+    try:
+        nodes = cluster.api.list("Node")
+        pods = cluster.api.request("GET", "/api/v1/pods")["items"]
+    except ApiError:
+        yield Finding("nodes", NOTE, "you may not list nodes: what is free cannot be told")
+        return
+    for each in capacity.free(nodes, pods):
+        gpus = f", {each.gpu:g} GPUs" if each.gpu else ""
+        state = OK if each.usable else NOTE
+        detail = f"free: {each.cpu:.3g} cpu, {machine.size(int(each.memory))} memory{gpus}"
+        yield Finding(f"node {each.node}", state, detail if each.usable else "not ready for pods")

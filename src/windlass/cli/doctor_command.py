@@ -2,12 +2,16 @@
 
 With a job FILE also check what that job needs: its programs and scripts, mounts, secrets,
 requirements, mpirun, memory and GPUs. Exits with 1 if something that the job needs is missing.
+
+With --on kubernetes: what the cluster and your rights in the namespace allow, and what is free on
+its nodes. Exits with 1 if a run could not be made there.
 """
 
 from __future__ import annotations
 
 import argparse
 
+from windlass.cli import place
 from windlass.cli.jobfile import add_job_arguments, file_words, load_job
 from windlass.cli.world import World
 from windlass.errors import FAILED, OK
@@ -19,11 +23,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     file = next(action for action in parser._actions if action.dest == "file")  # noqa: SLF001
     file.default, file.help = None, "a job file, or a directory with job.yaml, whose needs are checked too"
     parser.add_argument("--json", action="store_true", help="the findings as JSON")
+    place.add_cluster_arguments(parser)
 
 
 def main(args: argparse.Namespace, world: World) -> int:
     from windlass import doctor
 
+    if args.on == "kubernetes":
+        return _cluster(args, world)
     plan = None if args.file is None else load_job(args, world).plan()
     machine = doctor.of_machine(world.home, world.environ)
     job = [] if plan is None else doctor.of_job(plan, world.environ)
@@ -50,4 +57,23 @@ def main(args: argparse.Namespace, world: World) -> int:
         world.say(f"\n{title}\n" + table.render((), [(about, fix) for about, fix in fixes], indent="  "))
     if plan is not None and code == OK:
         world.say(f"\nnext:\n  windlass run{file_words(args)}")
+    return code
+
+
+def _cluster(args: argparse.Namespace, world: World) -> int:
+    from windlass import doctor
+    from windlass.cli import table
+
+    found = doctor.of_cluster(place.cluster_of(args, world))
+    code = FAILED if any(finding.state == doctor.MISSING for finding in found) else OK
+    if args.json:
+        import json
+        from dataclasses import asdict
+
+        world.print(json.dumps({"cluster": [asdict(finding) for finding in found]}, indent=2))
+        return code
+    world.print(table.render(("THE CLUSTER", "", ""), [(f.about, f.state, f.detail) for f in found]))
+    for finding in found:
+        if finding.fix and finding.state != doctor.OK:
+            world.say(f"\n{finding.about}: {finding.fix}")
     return code

@@ -15,6 +15,7 @@ from windlass.errors import WindlassError
 from windlass.runs.store import Store, born, mirrored
 
 if TYPE_CHECKING:
+    from windlass.causes import Cause
     from windlass.engines.kubernetes.cluster import Cluster
     from windlass.engines.kubernetes.mirror import Mirror
     from windlass.runs.values import RunState
@@ -98,9 +99,28 @@ def standing(copy: Mirror) -> RunState:
 
     if copy.begun or copy.reachable:
         copy.sync()
-        return load(copy.path)
-    cause = copy.cluster.trouble(copy.run)
-    return replace(load(copy.path), cause=cause)
+        state = load(copy.path)
+        return replace(state, cause=_reckoned(copy, state.cause)) if state.cause is not None else state
+    return replace(load(copy.path), cause=copy.cluster.trouble(copy.run))
+
+
+def _reckoned(copy: Mirror, cause: Cause) -> Cause:
+    """Where no node had room: the arithmetic, which the driver may not do, for it may not see nodes."""
+    from dataclasses import replace
+
+    from windlass.causes import Kind
+    from windlass.runs.state import plan_of
+
+    plan = plan_of(copy.path)
+    if cause.kind is not Kind.UNSCHEDULABLE or plan is None:
+        return cause
+    stage = next((each for each in plan.stages if each.name == cause.stage), None)
+    role = next((each for each in stage.roles if each.name == cause.role), None) if stage else None
+    if role is None:
+        return cause
+    asked = role.resources
+    told = copy.cluster.room(asked.cpu or 0.0, float(asked.memory or 0), float(asked.gpu))
+    return replace(cause, evidence=(*cause.evidence, told)) if told else cause
 
 
 def _anywhere(world: World, text: str | None, on: str | None) -> Path:

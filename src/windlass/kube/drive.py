@@ -14,6 +14,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 import traceback
 from typing import Any, Dict, Mapping, Tuple
@@ -66,8 +67,7 @@ def _drive(api: Api, run: str, run_dir: str, environ: Mapping[str, str]) -> None
     writer = journal.Writer(run_dir, redact=redact)
     code, state = FAILED, "failed"
     try:
-        root, token, address = _met(api, run)
-        say(api, root, "running")
+        root, token, address = _patiently(api, run)
         with open(os.path.join(run_dir, layout.PLAN)) as file:
             plan = plans.from_json(file.read())
         if names.SHARED not in (root["metadata"].get("annotations") or {}):
@@ -78,6 +78,7 @@ def _drive(api: Api, run: str, run_dir: str, environ: Mapping[str, str]) -> None
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("", names.PORT))
         listener.listen(1024)
+        threading.Thread(target=say, args=(api, root, "running"), daemon=True).start()
         launcher = PodLauncher(api, root, _templates(), address, float(environ.get("WINDLASS_PENDING", "600")))
         writer.write(
             "run.started",
@@ -109,6 +110,18 @@ def _drive(api: Api, run: str, run_dir: str, environ: Mapping[str, str]) -> None
         _say_end(api, run, state, code)
 
 
+def _patiently(api: Api, run: str) -> Tuple[Manifest, bytes, str]:
+    """Rights that were given a moment ago may not be known everywhere yet."""
+    due = time.monotonic() + 15.0
+    while True:
+        try:
+            return _met(api, run)
+        except ApiError as error:
+            if error.status != 403 or time.monotonic() > due:
+                raise
+            time.sleep(0.1)
+
+
 def _met(api: Api, run: str) -> Tuple[Manifest, bytes, str]:
     """The root, the run's token (made here if nobody has), and the address of the driver."""
     root = api.get("ConfigMap", run)
@@ -132,7 +145,7 @@ def _met(api: Api, run: str) -> Tuple[Manifest, bytes, str]:
     import base64
 
     address = str(api.get("Service", names.driver(run))["spec"]["clusterIP"])
-    return root, base64.b64decode(found["data"]["token"]), f"[{address}]" if ":" in address else address
+    return root, base64.b64decode(found["data"]["token"]), seats.host(address)
 
 
 def _templates() -> Dict[Tuple[str, str], Manifest]:

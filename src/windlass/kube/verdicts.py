@@ -70,7 +70,7 @@ def waiting(pod: Manifest, seat: Seat) -> Optional[Cause]:
     status = pod.get("status", {})
     for condition in status.get("conditions") or ():
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            message = str(condition.get("message") or condition.get("reason"))
+            message = str(condition.get("message") or condition.get("reason")).partition(" preemption:")[0]
             if "persistentvolumeclaim" in message.lower():
                 return _cause(Kind.VOLUME, message, seat, pod, [message])
             asked = ", ".join(f"{value} {name}" for name, value in _asked(pod).items())

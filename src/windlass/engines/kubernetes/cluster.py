@@ -5,6 +5,7 @@ Nothing is kept on the laptop that another laptop would need: a run is found by 
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 
 from windlass import shipping
 from windlass.causes import Cause
-from windlass.engines.kubernetes import config, tunnel
+from windlass.engines.kubernetes import capacity, config, tunnel
 from windlass.errors import WindlassError
 from windlass.export import cargo, objects
 from windlass.export.objects import Setting
@@ -23,6 +24,8 @@ from windlass.plan import Plan
 from windlass.runs.store import fresh_id
 
 PYTHON = "python3"
+AT_ONCE = 64
+"""Pods that the laptop makes itself, so that they start together with the driver."""
 OWNED = (
     "StatefulSet",
     "Pod",
@@ -77,37 +80,66 @@ class Cluster:
                 if error.status != 409:
                     raise self.refusal(error) from None
         try:
-            self._own(made[1:], root, run, secrets)
+            self._make(made[1:], self._first(plan, run, packed), root, run, secrets)
         except ApiError as error:
             self.api.delete("ConfigMap", run)
-            raise self.refusal(error, objects.role(plan, run)) from None
+            raise self.refusal(error, submitting=True) from None
         return run
 
-    def _own(self, made: list[Manifest], root: Manifest, run: str, secrets: Mapping[str, str]) -> None:
+    def _make(
+        self,
+        made: list[Manifest],
+        first: Mapping[seats.Seat, Manifest],
+        root: Manifest,
+        run: str,
+        secrets: Mapping[str, str],
+    ) -> None:
+        """All that the root owns, in two rounds: what others need, then those. The first pods start together with
+        the driver, which takes them over; what is refused of them is left to it, for it writes down why."""
         labels = dict(root["metadata"]["labels"], **{names.PART_LABEL: "token"})
-        hidden: list[Manifest] = [_secret(names.token(run), labels, {"token": _token()})]
+        made.append(_secret(names.token(run), labels, {"token": _token()}))
         if secrets:
             labels = dict(labels, **{names.PART_LABEL: "secrets"})
-            hidden.append(_secret(names.secrets(run), labels, dict(secrets)))
-        for obj in [*hidden, *made]:
+            made.append(_secret(names.secrets(run), labels, dict(secrets)))
+        for obj in made:
             obj["metadata"]["ownerReferences"] = [seats.owner(root)]
-        rights = [obj for obj in made if obj["kind"] in ("ServiceAccount", "Role")]
-        with ThreadPoolExecutor(8) as hands:
-            for _ in hands.map(self.api.apply, rights):
-                pass
-            for _ in hands.map(self.api.apply, [*hidden, *(obj for obj in made if obj not in rights)]):
-                pass
+        later = [obj for obj in made if obj["kind"] in ("RoleBinding", "StatefulSet")]
 
-    def refusal(self, error: ApiError, role: Manifest | None = None) -> WindlassError:
+        def make(seat: seats.Seat) -> None:
+            with contextlib.suppress(ApiError):
+                self.api.create(seats.pod(first[seat], seats.new_name(run, seat), seat, root, address, ()))
+
+        with ThreadPoolExecutor(4) as hands:
+            there = list(hands.map(self.api.apply, [obj for obj in made if obj not in later]))
+            services = {obj["metadata"]["name"]: obj for obj in there if obj["kind"] == "Service"}
+            address = seats.host(services[names.driver(run)]["spec"]["clusterIP"])
+            rest = hands.map(self.api.apply, later)
+            list(hands.map(make, first))
+            list(rest)
+
+    def _first(self, plan: Plan, run: str, packed: cargo.Cargo) -> dict[seats.Seat, Manifest]:
+        """Seat -> template, of the pods that are needed at once; none where there are very many."""
+        inside = objects.for_pods(plan)
+        templates = objects.templates(inside, run, packed)
+        found = {
+            (stage.name, role.name, rank): templates[names.template(stage.name, role.name)]
+            for stage in inside.stages
+            if not stage.after and stage.kind == "gang"
+            for role in stage.roles
+            for rank in range(role.ranks)
+        }
+        return found if len(found) <= AT_ONCE else {}
+
+    def refusal(self, error: ApiError, submitting: bool = False) -> WindlassError:
         """What the API server said, with what can be done about it."""
         if error.status == 401:
             return WindlassError("the cluster does not know who you are", "log in again: the credentials have expired?")
         if error.status == 403 and "cannot " in error.message:
             hint = "ask an admin for that right in this namespace"
-            if role is not None and ("roles" in error.message or "escalat" in error.message):
+            if submitting and ("roles" in error.message or "escalat" in error.message):
                 hint = (
                     "an admin can make the driver's account once, and everybody may name it:\n"
-                    f"{_admin(role, self.namespace)}\n"
+                    f"{rights_for_an_admin(self.namespace)}\n"
                     "then: windlass run --on kubernetes --service-account windlass-driver"
                 )
             return WindlassError(f"the cluster forbids it: {error.message}", hint)
@@ -217,6 +249,15 @@ class Cluster:
                     raise self.refusal(error) from None
         return found
 
+    def room(self, cpu: float, memory: float, gpu: float) -> str:
+        """Why a pod that asks for so much fits nowhere; empty when it would, or when that cannot be seen from here."""
+        try:
+            nodes = self.api.list("Node")
+            pods = self.api.request("GET", "/api/v1/pods")["items"]
+        except ApiError:
+            return ""
+        return capacity.shortfall(capacity.free(nodes, pods), cpu, memory, gpu)
+
     def may(self, verb: str, resource: str, group: str = "", part: str = "") -> bool:
         """Whether we are allowed to, in this namespace."""
         attributes = {"namespace": self.namespace, "verb": verb, "resource": resource, "group": group}
@@ -266,10 +307,10 @@ def _token() -> str:
     return secrets.token_hex(32)
 
 
-def _admin(role: Manifest, namespace: str) -> str:
-    """A Role for any run, its account and its binding, for an admin to apply."""
+def rights_for_an_admin(namespace: str) -> str:
+    """A Role for any run, its account and its binding, as YAML."""
     name = "windlass-driver"
-    rules = [{key: value for key, value in rule.items() if key != "resourceNames"} for rule in role["rules"]]
+    rules = [{key: value for key, value in rule.items() if key != "resourceNames"} for rule in objects.rules("")]
     meta = {"name": name, "namespace": namespace}
     group = "rbac.authorization.k8s.io"
     return yaml_of(
