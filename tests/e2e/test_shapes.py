@@ -6,6 +6,7 @@ import pytest
 
 from tests.e2e import jobs
 from tests.e2e.place import Place, lives
+from windlass.kube import names
 
 pytestmark = pytest.mark.slow
 
@@ -43,3 +44,45 @@ def test_two_runs_side_by_side_do_not_meet(place: Place) -> None:
     first, second = place.start(job), place.start(job)
     assert place.ended(first)["state"] == place.ended(second)["state"] == "succeeded"
     assert place.file(first, "output/train/weights.hex") == place.file(second, "output/train/weights.hex")
+
+
+def test_mpi_runs_over_pods_without_ssh_or_root(place: Place) -> None:
+    text = f"name: mpi\nimage: {jobs.MPI}\nrun: python3 mpi_sum.py\nshape: mpi\nranks: {{worker: 3}}\n"
+    run = place.run(place.job(text, "mpi_sum.py"))
+    events = place.events(run)
+    assert sorted(e["role"] for e in events if e["ev"] == "rank.ended" and e["state"] == "succeeded") == [
+        "launcher",
+        "worker",
+        "worker",
+        "worker",
+    ]
+    hosts = set()
+    for rank in range(3):
+        line = place.log(run, rank)[-1].split()
+        assert line[:-1] == ["rank", str(rank), "of", "3", "sum", "6"]
+        hosts.add(line[-1])
+    assert len(hosts) == 3, "each in a pod of its own"
+
+
+def test_a_failing_mpi_rank_is_the_cause_and_not_its_launcher(place: Place) -> None:
+    text = f"name: mpi\nimage: {jobs.MPI}\nrun: python3 mpi_sum.py\nshape: mpi\nranks: {{worker: 2}}\nrestarts: 0\n"
+    run = place.run(place.job(text + "env: {FAIL: '1'}\n", "mpi_sum.py"), code=1)
+    cause = place.events(run)[-1]["cause"]
+    assert (cause["kind"], cause["role"], cause["rank"]) == ("user_error", "worker", 1)
+    assert "ValueError: on purpose" in place.windlass("why", run, "--on", "kubernetes", "-n", place.namespace)
+
+
+def test_a_shared_volume_holds_the_run_directory_of_all_pods(place: Place) -> None:
+    claim = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "shared"},
+        "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "100Mi"}}},
+    }
+    place.cluster.api.create(claim)
+    job = place.job(jobs.gang(10, 0.0, extra="storage: {run: {pvc: shared}}"), "gang_sgd.py")
+    run = place.run(job)
+    assert place.cluster.api.find("PersistentVolumeClaim", names.volume(run)) is None
+    assert len(place.file(run, "output/train/weights.hex").strip()) == 64 * 16
+    place.windlass("rm", run)
+    place.cluster.api.delete("PersistentVolumeClaim", "shared")

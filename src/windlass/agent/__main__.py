@@ -45,7 +45,7 @@ def post_of(environ: Mapping[str, str], package: str) -> Post:
         plan = plans.from_json(file.read())
     with open(told("TOKEN_FILE"), "rb") as secret:
         token = secret.read().strip()
-    mounts = {mount.name: mount.path for mount in plan.storage if mount.path}
+    mounts = {mount.name: mount.path or layout.storage(directory, mount.name) for mount in plan.storage}
     cores = next((each.resources.cpu for each in plan.stage(stage).roles if each.name == role), None)
     base: Dict[str, str] = {name: value for name, value in environ.items() if not name.startswith(PREFIX)}
     return Post(

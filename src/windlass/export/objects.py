@@ -40,9 +40,10 @@ class Setting:
 def for_pods(plan: Plan) -> Plan:
     """The plan as pods see it: their paths, nothing of this machine."""
     common = pods.shared(plan)
-    storage = tuple(
-        replace(m, path=names.RUN if m is common else f"{names.MOUNTS}/{m.name}", note="") for m in plan.storage
-    )
+    paths = {m.name: f"{names.MOUNTS}/{m.name}" for m in plan.storage if m.kind not in pods.BUCKETS}
+    if common is not None:
+        paths[common.name] = names.RUN
+    storage = tuple(replace(m, path=paths.get(m.name, ""), note="") for m in plan.storage)
     return replace(plan, engine="kubernetes", file="", code=names.CODE, storage=storage)
 
 

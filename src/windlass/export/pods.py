@@ -20,6 +20,8 @@ USER = 1000
 RUN_MOUNT = "run"
 """The mount of this name is the run's volume, if the job has one that all pods can share."""
 DRIVER = Resources(cpu=0.05, memory=64 << 20, cpu_limit=1.0, memory_limit=512 << 20)
+BUCKETS = ("s3", "gs")
+"""Kinds of storage that a rank's command is wrapped in: fetched before it, sent back after it."""
 PLACES = ("pvc", "nfs", "hostPath", "emptyDir")
 """Kinds of storage that a pod can mount."""
 
@@ -66,7 +68,7 @@ def pod_of(plan: Plan, run: str, stage: Stage, role: Role, parts: int) -> Manife
         place["subPath"] = f"windlass/{run}"
     container["volumeMounts"] += [place, {"name": "token", "mountPath": names.TOKEN, "readOnly": True}]
     for mount in plan.storage:
-        if mount is not common:
+        if mount is not common and mount.kind not in BUCKETS:
             spec["volumes"].append({"name": f"mount-{mount.name}", **_volume(mount)})
             told = {"name": f"mount-{mount.name}", "mountPath": mount.path}
             container["volumeMounts"].append({**told, "readOnly": True} if mount.read_only else told)

@@ -1,0 +1,81 @@
+"""Faults of the cluster itself: a node whose cable is pulled, an API server that is away. Only on the repo's own cluster."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e import jobs
+from tests.e2e.place import Place, lives
+from windlass.kube import names
+
+ROOT = Path(os.environ.get("WINDLASS_CLUSTER_ROOT") or Path(__file__).parents[2])
+OURS = str(ROOT / ".cluster") in os.environ.get("KUBECONFIG", "")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not OURS, reason="this cluster's nodes are not ours to break")]
+
+STEPS = 60
+
+
+def cluster(*words: str) -> None:
+    subprocess.run([sys.executable, "-m", "tests.cluster", *words], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+
+
+@pytest.fixture
+def mended() -> Iterator[list[str]]:
+    """Commands that mend what a test breaks, whatever becomes of it."""
+    commands: list[str] = []
+    yield commands
+    for command in commands:
+        cluster(*command.split())
+
+
+def test_a_lost_node_costs_its_lease_and_no_result(place: Place, mended: list[str]) -> None:
+    run = place.start(place.job(jobs.gang(STEPS, 0.2), "gang_sgd.py"))
+    place.until(lambda: place.steps(run) > 12)
+    home = place.cluster.api.get("Pod", names.driver_pod(run))["spec"]["nodeName"]
+    before = place.pods(run)
+    seat, lost = next((seat, pod) for seat, pod in before.items() if pod["spec"]["nodeName"] != home)
+    node = str(lost["spec"]["nodeName"])
+    mended.append(f"net-heal {node.removeprefix('node')}")
+    cluster("net-cut", node.removeprefix("node"))
+    cut = time.time()
+    last = place.ended(run)
+    assert last["state"] == "succeeded"
+    events = place.events(run)
+    again = [e for e in events if e["ev"] == "gen.started"]
+    assert [e["gen"] for e in again] == [1, 2]
+    fall = next(e for e in events if e["ev"] == "gen.ended")
+    assert fall["cause"]["kind"] == "node_lost"
+    print(f"{seat} on {node}: from the cut to training again {again[1]['t'] - cut:.1f} s")
+    assert again[1]["t"] - cut > names.LEASE, "nothing may start while the cut-off rank may still run"
+    plain = place.run(place.job(jobs.gang(STEPS, 0.0), "gang_sgd.py"))
+    assert place.file(run, "output/train/weights.hex") == place.file(plain, "output/train/weights.hex")
+
+
+def test_an_api_server_that_is_away_for_twenty_seconds_is_not_missed(place: Place, mended: list[str]) -> None:
+    run = place.start(place.job(jobs.gang(STEPS * 4, 0.1), "gang_sgd.py"))
+    place.until(lambda: place.steps(run) > 5)
+    mended.append("api-start")
+    cluster("api-stop")
+    time.sleep(20)  # what is tested is an outage of this length
+    cluster("api-start")
+    mended.clear()
+    place.until(lambda: _there(place))
+    assert place.ended(run)["state"] == "succeeded"
+    assert [e["gen"] for e in place.events(run) if e["ev"] == "gen.started"] == [1]
+    assert lives(place.log(run, 1)) == {"1.0": list(range(STEPS * 4))}
+
+
+def _there(place: Place) -> bool:
+    from windlass.errors import WindlassError
+
+    try:
+        return place.cluster.runs() is not None
+    except WindlassError:
+        return False

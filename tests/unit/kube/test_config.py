@@ -1,0 +1,100 @@
+"""Kubeconfig files, as kubectl reads them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from windlass.engines.kubernetes import capacity, config
+from windlass.errors import WindlassError
+
+
+def kubeconfig(path: Path, user: dict[str, object], **context: str) -> str:
+    found = {
+        "current-context": "here",
+        "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u", **context}}],
+        "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:8001/prefix/"}}],
+        "users": [{"name": "u", "user": user}],
+    }
+    path.write_text(yaml.safe_dump(found))
+    return str(path)
+
+
+def test_the_current_context_says_where_and_the_namespace_can_be_overruled(tmp_path: Path) -> None:
+    file = kubeconfig(tmp_path / "config", {"token": "secret"}, namespace="team")
+    found = config.server({"KUBECONFIG": file})
+    assert (found.host, found.port, found.prefix, found.namespace) == ("127.0.0.1", 8001, "/prefix", "team")
+    assert found.headers(False) == {"Authorization": "Bearer secret"}
+    assert config.server({"KUBECONFIG": file}, namespace="other").namespace == "other"
+
+
+def test_several_files_are_one(tmp_path: Path) -> None:
+    first = kubeconfig(tmp_path / "one", {"token": "first"})
+    second = tmp_path / "two"
+    second.write_text(yaml.safe_dump({"contexts": [{"name": "there", "context": {"cluster": "c", "user": "u"}}]}))
+    found = config.server({"KUBECONFIG": f"{first}:{second}"}, context="there")
+    assert found.headers(False) == {"Authorization": "Bearer first"}
+
+
+@pytest.mark.parametrize("version", ["v1", "v1beta1"])
+def test_a_program_gives_the_credentials_and_is_asked_again_when_they_are_refused(tmp_path: Path, version: str) -> None:
+    program = tmp_path / "login.py"
+    program.write_text(
+        "import json, os, sys\n"
+        "count = len(open('asked').read()) if os.path.exists('asked') else 0\n"
+        "open('asked', 'a').write('x')\n"
+        "assert json.loads(os.environ['KUBERNETES_EXEC_INFO'])['kind'] == 'ExecCredential'\n"
+        "print(json.dumps({'status': {'token': f'{sys.argv[1]}-{count}'}}))\n".replace(
+            "'asked'", repr(f"{tmp_path}/asked")
+        )
+    )
+    user = {
+        "exec": {
+            "apiVersion": f"client.authentication.k8s.io/{version}",
+            "command": sys.executable,
+            "args": [str(program), "token", str(tmp_path / "asked")],
+        }
+    }
+    found = config.server({"KUBECONFIG": kubeconfig(tmp_path / "config", json.loads(json.dumps(user)))})
+    assert found.headers(False) == {"Authorization": "Bearer token-0"}
+    assert found.headers(False) == {"Authorization": "Bearer token-0"}
+    assert found.headers(True) == {"Authorization": "Bearer token-1"}
+
+
+def test_a_context_that_does_not_exist_is_named_with_those_that_do(tmp_path: Path) -> None:
+    file = kubeconfig(tmp_path / "config", {})
+    with pytest.raises(WindlassError, match="no context 'nowhere'") as error:
+        config.server({"KUBECONFIG": file}, context="nowhere")
+    assert "here" in error.value.hint
+
+
+def test_without_a_kubeconfig_the_message_says_how_to_get_one(tmp_path: Path) -> None:
+    with pytest.raises(WindlassError, match="there is no kubeconfig") as error:
+        config.server({"KUBECONFIG": str(tmp_path / "none")})
+    assert "KUBECONFIG" in error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("500m", 0.5), ("2", 2.0), ("4Gi", 4 * 2**30), ("100M", 1e8), (None, 0.0), ("1e3", 1000.0)]
+)
+def test_quantities(text: object, value: float) -> None:
+    assert capacity.amount(text) == value
+
+
+def test_what_is_free_and_why_a_pod_fits_nowhere() -> None:
+    ready = [{"type": "Ready", "status": "True"}]
+    node = {
+        "metadata": {"name": "n"},
+        "spec": {},
+        "status": {"allocatable": {"cpu": "2", "memory": "4Gi"}, "conditions": ready},
+    }
+    resources = {"resources": {"requests": {"cpu": "500m"}}}
+    pod = {"spec": {"nodeName": "n", "containers": [resources]}, "status": {"phase": "Running"}}
+    (found,) = capacity.free([node], [pod])
+    assert (found.cpu, found.memory, found.usable) == (1.5, 4 * 2**30, True)
+    assert capacity.shortfall([found], 4, 0, 0) == "asked 4 cpu, the most that a node has free is 1.5"
+    assert capacity.shortfall([found], 1, 2**30, 0) == ""

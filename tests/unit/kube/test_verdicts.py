@@ -1,0 +1,97 @@
+"""What the state of a pod means."""
+
+from __future__ import annotations
+
+import pytest
+
+from windlass.causes import Kind
+from windlass.kube import verdicts
+from windlass.kube.api import ApiError, Manifest
+
+SEAT = ("train", "worker", 3)
+
+
+def pod(status: Manifest, node: str = "n1", deleted: bool = False) -> Manifest:
+    meta: Manifest = {"name": "p"}
+    if deleted:
+        meta["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    limits = {"limits": {"memory": "1Gi"}, "requests": {"cpu": "4"}}
+    spec = {"nodeName": node, "containers": [{"image": "x:1", "resources": limits}]}
+    return {"metadata": meta, "spec": spec, "status": status}
+
+
+def over(reason: str = "", code: int = 1, message: str = "") -> Manifest:
+    done = {"exitCode": code, "reason": reason, "message": message}
+    return {"phase": "Failed", "containerStatuses": [{"image": "x:1", "state": {"terminated": done}}]}
+
+
+def held(reason: str, message: str = "") -> Manifest:
+    state = {"waiting": {"reason": reason, "message": message}}
+    return {"phase": "Pending", "containerStatuses": [{"image": "x:1", "state": state}]}
+
+
+NO_PYTHON = 'exec: "python3": executable file not found in $PATH'
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "words"),
+    [
+        (over("OOMKilled", 137), Kind.OUT_OF_MEMORY, "1Gi"),
+        (over("Error", 1, "the agent gave up: no route"), Kind.AGENT_LOST, "no route"),
+        (over("StartError", 128, NO_PYTHON), Kind.NO_PYTHON, "x:1 has no python3"),
+        ({"phase": "Failed", "reason": "Evicted", "message": "low on memory"}, Kind.PREEMPTED, "low on memory"),
+        ({"phase": "Failed", "reason": "NodeLost"}, Kind.NODE_LOST, "n1"),
+    ],
+)
+def test_how_a_pod_ended(status: Manifest, kind: Kind, words: str) -> None:
+    cause = verdicts.ended(pod(status), SEAT)
+    assert (cause.kind, cause.role, cause.rank) == (kind, "worker", 3)
+    assert words in cause.message
+
+
+def test_a_pod_that_was_deleted_was_taken_away() -> None:
+    assert verdicts.ended(pod(over("Error", 143), deleted=True), SEAT).kind is Kind.PREEMPTED
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "words"),
+    [
+        (held("ImagePullBackOff", "not found"), Kind.IMAGE_PULL, "x:1 cannot be pulled: not found"),
+        (held("RunContainerError", NO_PYTHON), Kind.NO_PYTHON, "no python3"),
+        (held("CreateContainerConfigError", 'secret "s" not found'), Kind.NOT_EXECUTABLE, 'secret "s" not found'),
+    ],
+)
+def test_what_a_pod_waits_for(status: Manifest, kind: Kind, words: str) -> None:
+    cause = verdicts.waiting(pod(status), SEAT)
+    assert cause is not None
+    assert cause.kind is kind
+    assert words in cause.message
+
+
+def test_a_pod_without_a_place_is_told_with_what_it_asks_for() -> None:
+    message = "0/3 nodes are available: 3 Insufficient cpu. preemption: 0/3 nodes are available."
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    cause = verdicts.waiting(pod({"conditions": [condition]}, node=""), SEAT)
+    assert cause is not None
+    assert cause.kind is Kind.UNSCHEDULABLE
+    assert cause.message.startswith("0/3 nodes are available: 3 Insufficient cpu. (each worker asks for")
+    assert "4 cpu" in cause.message
+
+
+def test_a_pod_that_runs_waits_for_nothing() -> None:
+    running = {"phase": "Running", "containerStatuses": [{"state": {"running": {}}}]}
+    assert verdicts.waiting(pod(running), SEAT) is None
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "kind"),
+    [
+        (403, 'pods "p" is forbidden: exceeded quota: small, requested: pods=1', Kind.QUOTA),
+        (403, 'pods "p" is forbidden: violates PodSecurity "restricted:latest"', Kind.REFUSED),
+        (403, 'User "x" cannot create resource "pods" in API group "" in the namespace "n"', Kind.FORBIDDEN),
+        (422, "spec.containers[0].image: Required value", Kind.REFUSED),
+    ],
+)
+def test_why_a_pod_was_refused(status: int, message: str, kind: Kind) -> None:
+    cause = verdicts.refused(ApiError(status, "", message), SEAT)
+    assert (cause.kind, cause.message) == (kind, message)
