@@ -1,4 +1,4 @@
-"""Faults of the cluster itself: a node whose cable is pulled, an API server that is away. Only on the repo's own cluster."""
+"""Faults of the cluster itself, on the repo's own: a node whose cable is pulled, an API server that is away."""
 
 from __future__ import annotations
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Callable, Deque, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from windlass.causes import Cause, Kind
+from windlass.driver.driver import LEASE as SILENCE
 from windlass.driver.driver import Gone, Told
 from windlass.driver.links import Seat, name_of
 from windlass.kube import names, seats, verdicts
@@ -33,6 +34,8 @@ MARGIN = 5.0
 """Seconds beyond a lease: a late look at it, a clock that drifts, a kill that takes a moment."""
 LOOK = 1.0
 """Seconds between two looks at what has come due."""
+UNHEEDED = 45.0
+"""Seconds that a node may take before it begins to start a pod."""
 SOON = 4.0
 """How long a pod may wait before the journal says what it waits for."""
 
@@ -48,8 +51,8 @@ class _Pod:
     seen: Optional[Manifest] = None
     dead: bool = False
     """Its containers have ended."""
-    leaving: bool = False
-    """It was told to end."""
+    leaving: float = 0.0
+    """Since when it has been told to end."""
     out_of_sight: float = 0.0
     """Since when its object is gone although nobody saw its containers end."""
     fenced: float = 0.0
@@ -204,13 +207,14 @@ class PodLauncher:
             if known is None or _born(known.seen) <= _born(obj):
                 self._current[seat] = name
         pod.uid, pod.seen = str(meta["uid"]), obj
-        pod.leaving = pod.leaving or bool(meta.get("deletionTimestamp"))
+        if meta.get("deletionTimestamp"):
+            pod.leaving = pod.leaving or self._clock()
         if verdicts.over(obj) and not pod.dead:
             self._end(pod, verdicts.ended(obj, seat))
 
     def _vanished(self, pod: _Pod) -> None:
         """Its object is gone. Where nobody saw it end, it may be running on a node that does not answer."""
-        pod.leaving = True
+        pod.leaving = pod.leaving or self._clock()
         if not pod.dead and not pod.out_of_sight:
             if pod.seen is not None and not verdicts.placed(pod.seen):
                 _, role, rank = pod.seat
@@ -249,13 +253,22 @@ class PodLauncher:
         patience = names.LEASE + MARGIN
         if pod.out_of_sight and now >= pod.out_of_sight + patience:
             self._end(pod, Cause(Kind.NODE_LOST, "its pod was deleted by force", role=role, rank=rank))
-        elif pod.fenced and now >= pod.fenced + patience:
-            where = (pod.seen or {}).get("spec", {}).get("nodeName", "its node")
-            self._work.put(lambda: self._delete(pod, 0))
-            facts = (f"pod {pod.name} was given up after a lease of {names.LEASE:g} s and {MARGIN:g} s of margin",)
-            self._end(pod, Cause(Kind.NODE_LOST, f"{where} does not answer", role=role, rank=rank, evidence=facts))
+        elif pod.fenced and now >= pod.fenced + patience - SILENCE:
+            self._give_up(pod, f"a lease of {names.LEASE:g} s and {MARGIN:g} s of margin")
+        elif pod.leaving and now >= pod.leaving + patience + _grace(pod.seen):
+            self._give_up(pod, "its grace period and a lease")
+        elif pod.seen is not None and verdicts.unheeded(pod.seen) and now >= pod.made + UNHEEDED:
+            self._give_up(pod, f"{UNHEEDED:g} s in which its node did not begin to start it")
         elif pod.seen is not None and not pod.leaving and self._current.get(pod.seat) == pod.name:
             self._waiting(pod, now)
+
+    def _give_up(self, pod: _Pod, after: str) -> None:
+        """Its node does not answer. What may still run there is not let in again, and its lease is over."""
+        _, role, rank = pod.seat
+        where = (pod.seen or {}).get("spec", {}).get("nodeName", "its node")
+        self._work.put(lambda: self._delete(pod, 0))
+        facts = (f"pod {pod.name} was given up after {after}",)
+        self._end(pod, Cause(Kind.NODE_LOST, f"{where} does not answer", role=role, rank=rank, evidence=facts))
 
     def _waiting(self, pod: _Pod, now: float) -> None:
         """A pod that does not get to run: first say what it waits for, then give up."""
@@ -279,6 +292,10 @@ class PodLauncher:
             return self._api.list("Event", fields=f"involvedObject.name={name}")
         except ApiError:
             return []
+
+
+def _grace(pod: Optional[Manifest]) -> float:
+    return float((pod or {}).get("spec", {}).get("terminationGracePeriodSeconds") or 30.0)
 
 
 def _born(pod: Optional[Manifest]) -> str:

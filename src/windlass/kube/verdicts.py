@@ -33,6 +33,12 @@ def placed(pod: Manifest) -> bool:
     return bool(pod.get("spec", {}).get("nodeName"))
 
 
+def unheeded(pod: Manifest) -> bool:
+    """It was given to a node that has not begun with it."""
+    status = pod.get("status", {})
+    return placed(pod) and status.get("phase") == "Pending" and not status.get("startTime")
+
+
 def ended(pod: Manifest, seat: Seat) -> Cause:
     """Why the pod of an agent that did not say goodbye is over."""
     status = pod.get("status", {})
