@@ -47,7 +47,7 @@ def test_two_runs_side_by_side_do_not_meet(place: Place) -> None:
 
 
 def test_mpi_runs_over_pods_without_ssh_or_root(place: Place) -> None:
-    text = f"name: mpi\nimage: {jobs.MPI}\nrun: python3 mpi_sum.py\nshape: mpi\nranks: {{worker: 3}}\n"
+    text = f"name: mpi\nimage: {jobs.MPI}\nrun: python3 -m mpi4py mpi_sum.py\nshape: mpi\nranks: {{worker: 3}}\n"
     run = place.run(place.job(text, "mpi_sum.py"))
     events = place.events(run)
     assert sorted(e["role"] for e in events if e["ev"] == "rank.ended" and e["state"] == "succeeded") == [
@@ -65,7 +65,7 @@ def test_mpi_runs_over_pods_without_ssh_or_root(place: Place) -> None:
 
 
 def test_a_failing_mpi_rank_is_the_cause_and_not_its_launcher(place: Place) -> None:
-    text = f"name: mpi\nimage: {jobs.MPI}\nrun: python3 mpi_sum.py\nshape: mpi\nranks: {{worker: 2}}\nrestarts: 0\n"
+    text = f"name: mpi\nimage: {jobs.MPI}\nrun: python3 -m mpi4py mpi_sum.py\nshape: mpi\nranks: {{worker: 2}}\nrestarts: 0\n"
     run = place.run(place.job(text + "env: {FAIL: '1'}\n", "mpi_sum.py"), code=1)
     cause = place.events(run)[-1]["cause"]
     assert (cause["kind"], cause["role"], cause["rank"]) == ("user_error", "worker", 1)

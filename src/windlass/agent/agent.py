@@ -30,6 +30,7 @@ from windlass.buckets.wrapping import wrapped
 from windlass.causes import Cause, Kind
 from windlass.journal import plain
 from windlass.rankenv import Address, World, environment
+from windlass.shapes import SHAPES
 
 RETRY = 1.0
 """Seconds between two looks for a driver that is away."""
@@ -74,6 +75,8 @@ class Agent:
         """The start that waits for what the courier fetches."""
         self._settling = False
         """The process has ended; what it wrote is being carried away."""
+        self._ended_at = 0.0
+        """When the launcher's process ended, while others are heard first."""
         self._noticed = False
         """This agent's machine goes away."""
         self._followers: List[Tuple[str, int, Follower]] = []
@@ -250,6 +253,14 @@ class Agent:
         courier.hurry()
         return courier.settled
 
+    def _others_heard(self, ended: Tuple[int, int], process: Process) -> bool:
+        """mpirun fails because one of its processes has: where those have agents, they are heard first."""
+        alone = self._mpi is not None or self.post.role != SHAPES[self.stage.shape].launcher
+        if alone or ended == (0, 0) or process.asked:
+            return True
+        self._ended_at = self._ended_at or time.monotonic()
+        return time.monotonic() >= self._ended_at + MPIRUN_PATIENCE
+
     def _has_left(self) -> bool:
         """The machine goes away and nothing runs here any more: so does this agent."""
         if not self._noticed or self.process is not None or self._awaited is not None:
@@ -323,7 +334,7 @@ class Agent:
         self._poll = POLL[0] if busy or process.asked else min(self._poll * 1.5, POLL[1])
         if self._stacks_at and (ended or time.monotonic() >= self._stacks_at):
             self._say_stacks()
-        if ended is None or not self._carried(ended[0], process.asked):
+        if ended is None or not self._carried(ended[0], process.asked) or not self._others_heard(ended, process):
             return
         code, signum = ended
         if self._mpi is not None:
@@ -368,7 +379,7 @@ class Agent:
             follower.close()
             stacks.tidy(self._stacks_of(role, rank))
         stacks.tidy(self._stacks_of(self.post.role, self.post.rank))
-        self.process, self._followers, self._mpi, self._settling = None, [], None, False
+        self.process, self._followers, self._mpi, self._settling, self._ended_at = None, [], None, False, 0.0
         if self._cut_off:
             asked, cause = False, Cause(Kind.NODE_LOST, "it was cut off from the driver for longer than its lease")
         if cause is not None:

@@ -34,6 +34,8 @@ SETTINGS, EXIT, STAND, REACH = "settings.json", "exit", "stand", "reach"
 KEPT = ("PMI_", "PMIX_", "PMI", "OMPI_", "PRTE_", "HYDI_", "HYDRA_", "MPI_", "MPIR_", "MPICH_", "FI_", "UCX_", "OPAL_")
 """Beginnings of variables that mpirun sets for a process of its own; all others are the rank's."""
 PATIENCE = 120.0
+ENDED = 1.0
+"""Seconds by which those whom mpirun ended report after those who failed."""
 NAME = "berth"
 
 
@@ -71,11 +73,26 @@ def berth(directory: str) -> int:
             continue
         peer.settimeout(None)
         code = _executed(stream, command)
-        try:
-            with open(os.path.join(directory, EXIT)) as file:
-                return int(file.read())
-        except (OSError, ValueError):
-            return code
+        return _as_the_rank(directory, code)
+
+
+def _as_the_rank(directory: str, code: int) -> int:
+    """The rank's own exit code. One that mpirun ended waits a moment: whoever failed by itself is to be heard first."""
+    own: Optional[int] = None
+    try:
+        with open(os.path.join(directory, EXIT)) as file:
+            own = int(file.read())
+    except (OSError, ValueError):
+        pass  # mpirun was quicker to end it, and who watched it, than it was itself
+    if own is not None and own not in (128 + signal.SIGTERM, 128 + signal.SIGKILL):
+        return own
+    from windlass.agent import evidence, tracebacks
+
+    settings = _settings(directory)
+    if tracebacks.last(evidence.tail(settings["log"], int(settings["begins"]))) is not None:
+        return 1
+    time.sleep(ENDED)
+    return own or code or 1
 
 
 def _greeted(stream: Stream, token: bytes) -> str:

@@ -87,7 +87,8 @@ def spread_command(
     if post.role == "worker":
         settings["port"] = workers[post.rank].ports[0]
         log = layout.log(post.run_dir, post.stage, post.role, post.rank)
-        berth.prepare(place, {**settings, "env": env, "log": log}, package)
+        begins = os.path.getsize(log) if os.path.exists(log) else 0
+        berth.prepare(place, {**settings, "env": env, "log": log, "begins": begins}, package)
         return (sys.executable, "-S", "-E", os.path.join(package, "agent", "berth.py"), "berth", place)
     settings["ports"] = {worker.host: worker.ports[0] for worker in workers}
     berth.prepare(place, settings, package)

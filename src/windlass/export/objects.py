@@ -50,6 +50,11 @@ def for_pods(plan: Plan) -> Plan:
 def check(plan: Plan) -> None:
     """Raises for what no cluster can do with this version."""
     for stage in plan.stages:
+        if stage.per_node > 1:
+            raise WindlassError(
+                f"stage {stage.name}: `per_node: {stage.per_node}`, and this version gives each rank a pod of its own",
+                "leave `per_node` out; ask for whole nodes with `resources:`, or start the processes of a pod in `run:`",
+            )
         if stage.kind in ("serve", "bench"):
             raise WindlassError(
                 f"stage {stage.name}: this version has no {stage.kind} stages on a cluster",

@@ -142,7 +142,7 @@ def _spec(
     container: Manifest = {
         "name": names.CONTAINER,
         "image": image,
-        "command": ["python3", f"{names.SHIP}/{names.ARCHIVE}", *words],
+        "command": ["python3", "-S", "-E", f"{names.SHIP}/{names.ARCHIVE}", *words],
         "env": env,
         "resources": _resources(resources),
         "securityContext": {

@@ -9,14 +9,17 @@ import hashlib
 import io
 import os
 import shutil
+import subprocess
 import sys
 import tarfile
 from typing import Dict, Mapping
 
 from windlass import layout
+from windlass import plan as plans
 from windlass.kube import names
 
 PROGRAMS = f"{names.HOME}/bin"
+PACKAGES = f"{names.HOME}/packages"
 
 
 def prepare(environ: Mapping[str, str]) -> Dict[str, str]:
@@ -26,6 +29,7 @@ def prepare(environ: Mapping[str, str]) -> Dict[str, str]:
             os.makedirs(directory, exist_ok=True)
     unpack(names.SHIP, names.CODE)
     place_plan(names.RUN)
+    environ = _with_packages(environ)
     path = environ.get("PATH") or os.defpath
     if shutil.which("python", path=path) is None:  # Debian's own image has python3 alone
         os.makedirs(PROGRAMS, exist_ok=True)
@@ -33,6 +37,24 @@ def prepare(environ: Mapping[str, str]) -> Dict[str, str]:
             os.symlink(sys.executable, f"{PROGRAMS}/python")
         path = f"{path}:{PROGRAMS}"
     return {**environ, "PATH": path}
+
+
+def _with_packages(environ: Mapping[str, str]) -> Mapping[str, str]:
+    """The job's `requirements:` beside its code, where the image does not have them: a directory on PYTHONPATH."""
+    with open(os.path.join(names.SHIP, layout.PLAN)) as file:
+        requirements = plans.from_json(file.read()).requirements
+    if not requirements:
+        return environ
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target", PACKAGES]
+    done = subprocess.run([*command, *requirements], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    if done.returncode:
+        said = [line for line in done.stdout.decode("utf-8", "replace").splitlines() if line.strip()]
+        last = said[-1] if said else "no message"
+        words = f"requirements: {' '.join(requirements)} could not be installed in the pod: {last}"
+        sys.stderr.write(words + "\n")
+        sys.exit(1)
+    rest = environ.get("PYTHONPATH")
+    return {**environ, "PYTHONPATH": f"{PACKAGES}:{rest}" if rest else PACKAGES}
 
 
 def unpack(ship: str, target: str) -> None:

@@ -65,6 +65,8 @@ def ended(pod: Manifest, seat: Seat) -> Cause:
     if why in ("StartError", "ContainerCannotRun"):
         return _cause(Kind.NOT_EXECUTABLE, f"its container did not start: {text}", seat, pod)
     last = text.splitlines()[-1] if text else ""
+    if last.startswith("requirements: "):
+        return _cause(Kind.MISSING_INPUT, last, seat, pod)
     if pod["metadata"].get("deletionTimestamp"):
         return _cause(Kind.PREEMPTED, "its pod was deleted", seat, pod)
     said = f"the agent ended with code {code}" + (f": {last}" if last else "")

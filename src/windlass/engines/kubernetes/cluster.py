@@ -269,7 +269,7 @@ class Cluster:
 
 
 def command(*words: str) -> list[str]:
-    return [PYTHON, f"{names.SHIP}/{names.ARCHIVE}", *words]
+    return [PYTHON, "-S", "-E", f"{names.SHIP}/{names.ARCHIVE}", *words]
 
 
 def _runs(pod: Manifest) -> bool:
