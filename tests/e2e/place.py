@@ -30,6 +30,7 @@ class Place:
         self.namespace = namespace
         self.directory = directory
         self.home = directory / "home"
+        self.kubeconfig = os.environ["KUBECONFIG"]
         self.cluster = Cluster(os.environ, namespace=namespace)
 
     def job(self, text: str, *programs: str) -> Path:

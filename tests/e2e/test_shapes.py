@@ -65,8 +65,8 @@ def test_mpi_runs_over_pods_without_ssh_or_root(place: Place) -> None:
 
 
 def test_a_failing_mpi_rank_is_the_cause_and_not_its_launcher(place: Place) -> None:
-    text = f"name: mpi\nimage: {jobs.MPI}\nrun: python3 -m mpi4py mpi_sum.py\nshape: mpi\nranks: {{worker: 2}}\nrestarts: 0\n"
-    run = place.run(place.job(text + "env: {FAIL: '1'}\n", "mpi_sum.py"), code=1)
+    text = f"name: mpi\nimage: {jobs.MPI}\nrun: python3 -m mpi4py mpi_sum.py\nshape: mpi\nranks: {{worker: 2}}\n"
+    run = place.run(place.job(text + "restarts: 0\nenv: {FAIL: '1'}\n", "mpi_sum.py"), code=1)
     cause = place.events(run)[-1]["cause"]
     assert (cause["kind"], cause["role"], cause["rank"]) == ("user_error", "worker", 1)
     assert "ValueError: on purpose" in place.windlass("why", run, "--on", "kubernetes", "-n", place.namespace)

@@ -53,7 +53,7 @@ def check(plan: Plan) -> None:
         if stage.per_node > 1:
             raise WindlassError(
                 f"stage {stage.name}: `per_node: {stage.per_node}`, and this version gives each rank a pod of its own",
-                "leave `per_node` out; ask for whole nodes with `resources:`, or start the processes of a pod in `run:`",
+                "leave `per_node` out; ask for whole nodes with `resources:`, or start processes in `run:`",
             )
         if stage.kind in ("serve", "bench"):
             raise WindlassError(

@@ -56,7 +56,7 @@ class Listed:
 class Cluster:
     def __init__(self, environ: Mapping[str, str], context: str = "", namespace: str = "") -> None:
         self.context = context
-        self.api = Api(config.server(environ, context, namespace))
+        self.api = Api(config.server(environ, context, namespace), patience=10.0)
         self.namespace = self.api.server.namespace
 
     @property
@@ -230,10 +230,9 @@ class Cluster:
         """The root, and with it all; what has lost its owner is found by its labels."""
         try:
             self.api.delete("ConfigMap", run)
-            for kind in OWNED:
-                for obj in self.api.list(kind, names.selector(run)):
-                    name = obj["metadata"]["name"]
-                    self.api.delete(kind, name, grace=2 if kind == "Pod" else None)
+            for obj in self.left(run):  # what one may not see goes with its owner
+                grace = 2 if obj["kind"] == "Pod" else None
+                self.api.delete(obj["kind"], obj["metadata"]["name"], grace=grace)
         except ApiError as error:
             raise self.refusal(error) from None
 
