@@ -78,3 +78,17 @@ def test_a_run_stops_when_it_is_asked_to(place: Place) -> None:
     last = place.events(run)[-1]
     assert (last["state"], last["code"]) == ("stopped", 130)
     assert not place.pods(run)
+
+
+def test_a_lost_trainer_of_an_average_comes_back_alone_from_its_own_checkpoint(place: Place) -> None:
+    text = f"name: lone\nimage: {jobs.PYTHON}\nshape: average\nranks: 2\n"
+    text += "run: python3 lone_trainer.py\nmerge: python3 lone_trainer.py merge\n"
+    run = place.start(place.job(text, "lone_trainer.py"))
+    place.until(lambda: place.steps(run) > 8)
+    place.cluster.api.delete("Pod", place.pods(run)["worker-1"]["metadata"]["name"])
+    assert place.ended(run)["state"] == "succeeded"
+    started = [(e["role"], e["rank"], e["gen"], e["restart"]) for e in place.events(run) if e["ev"] == "rank.started"]
+    assert sorted(started) == [("merge", 0, 2, 0), ("worker", 0, 1, 0), ("worker", 1, 1, 0), ("worker", 1, 1, 1)]
+    again = [line for line in place.log(run, 1) if line.startswith("life 1 ")]
+    assert again[0] != "life 1 step 0", "it began anew"
+    assert "merged 120" in place.windlass("logs", run, "--on", "kubernetes", "-n", place.namespace, "--role", "merge")

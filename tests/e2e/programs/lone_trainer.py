@@ -1,0 +1,26 @@
+"""A trainer that nobody waits for: it counts, saves what it has counted, and goes on from there in its next life."""
+
+import array
+import os
+import sys
+import time
+
+import windlass
+
+output, rank = os.environ["WINDLASS_OUTPUT_DIR"], os.environ["WINDLASS_RANK"]
+if sys.argv[1:] == ["merge"]:
+    total = 0
+    for name in sorted(os.listdir(output)):
+        with open(os.path.join(output, name)) as file:
+            total += int(file.read())
+    print("merged", total, flush=True)
+    sys.exit()
+state = windlass.checkpoint.load()
+first = state.step + 1 if state else 0
+for step in range(first, 60):
+    print(f"life {os.environ['WINDLASS_RESTART']} step {step}", flush=True)
+    windlass.report(step=step + 1, total=60, lines=step)
+    windlass.checkpoint.save({"count": array.array("d", [step])}, step=step, wait=True)
+    time.sleep(0.15)
+with open(os.path.join(output, f"part-{rank}"), "w") as file:
+    file.write(str(step + 1))
