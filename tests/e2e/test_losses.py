@@ -92,3 +92,16 @@ def test_a_lost_trainer_of_an_average_comes_back_alone_from_its_own_checkpoint(p
     again = [line for line in place.log(run, 1) if line.startswith("life 1 ")]
     assert again[0] != "life 1 step 0", "it began anew"
     assert "merged 120" in place.windlass("logs", run, "--on", "kubernetes", "-n", place.namespace, "--role", "merge")
+
+
+def test_a_stopped_run_goes_on_from_its_checkpoint_when_it_is_resumed(place: Place, weights: str) -> None:
+    run = place.start(place.job(jobs.gang(STEPS, 0.1), "gang_sgd.py"))
+    place.until(lambda: place.steps(run) > 20)
+    there = ("--on", "kubernetes", "-n", place.namespace)
+    place.windlass("stop", run, *there)
+    said = place.windlass("run", "--resume", run, *there)
+    assert "succeeded" in said
+    starts = [e for e in place.events(run) if e["ev"] == "gen.started"]
+    assert [e["gen"] for e in starts] == [1, 2]
+    assert starts[1]["resume_step"] > 0
+    assert place.file(run, "output/train/weights.hex") == weights

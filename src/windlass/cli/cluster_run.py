@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from windlass.cli import summary
+from windlass import journal
+from windlass.cli import place, summary
 from windlass.cli.jobfile import load_job
 from windlass.cli.place import cluster_of
 from windlass.cli.world import World
@@ -22,10 +23,7 @@ def main(args: argparse.Namespace, world: World) -> int:
     from windlass.engines.kubernetes.mirror import Mirror
 
     if args.resume is not None:
-        raise WindlassError(
-            "a run in a cluster goes on by itself; one that has ended cannot be resumed there yet",
-            "start the job again without --resume",
-        )
+        return _resumed(args, world)
     if args.first or args.only:
         raise WindlassError("--from and --only are for runs on this machine", "run the whole job in the cluster")
     plan = load_job(args, world).plan()
@@ -43,12 +41,39 @@ def main(args: argparse.Namespace, world: World) -> int:
     return watch(copy, world, commands, args.json, args.quiet)
 
 
+def _resumed(args: argparse.Namespace, world: World) -> int:
+    """Goes on with a run that has failed or was stopped, with the plan and the code that it has."""
+    if args.file != "." or args.sets or args.preset or args.env_files:
+        raise WindlassError(
+            "a run in a cluster goes on with the plan that it has", "leave out the job file and its settings"
+        )
+    _, copy = place.find(args, world, args.resume)
+    if copy is None:
+        raise WindlassError(f"{args.resume} is a run of this machine", "leave out --on")
+    copy.sync(logs=True)
+    events = journal.read(str(copy.path))
+    if not copy.whole():
+        raise WindlassError(f"{copy.run} is still running", f"watch it: windlass attach {copy.run}")
+    if events[-1].get("state") == "succeeded":
+        raise WindlassError(f"{copy.run} has succeeded; there is nothing to resume", f"windlass status {copy.run}")
+    copy.after = len(events)
+    copy.mark(alive=True)
+    copy.cluster.resume(copy.run, copy.after)
+    commands = [f"windlass attach {copy.run}", f"windlass stop {copy.run}"]
+    if args.detach:
+        world.print(copy.run)
+        world.say("\n".join([f"{copy.run} goes on in the cluster", *summary.next_lines(commands)]))
+        return OK
+    return watch(copy, world, commands, args.json, args.quiet)
+
+
 def watch(copy: Mirror, world: World, commands: list[str], json: bool, quiet: bool) -> int:
     from windlass.cli.display import Display
 
     copy.follow(logs=not quiet and not json, say=world.say)
     try:
-        state = Display(world, copy.path, json=json, quiet=quiet).follow()
+        after = copy.after
+        state = Display(world, copy.path, json=json, quiet=quiet, after=after, resumed=after > 0).follow()
     except KeyboardInterrupt:
         world.say("\n".join([f"{copy.run} goes on in the cluster", *summary.next_lines(commands)]))
         return INTERRUPTED

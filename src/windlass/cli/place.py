@@ -46,7 +46,7 @@ def add_submit_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def in_cluster(args: argparse.Namespace) -> bool:
-    return args.on == "kubernetes" or args.on is None and bool(args.context or args.namespace)
+    return (args.on == "kubernetes" or args.on is None) and bool(args.on or args.context or args.namespace)
 
 
 def cluster_of(args: argparse.Namespace, world: World) -> Cluster:
@@ -89,6 +89,14 @@ def follow(args: argparse.Namespace, world: World, text: str | None, logs: bool 
         if not copy.whole():
             copy.follow(logs=logs)
     return run
+
+
+def is_copy(world: World, text: str) -> bool:
+    """Whether a run is one in a cluster that this machine knows."""
+    try:
+        return mirrored(_anywhere(world, text, None)) is not None
+    except WindlassError:
+        return False
 
 
 def standing(copy: Mirror) -> RunState:

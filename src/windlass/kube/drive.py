@@ -39,12 +39,13 @@ def main(environ: Mapping[str, str]) -> int:
         if directory:
             os.makedirs(directory, exist_ok=True)
     pod.place_plan(run_dir)
-    held = _take(run_dir)
     api = Api(in_cluster())
-    if not _over(run_dir):
+    if not _over(run_dir) or _asked_again(api, run, run_dir):
+        held = _take(run_dir)
         _drive(api, run, run_dir, environ)
-    os.close(held)
-    return _linger(api, run)
+        os.close(held)
+    _linger(api, run, run_dir)
+    os.execv(sys.executable, [sys.executable, "-S", "-E", f"{names.SHIP}/{names.ARCHIVE}", "drive"])
 
 
 def _take(run_dir: str) -> int:
@@ -61,17 +62,27 @@ def _over(run_dir: str) -> bool:
     return bool(events) and events[-1]["ev"] == "run.ended"
 
 
+def _asked_again(api: Api, run: str, run_dir: str) -> bool:
+    """Somebody wants the run to go on behind the end that the journal has now."""
+    try:
+        asked = (api.get("ConfigMap", run)["metadata"].get("annotations") or {}).get(names.RESUME)
+    except ApiError:
+        return False
+    return asked == str(len(journal.read(run_dir)))
+
+
 def _drive(api: Api, run: str, run_dir: str, environ: Mapping[str, str]) -> None:
     events = journal.read(run_dir)
+    recover = bool(events) and events[-1]["ev"] != "run.ended"
     redact = tuple(value for name, value in environ.items() if name.startswith("WINDLASS_REDACT_") and value)
     writer = journal.Writer(run_dir, redact=redact)
-    code, state = FAILED, "failed"
+    code, state, beside = FAILED, "failed", 0
     try:
         root, token, address = _patiently(api, run)
         with open(os.path.join(run_dir, layout.PLAN)) as file:
             plan = plans.from_json(file.read())
         if names.SHARED not in (root["metadata"].get("annotations") or {}):
-            depot.serve(run_dir, token, names.DEPOT_PORT)
+            beside = depot.serve(run_dir, token, names.DEPOT_PORT)
         listener = socket.socket(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET)
         if listener.family is socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
@@ -92,7 +103,7 @@ def _drive(api: Api, run: str, run_dir: str, environ: Mapping[str, str]) -> None
             resumed=bool(events) or None,
         )
         before = look_back(events)
-        driver = Driver(plan, run, run_dir, writer, token, before, recover=bool(events), pods=True)
+        driver = Driver(plan, run, run_dir, writer, token, before, recover=recover, pods=True)
         code = driver.run(listener, launcher)
         state = str(journal.read(run_dir)[-1].get("state"))
     except ApiError as error:
@@ -107,6 +118,9 @@ def _drive(api: Api, run: str, run_dir: str, environ: Mapping[str, str]) -> None
         writer.write("run.ended", state="failed", code=FAILED, cause=cause)
     finally:
         writer.close()
+        if beside:
+            os.kill(beside, signal.SIGKILL)
+            os.waitpid(beside, 0)
         _say_end(api, run, state, code)
 
 
@@ -196,14 +210,16 @@ def _say_end(api: Api, run: str, state: str, code: int) -> None:
         pass
 
 
-def _linger(api: Api, run: str) -> int:
-    """Reachable until nobody has asked for a while."""
+def _linger(api: Api, run: str, run_dir: str) -> None:
+    """Reachable until nobody has asked for a while, or the run is to go on."""
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     used = os.path.join("/tmp", "used")
     with open(used, "w"):
         pass
     while time.time() - os.path.getmtime(used) < LINGER:
-        time.sleep(5.0)
+        if _asked_again(api, run, run_dir):
+            return
+        time.sleep(2.0)
     try:
         api.patch("StatefulSet", names.driver(run), {"spec": {"replicas": 0}})
     except ApiError:

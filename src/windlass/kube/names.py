@@ -31,6 +31,8 @@ PART_LABEL = "windlass.dev/part"
 STATE = "windlass.dev/state"
 """Annotation of the root: how the run stands, for who lists runs."""
 STARTED = "windlass.dev/started"
+RESUME = "windlass.dev/resume"
+"""Annotation of the root: the number of the journal's last event, behind which the run is to go on."""
 SHARED = "windlass.dev/shared"
 """Annotation of the root: the run directory is on a volume that all pods mount."""
 

@@ -39,6 +39,8 @@ class Mirror:
         self.cluster, self.run = cluster, run
         self.path = Path(home_of(home, cluster)) / "runs" / run
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.after = 0
+        """So many events were there when the run was asked to go on."""
         self.problem: WindlassError | None = None
         self._says = False
         self._said = ""
@@ -59,9 +61,9 @@ class Mirror:
                 os.utime(self.path, (created, created))
 
     def whole(self) -> bool:
-        """The copy has the run's last word: nothing will ever be added."""
+        """The copy has the run's last word: nothing will be added. An end behind which the run went on is none."""
         events = journal.read(str(self.path))
-        return bool(events) and events[-1]["ev"] == "run.ended"
+        return len(events) > self.after and events[-1]["ev"] == "run.ended"
 
     @property
     def begun(self) -> bool:
