@@ -1,0 +1,143 @@
+"""Files between an agent and the depot beside the driver, over real sockets and two directories."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from windlass import wire
+from windlass.agent.courier import Courier
+from windlass.agent.freight import Depot
+from windlass.kube import depot
+
+TOKEN = b"the run's token"
+
+
+def free_port() -> int:
+    with socket.socket() as asking:
+        asking.bind(("127.0.0.1", 0))
+        return int(asking.getsockname()[1])
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> Iterator[str]:
+    (tmp_path / "there").mkdir()
+    port = free_port()
+    pid = depot.serve(str(tmp_path / "there"), TOKEN, port)
+    yield f"127.0.0.1:{port}"
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
+def until(what: Callable[[], object]) -> None:
+    due = time.monotonic() + 20
+    while not what():
+        assert time.monotonic() < due
+        time.sleep(0.01)
+
+
+def courier(address: str, directory: Path) -> Courier:
+    return Courier(address, TOKEN, "train/worker-0", str(directory), lambda: None)
+
+
+def test_a_log_goes_on_where_the_last_pod_left_it(address: str, tmp_path: Path) -> None:
+    there, here = tmp_path / "there", tmp_path / "here"
+    (there / "logs/train").mkdir(parents=True)
+    (there / "logs/train/worker-0.log").write_bytes(b"of an earlier pod\n")
+    log = here / "logs/train/worker-0.log"
+    carrier = courier(address, here)
+    carrier.begin([str(log)], [], "begun")
+    until(lambda: carrier.done() == ["begun"])
+    assert log.stat().st_size == 18, "a place in it is a place in the run's log"
+    with open(log, "ab") as file:
+        file.write(b"of this one\n")
+    until(lambda: carrier.settled)
+    assert (there / "logs/train/worker-0.log").read_bytes() == b"of an earlier pod\nof this one\n"
+
+
+def test_a_checkpoint_is_done_only_once_it_has_arrived(address: str, tmp_path: Path) -> None:
+    part = tmp_path / "here/checkpoints/train/generation-1/step-1/part"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(os.urandom(3 << 20))
+    carrier = courier(address, tmp_path / "here")
+    carrier.send(str(part), "arrived")
+    found: list[object] = []
+
+    def arrived() -> bool:
+        found.extend(carrier.done())
+        return bool(found)
+
+    until(arrived)
+    assert found == ["arrived"]
+    assert (tmp_path / "there/checkpoints/train/generation-1/step-1/part").read_bytes() == part.read_bytes()
+
+
+def test_a_new_life_begins_with_what_others_left(address: str, tmp_path: Path) -> None:
+    there, here = tmp_path / "there", tmp_path / "here"
+    (there / "output/prepare").mkdir(parents=True)
+    (there / "output/prepare/data").write_text("prepared")
+    carrier = courier(address, here)
+    carrier.begin([], [str(here / "output/prepare")], "begun")
+    until(lambda: carrier.done() == ["begun"])
+    assert (here / "output/prepare/data").read_text() == "prepared"
+    (here / "output/prepare/more").write_text("added")
+    carrier.send_tree(str(here / "output/prepare"))
+    until(lambda: carrier.settled)
+    assert sorted(path.name for path in (there / "output/prepare").iterdir()) == ["data", "more"]
+
+
+def test_what_cannot_be_sent_is_kept_until_the_depot_is_back(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    port = free_port()
+    log = tmp_path / "here/logs/train/worker-0.log"
+    carrier = courier(f"127.0.0.1:{port}", tmp_path / "here")
+    carrier.begin([str(log)], [], "begun")
+    pid = depot.serve(str(tmp_path / "there"), TOKEN, port)
+    until(lambda: carrier.done() == ["begun"])
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    with open(log, "ab") as file:
+        file.write(b"nobody listens\n")
+    pid = depot.serve(str(tmp_path / "there"), TOKEN, port)
+    try:
+        until(lambda: carrier.settled)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    assert (tmp_path / "there/logs/train/worker-0.log").read_bytes() == b"nobody listens\n"
+
+
+def test_a_stranger_gets_nothing(address: str) -> None:
+    with pytest.raises((wire.WireError, OSError)):
+        Depot(address, b"another token", "train/worker-0", timeout=5.0)
+
+
+@pytest.mark.parametrize("path", ["events.jsonl", "../outside", "/etc/passwd", "logs/../events.jsonl"])
+def test_nothing_leads_out_of_what_agents_share(address: str, path: str) -> None:
+    client = Depot(address, TOKEN, "train/worker-0", timeout=5.0)
+    with pytest.raises((wire.WireError, OSError)):
+        client.append(path, 0, b"x")
+    client.close()
+
+
+def test_agents_do_not_wait_for_each_other(address: str, tmp_path: Path) -> None:
+    def write(number: int) -> None:
+        client = Depot(address, TOKEN, f"train/worker-{number}")
+        for place in range(50):
+            client.append(f"logs/train/worker-{number}.log", place * 2, b"%d\n" % (number % 10))
+        client.close()
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for number in range(20):
+        assert (tmp_path / f"there/logs/train/worker-{number}.log").read_bytes() == b"%d\n" % (number % 10) * 50
