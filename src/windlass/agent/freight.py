@@ -16,6 +16,8 @@ from typing import Any, BinaryIO, List, Tuple
 from windlass import wire
 
 PIECE = 1 << 20
+CONNECT = 2.0
+"""Seconds to reach the depot; there is always another try."""
 PLACES = ("logs", "checkpoints", "output")
 """The parts of a run directory that agents may send to and fetch from."""
 _HEAD = struct.Struct(">I")
@@ -71,7 +73,9 @@ class Depot:
 
     def __init__(self, address: str, token: bytes, name: str, timeout: float = 60.0) -> None:
         host, _, port = address.rpartition(":")
-        link = socket.create_connection((host.strip("[]"), int(port)), timeout=timeout)
+        # Short: behind the address may still be a driver that is gone, and then nobody answers at all.
+        link = socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT)
+        link.settimeout(timeout)
         self._stream = Stream(wire.lively(link))
         nonces = f"{self._stream.receive()['nonce']}{(ours := wire.nonce())}"
         self._stream.send("deposit", name=name, nonce=ours, proof=wire.proof(token, "agent", nonces, name))
