@@ -21,4 +21,4 @@ def wrapped(plan: Plan, command: Tuple[str, ...]) -> Tuple[str, ...]:
 
 
 def bucket_mounts(plan: Plan) -> List[Mount]:
-    return [mount for mount in plan.storage if mount.kind in SCHEMES and not mount.path]
+    return [mount for mount in plan.storage if mount.kind in SCHEMES]

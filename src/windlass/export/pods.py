@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from windlass.buckets.wrapping import SCHEMES
 from windlass.errors import WindlassError
 from windlass.kube import names
 from windlass.kube.api import Manifest
@@ -250,13 +251,11 @@ def _volume(mount: Mount) -> Manifest:
         return {"nfs": {"server": server, "path": path}}
     if mount.kind == "hostPath":
         return {"hostPath": {"path": mount.source}}
-    if mount.kind == "emptyDir":
+    if mount.kind == "emptyDir" or mount.kind in SCHEMES:  # a bucket is fetched into it, and it is sent back
         return {"emptyDir": {}}
-    what = (
-        "a directory of this machine, which a cluster cannot see" if mount.kind == "path" else f"a {mount.kind} bucket"
-    )
     raise WindlassError(
-        f"storage {mount.name} is {what}", f"pods can mount {', '.join(PLACES)}; or ship small data in the code tree"
+        f"storage {mount.name} is a directory of this machine, which a cluster cannot see",
+        f"pods can mount {', '.join(PLACES)}, and fetch s3:// and gs://; or ship small data in the code tree",
     )
 
 

@@ -224,7 +224,8 @@ def test_gates_servers_and_load_tests_are_checked(tmp_path: Path, lines: str, me
 
 @pytest.mark.parametrize("empty", ["", "''"])
 def test_a_gate_without_a_target_checks_nothing(tmp_path: Path, empty: str) -> None:
-    text = f"name: job\nparams: {{T: {empty}}}\nstages:\n  a: {{run: x}}\n  b: {{gate: {{of: a, metric: m, at_least: '${{T}}'}}}}\n"
+    stages = "stages:\n  a: {run: x}\n  b: {gate: {of: a, metric: m, at_least: '${T}'}}\n"
+    text = f"name: job\nparams: {{T: {empty}}}\n{stages}"
     assert planned(tmp_path, text).stage("b").gate == plan.Gate("a", "m")
 
 
