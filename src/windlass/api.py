@@ -78,11 +78,15 @@ class Run:
 
     def wait(self, timeout: float | None = None) -> RunState:
         """Until it has ended; TimeoutError when that takes longer."""
+        from windlass.runs.store import alive
+
         due = None if timeout is None else time.monotonic() + timeout
         while not (state := self.status()).over:
             if due is not None and time.monotonic() > due:
                 raise TimeoutError(f"{self.id} is still {state.state} after {timeout:g} s")
             time.sleep(0.05)
+        while alive(self.directory) and (due is None or time.monotonic() < due):
+            time.sleep(0.005)  # its driver has written the end and is on its way out
         return state
 
     def logs(self) -> Iterator[Line]:

@@ -86,12 +86,13 @@ def test_variables_of_the_job_its_stage_and_its_role_stand_one_above_the_other(w
 
 def test_mounts_and_the_data_directory_are_found_by_their_variables(windlass: Place) -> None:
     (windlass.code / "data").mkdir()
-    job = "storage: {data: {path: data, read_only: true}, scratch-space: {emptyDir: {}}, cloud: 's3://bucket/x'}\n"
-    names = ("WINDLASS_DATA_DIR", "WINDLASS_MOUNT_DATA", "WINDLASS_MOUNT_SCRATCH_SPACE", "WINDLASS_MOUNT_CLOUD")
+    far = "far: {nfs: {server: h, path: /x}}"
+    job = f"storage: {{data: {{path: data, read_only: true}}, scratch-space: {{emptyDir: {{}}}}, {far}}}\n"
+    names = ("WINDLASS_DATA_DIR", "WINDLASS_MOUNT_DATA", "WINDLASS_MOUNT_SCRATCH_SPACE", "WINDLASS_MOUNT_FAR")
     found = shown(windlass, job, *names)
     assert found["WINDLASS_DATA_DIR"] == found["WINDLASS_MOUNT_DATA"] == str(windlass.code / "data")
     assert os.path.isdir(found["WINDLASS_MOUNT_SCRATCH_SPACE"])
-    assert found["WINDLASS_MOUNT_CLOUD"].startswith(str(windlass.dir))
+    assert found["WINDLASS_MOUNT_FAR"].startswith(str(windlass.dir))
 
 
 def test_a_read_only_directory_that_is_missing_is_refused(windlass: Place) -> None:

@@ -81,7 +81,7 @@ def test_a_lost_run_is_resumed_as_the_next_generation_with_what_had_passed(windl
     again = windlass("run", "--resume", windlass.id)
     assert (again.code, again.err.splitlines()[0]) == (
         2,
-        f"error: {windlass.id} has succeeded; there is nothing to resume",
+        f"error: {windlass.id} has succeeded and nothing has changed since; there is nothing to resume",
     )
 
 

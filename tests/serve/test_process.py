@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import socket
-import threading
 import time
 from pathlib import Path
 
@@ -61,32 +60,34 @@ def _alive(pid: int) -> bool:
         return False
 
 
+def unread(port: int) -> list[int]:
+    """For both ends of every connection to the port: bytes that are still under way to the server."""
+    here, found = f":{port:04X}", []
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _, mine, other, state, queues, *_ = line.split()
+        unsent, unheard = queues.split(":")
+        if state == "01" and mine.endswith(here):
+            found.append(int(unheard, 16))
+        elif state == "01" and other.endswith(here):
+            found.append(int(unsent, 16))
+    return found
+
+
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_sigterm_answers_what_was_asked_then_ends(workers: str, tmp_path: Path) -> None:
     making.heavy(tmp_path / "heavy", width=1500, layers=8)
     body = b'{"instances":[' + b",".join([b"[" + b",".join([b"0.5"] * 1500) + b"]"] * 16) + b"]}"
+    head = f"POST /v1/models/heavy:predict HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
     with serving(tmp_path, tmp_path / "heavy", "--workers", workers, "--no-grpc") as server:
-        found: list[int] = []
-        askers = [
-            threading.Thread(target=lambda: found.append(server.post("/v1/models/heavy:predict", body).status))
-            for _ in range(4)
-        ]
-        idle = socket.create_connection(("127.0.0.1", server.port))
+        idle, *askers = (socket.create_connection(("127.0.0.1", server.port), timeout=60) for _ in range(5))
         for asker in askers:
-            asker.start()
-
-        def taken() -> bool:
-            """All four are in the server: it has more connections than the idle one."""
-            listed = Path("/proc/net/tcp").read_text().split("\n")[1:]
-            here = f":{server.port:04X} "
-            return sum(here in line.split(None, 2)[1] + " " and " 01 " in line for line in listed if line) >= 5
-
-        server.until(taken)
+            asker.sendall(head + body)
+        server.until(lambda: unread(server.port) == [0] * 10)
         assert server.stop() == 0
         for asker in askers:
-            asker.join()
+            assert asker.recv(65536).startswith(b"HTTP/1.1 200 ")
+            asker.close()
         idle.close()
-        assert found == [200] * 4
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", server.port))
 

@@ -114,7 +114,7 @@ def reopened(run: str, home: str, environ: Mapping[str, str], wish: Wish = ALL, 
     passed = look_back(journal.read(directory)).passed
     if passed and not again:
         raise WindlassError(
-            f"{started.id} has passed all its stages and nothing has changed; there is nothing to resume",
+            f"{started.id} has succeeded and nothing has changed since; there is nothing to resume",
             f"see windlass status {started.id}, or run a stage again: --resume {started.id} --from STAGE",
         )
     engine.check(started.plan, environ)
