@@ -19,8 +19,9 @@ from pathlib import Path
 
 from windlass import journal, plan, shipping
 from windlass.causes import Cause, Kind
-from windlass.driver.driver import Driver, Gone
+from windlass.driver.driver import Driver
 from windlass.driver.history import look_back
+from windlass.driver.launcher import Gone
 from windlass.driver.links import Seat, name_of
 
 

@@ -13,16 +13,13 @@ Ships into strangers' images: standard library only, Python 3.9.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import json
 import math
 import os
 import selectors
 import signal
 import socket
 import time
-from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Mapping, Optional, Protocol, Sequence, Set, Tuple, Union
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
 
 from windlass import layout
 from windlass import pipeline as p
@@ -31,77 +28,18 @@ from windlass.causes import Cause, Kind
 from windlass.driver import speech
 from windlass.driver.checkpoints import Checkpoints
 from windlass.driver.history import Before, Unfinished, metrics
+from windlass.driver.launcher import Gone, Launcher
 from windlass.driver.links import Link, Links, Seat
+from windlass.driver.scribe import Scribe, StageRun
 from windlass.errors import FAILED
 from windlass.gang import words as g
 from windlass.gang.machine import Gang
-from windlass.journal import JournalFull, Writer, cause_of
+from windlass.journal import JournalFull, Writer
 from windlass.plan import Plan, Stage
 from windlass.shapes import MERGE_ROLE, SHAPES
 
-SERVING_KEYS = ("url", "page", "grpc", "model", "example", "label", "prediction", "answer")
-
 LEASE, LEASE_PER_SEAT = 15.0, 0.05
 """Seconds of silence after which an agent is fenced. A crowd on one machine is slow, not dead."""
-
-
-@dataclass(frozen=True)
-class Gone:
-    """An agent has ended, and nothing that it started is left."""
-
-    seat: Seat
-    cause: Cause
-
-
-@dataclass(frozen=True)
-class Told:
-    """Something an engine knows of a stage that a reader of the journal should: what its agents wait for."""
-
-    stage: str
-    text: str
-
-
-class Launcher(Protocol):
-    """What an engine gives the driver: a way to bring agents to seats."""
-
-    def launch(self, seat: Seat, ports: Sequence[int]) -> None:
-        """Start an agent; it will join by itself."""
-
-    def fence(self, seat: Seat) -> None:
-        """Kill the seat's agent and all below it; Gone follows."""
-
-    def vouches(self, seat: Seat, agent: str) -> bool:
-        """Whether an agent is the one that was brought to the seat; one that was given up is not let in again."""
-
-    def fileno(self) -> int:
-        """Readable when `poll` has something to tell."""
-
-    def poll(self) -> Sequence[Union[Gone, Told]]:
-        """Agents that have ended since the last call, and what else there is to say."""
-
-    def close(self) -> None:
-        """End every agent and process; returns when nothing is left."""
-
-
-@dataclass
-class StageRun:
-    """A stage that is under way: the gang of its trainers or of its merge."""
-
-    stage: Stage
-    attempt: int
-    gang: Gang
-    round: int = 1
-    merging: bool = False
-    observed: Set[int] = field(default_factory=set)
-    """MPI workers that are known to run."""
-    ready: Set[int] = field(default_factory=set)
-    """Servers that answer."""
-    first_fall: str = ""
-    halted: bool = False
-    swept: int = 0
-    """The generation before which nothing half done is left on the disk."""
-    stacks: Dict[str, Tuple[List[str], str]] = field(default_factory=dict)
-    """What hung ranks were doing: the state of their processes, and Python's stacks."""
 
 
 class Driver:
@@ -146,7 +84,7 @@ class Driver:
         self._starts: Dict[Tuple[str, g.Life, str], bytes] = {}
         self._checkpoints: Dict[str, Checkpoints] = {}
         self._metric_rank: Dict[Tuple[str, str], Tuple[str, int]] = {}
-        self._verdicts: List[Dict[str, Any]] = []
+        self._scribe = Scribe(journal, run_dir)
         self._next_look = 0.0
 
     def run(self, listener: socket.socket, launcher: Launcher, begun: Optional[Callable[[], None]] = None) -> int:
@@ -264,7 +202,7 @@ class Driver:
                     why = "stopped because all is done" if step.done else "stopped because another stage failed"
                     self._gang(run, g.Stop(Cause(Kind.STOPPED, why)))
             elif isinstance(step, p.Answer):
-                self._answered(step)
+                self._scribe.verdict(step)
             elif isinstance(step, p.StageEnded):
                 if step.state == "succeeded":
                     self._rounds.pop(step.stage, None)
@@ -272,20 +210,11 @@ class Driver:
                     "stage.ended", stage=step.stage, state=step.state, attempts=step.attempts, cause=step.cause
                 )
             elif isinstance(step, p.StageReady):
-                self.journal.write("stage.ready", stage=step.stage, **self._serving(step.stage))
+                self.journal.write("stage.ready", stage=step.stage, **self._scribe.serving(step.stage))
             elif isinstance(step, p.Serving):
                 self.journal.write("run.serving")
             elif isinstance(step, p.Finished):
                 self._finished = step
-
-    def _serving(self, stage: str) -> Dict[str, Any]:
-        """What a server left about itself: where it answers, and one answer."""
-        try:
-            with open(os.path.join(layout.output(self.run_dir, stage), layout.SERVING)) as file:
-                told = json.load(file)
-            return {key: told[key] for key in SERVING_KEYS if key in told}
-        except (OSError, ValueError, TypeError):
-            return {}
 
     def _begin(self, name: str, attempt: int) -> None:
         stage = self.plan.stage(name)
@@ -329,25 +258,6 @@ class Driver:
         )
         return Gang(rules, self._generations.get(stage.name, 0), time.monotonic(), recover, budget)
 
-    def _answered(self, answer: p.Answer) -> None:
-        gate = answer.gate
-        verdict = {
-            "stage": answer.stage,
-            "of": gate.of,
-            "metric": gate.metric,
-            "value": answer.value,
-            "at_least": gate.at_least,
-            "at_most": gate.at_most,
-            "passed": answer.passed,
-            "attempt": answer.attempt,
-        }
-        self.journal.write("verdict", **verdict)
-        self._verdicts.append(verdict)
-        path = os.path.join(self.run_dir, layout.VERDICT)
-        with open(path + ".new", "w") as file:
-            json.dump({"passed": answer.passed, "tries": self._verdicts}, file, indent=2)
-        os.replace(path + ".new", path)
-
     # The gang's wishes.
 
     def _gang(self, run: StageRun, event: g.Happening) -> None:
@@ -384,11 +294,11 @@ class Driver:
             run.stacks.clear()
             keys.update(round=run.round if run.stage.rounds > 1 else None, merging=run.merging or None)
         if record.ev == "gen.ended":
-            self._end_observed(run, keys["gen"], keys["state"])
+            self._scribe.end_observed(run, keys["gen"], keys["state"])
             self._tidy(run, keys["gen"])
         cause = keys.get("cause")
         if isinstance(cause, Cause):
-            keys["cause"] = self._explained(run, cause)
+            keys["cause"] = self._scribe.explained(run, cause)
         self.journal.write(record.ev, stage=name, **keys)
 
     def _tidy(self, run: StageRun, generation: int) -> None:
@@ -423,16 +333,8 @@ class Driver:
             if run.round < run.stage.rounds:
                 self._form(StageRun(run.stage, run.attempt, self._new_gang(run.stage, False), run.round + 1))
                 return
-        cause = self._explained(run, over.cause) if over.cause is not None else None
+        cause = self._scribe.explained(run, over.cause) if over.cause is not None else None
         self._follow(self._pipeline.stage_over(name, over.state, cause))
-
-    def _explained(self, run: StageRun, cause: Cause) -> Cause:
-        """The cause with its stage, and for a hang with what the ranks were doing."""
-        if cause.kind is Kind.STALLED and not cause.evidence:
-            states = [f"{name}: {state}" for name, told in run.stacks.items() for state in told[0]]
-            lines = [line for _, text in run.stacks.values() for line in text.splitlines()]
-            cause = dataclasses.replace(cause, evidence=tuple(states[:20]), lines=tuple(lines[:60]))
-        return cause if cause.stage else dataclasses.replace(cause, stage=run.stage.name)
 
     # What agents say.
 
@@ -455,18 +357,18 @@ class Driver:
         elif kind in ("exited", "notice", "left"):
             self._gang(run, _event(kind, (role, rank), message))
         elif kind == "started":
-            self._started(run, role, rank, message)
+            self._scribe.started(run, role, rank, message)
         elif kind == "report":
             self._reported(run, (role, rank), message)
         elif kind == "checkpoint":
             self._checkpointed(run, message)
         elif kind == "stacks":
-            self._stacks(run, message["role"], message["rank"], message)
+            self._scribe.stacks(run, message["role"], message["rank"], message)
         elif kind == "observed_start":
             run.observed.add(message["rank"])
-            self._started(run, message["role"], message["rank"], message)
+            self._scribe.started(run, message["role"], message["rank"], message)
         elif kind == "observed_end":
-            self._observed_end(run, message)
+            self._scribe.observed_end(run, message, bool(self._stops))
 
     def _seen(self, run: StageRun, seat: Seat, message: Mapping[str, Any]) -> None:
         if not self._launcher.vouches(seat, message["agent"]):
@@ -475,23 +377,6 @@ class Driver:
         self._gang(run, speech.seen(seat[1:], message))
         if run.gang.renews(seat[1:]):
             self._links.send(seat, speech.answer(message))
-
-    def _started(self, run: StageRun, role: str, rank: int, message: Mapping[str, Any]) -> None:
-        self.journal.write(
-            "rank.started",
-            stage=run.stage.name,
-            role=role,
-            rank=rank,
-            gen=message["life"][0],
-            restart=message["life"][1],
-            **{key: message[key] for key in ("pid", "log_offset", "report_offset")},
-        )
-
-    def _stacks(self, run: StageRun, role: str, rank: int, message: Mapping[str, Any]) -> None:
-        states, text = list(message["states"]), str(message["text"])
-        run.stacks[f"{role}-{rank}"] = (states, text)
-        gen = message["life"][0]
-        self.journal.write("rank.stacks", stage=run.stage.name, role=role, rank=rank, gen=gen, states=states, text=text)
 
     def _checkpointed(self, run: StageRun, message: Mapping[str, Any]) -> None:
         """A part of a checkpoint is on disk, or could not be written."""
@@ -539,46 +424,6 @@ class Driver:
         self._gang(run, g.Progress(seat, message["life"][0], step))
         if run.stage.kind == "serve" and len(run.ready) == run.stage.ranks:
             self._follow(self._pipeline.stage_ready(run.stage.name))
-
-    def _observed_end(self, run: StageRun, message: Mapping[str, Any]) -> None:
-        rank, code = message["rank"], message.get("code")
-        run.observed.discard(rank)
-        cause = cause_of(dict(message))
-        state, because = "succeeded", None
-        if code != 0 and (self._stops or run.halted):
-            state = "stopped"
-        elif code != 0:
-            state = "killed" if run.first_fall else "failed"
-            because = run.first_fall or None
-            run.first_fall = run.first_fall or f"worker-{rank}"
-        self.journal.write(
-            "rank.ended",
-            stage=run.stage.name,
-            role="worker",
-            rank=rank,
-            gen=message["life"][0],
-            restart=message["life"][1],
-            state=state,
-            code=code if code is not None and code >= 0 else None,
-            signal=message.get("signal"),
-            because=because,
-            cause=self._explained(run, cause) if cause is not None and state == "failed" else None,
-        )
-
-    def _end_observed(self, run: StageRun, generation: int, state: str) -> None:
-        """Workers whose end nobody could write down: they went with mpirun."""
-        for rank in sorted(run.observed):
-            self.journal.write(
-                "rank.ended",
-                stage=run.stage.name,
-                role="worker",
-                rank=rank,
-                gen=generation,
-                restart=0,
-                state="stopped" if state == "stopped" else "killed",
-                because=run.first_fall or "launcher-0",
-            )
-        run.observed.clear()
 
     def _gone(self, gone: Gone) -> None:
         stage, role, rank = gone.seat

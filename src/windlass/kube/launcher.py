@@ -23,7 +23,7 @@ from typing import Callable, Deque, Dict, List, Mapping, Optional, Sequence, Tup
 
 from windlass.causes import Cause, Kind
 from windlass.driver.driver import LEASE as SILENCE
-from windlass.driver.driver import Gone, Told
+from windlass.driver.launcher import Gone, Told
 from windlass.driver.links import Seat, name_of
 from windlass.kube import names, seats, verdicts
 from windlass.kube.api import Api, ApiError, Manifest

@@ -27,7 +27,7 @@ from windlass.agent.agent import run as run_agent
 from windlass.agent.evidence import signal_name
 from windlass.agent.post import Post
 from windlass.causes import Cause, Kind
-from windlass.driver.driver import Gone
+from windlass.driver.launcher import Gone
 from windlass.driver.links import Seat
 from windlass.engines.local import containment
 from windlass.engines.local.containment import BOX, GROUPS, REAPER, Containment
