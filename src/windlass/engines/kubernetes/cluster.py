@@ -24,6 +24,8 @@ from windlass.plan import Plan
 from windlass.runs.store import fresh_id
 
 PYTHON = "python3"
+DRIVER_SOON = 2.0
+"""Seconds to wait for the driver's pod to be made before the first pods; later the driver makes them itself."""
 AT_ONCE = 64
 """Pods that the laptop makes itself, so that they start together with the driver."""
 OWNED = (
@@ -113,9 +115,18 @@ class Cluster:
             there = list(hands.map(self.api.apply, [obj for obj in made if obj not in later]))
             services = {obj["metadata"]["name"]: obj for obj in there if obj["kind"] == "Service"}
             address = seats.host(services[names.driver(run)]["spec"]["clusterIP"])
-            rest = hands.map(self.api.apply, later)
-            list(hands.map(make, first))
-            list(rest)
+            list(hands.map(self.api.apply, later))
+            if self._driver_there(run):
+                list(hands.map(make, first))
+
+    def _driver_there(self, run: str) -> bool:
+        """Has the driver's pod been made? In a namespace with a quota the first pods must not take its place."""
+        due = time.monotonic() + DRIVER_SOON
+        while self.api.find("Pod", names.driver_pod(run)) is None:
+            if time.monotonic() > due:
+                return False
+            time.sleep(0.02)
+        return True
 
     def _first(self, plan: Plan, run: str, packed: cargo.Cargo) -> dict[seats.Seat, Manifest]:
         """Seat -> template, of the pods that are needed at once; none where there are very many."""
