@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -37,6 +38,13 @@ def until(found: Callable[[], T], what: str = "it", seconds: float = PATIENCE) -
         assert time.monotonic() < due, f"{what} did not happen within {seconds:g} s"
         time.sleep(0.01)
     return value
+
+
+def free_port() -> int:
+    """A port that nobody listens on just now."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        return int(held.getsockname()[1])
 
 
 class Command:

@@ -9,7 +9,6 @@ import os
 import random
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ import onnxruntime
 import pytest
 
 from tests.commands import Said
-from tests.local.place import Place
+from tests.local.place import Place, free_port
 from windlass import bundle
 
 RECIPE = Path(__file__).parents[2] / "recipes/imdb"
@@ -50,14 +49,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_reviews(tmp_path_factory.mktemp("made") / "reviews.csv", 1000)
 
 
-@pytest.fixture
-def windlass(tmp_path: Path) -> Iterator[Place]:
-    place = Place(tmp_path)
-    yield place
-    left = place.close()
-    assert not left, "\n".join(["the test left behind:", *left])
-
-
 @pytest.fixture(scope="module")
 def undisturbed(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Place, Said]]:
     place = Place(tmp_path_factory.mktemp("undisturbed"))
@@ -69,12 +60,6 @@ def job(reviews: Path, recipe: Path = RECIPE) -> tuple[str, ...]:
     sets = {"REVIEWS": reviews, "PORT": free_port(), "GRPC_PORT": free_port()}
     options = [word for name, value in sets.items() for word in ("--set", f"{name}={value}")]
     return str(recipe / "job.yaml"), "--preset", "tiny", *options
-
-
-def free_port() -> int:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        return int(held.getsockname()[1])
 
 
 def served(version: Path, texts: list[str]) -> tuple[Any, Any]:

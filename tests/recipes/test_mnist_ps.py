@@ -58,14 +58,6 @@ def job(digits: Path, *settings: str) -> tuple[str, ...]:
     return (str(RECIPE / "job.yaml"), "--preset", "tiny", *chosen)
 
 
-@pytest.fixture
-def windlass(tmp_path: Path) -> Iterator[Place]:
-    place = Place(tmp_path)
-    yield place
-    left = place.close()
-    assert not left, "\n".join(["the test left behind:", *left])
-
-
 @pytest.fixture(scope="module")
 def synchronous(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Place, Said]]:
     place = Place(tmp_path_factory.mktemp("synchronous"))

@@ -73,21 +73,6 @@ def ask(precision: str) -> Any:
     return json.loads(done.stdout)
 
 
-@pytest.fixture
-def windlass(tmp_path: Path) -> Iterator[Place]:
-    place = Place(tmp_path)
-    yield place
-    left = place.close()
-    assert not left, "\n".join(["the test left behind:", *left])
-
-
-@pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Runs after the first need not compile again what it compiled."""
-    place = tmp_path_factory.mktemp("compiled")
-    return {"JAX_COMPILATION_CACHE_DIR": str(place), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2"}
-
-
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory, compiled: dict[str, str]) -> Iterator[tuple[Place, Said]]:
     place = Place(tmp_path_factory.mktemp("undisturbed"))

@@ -11,7 +11,6 @@ import math
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tracemalloc
@@ -23,7 +22,7 @@ import numpy as np
 import pytest
 
 from tests.commands import Said
-from tests.local.place import Place, until
+from tests.local.place import Place, free_port, until
 from windlass import tensors
 
 RECIPE = Path(__file__).parents[2] / "recipes/wide_deep"
@@ -206,21 +205,6 @@ def test_auc_is_the_share_of_pairs_in_the_right_order(modules: dict[str, Any]) -
     assert math.isnan(modules["metrics"].scores(np.ones(3), np.ones(3)).auc)
 
 
-@pytest.fixture
-def windlass(tmp_path: Path) -> Iterator[Place]:
-    place = Place(tmp_path)
-    yield place
-    left = place.close()
-    assert not left, "\n".join(["the test left behind:", *left])
-
-
-@pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Runs after the first need not compile again what it compiled."""
-    place = tmp_path_factory.mktemp("compiled")
-    return {"JAX_COMPILATION_CACHE_DIR": str(place), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1"}
-
-
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory, compiled: dict[str, str]) -> Iterator[tuple[Place, Said]]:
     place = Place(tmp_path_factory.mktemp("undisturbed"))
@@ -231,12 +215,6 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, compiled: dict[str, st
 def job(*settings: str) -> tuple[str, ...]:
     chosen = (f"TF_SERVING_PORT={free_port()}", f"GRPC_PORT={free_port()}", *settings)
     return (str(RECIPE / "job.yaml"), "--preset", "tiny", *(word for s in chosen for word in ("--set", s)))
-
-
-def free_port() -> int:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        return int(held.getsockname()[1])
 
 
 def weights(place: Place, version: int = 1) -> dict[str, Any]:

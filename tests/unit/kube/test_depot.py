@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,18 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.local.place import free_port
 from windlass import wire
 from windlass.agent.courier import Courier
 from windlass.agent.freight import Depot
 from windlass.kube import depot
 
 TOKEN = b"the run's token"
-
-
-def free_port() -> int:
-    with socket.socket() as asking:
-        asking.bind(("127.0.0.1", 0))
-        return int(asking.getsockname()[1])
 
 
 @pytest.fixture
