@@ -355,7 +355,7 @@ class Driver:
         if kind in ("join", "alive"):
             self._seen(run, seat, message)
         elif kind in ("exited", "notice", "left"):
-            self._gang(run, _event(kind, (role, rank), message))
+            self._gang(run, speech.event(kind, (role, rank), message, time.time()))
         elif kind == "started":
             self._scribe.started(run, role, rank, message)
         elif kind == "report":
@@ -391,20 +391,10 @@ class Driver:
         except OSError as error:
             problem = error.strerror
         if problem:
-            text = f"{role}-{rank} could not write the checkpoint of step {record['step']}: {problem}; training goes on"
-            self.journal.write("note", stage=run.stage.name, level="warning", text=text)
+            self._scribe.no_checkpoint(run, f"{role}-{rank}", record["step"], problem)
         if found is None:
             return
-        self.journal.write(
-            "checkpoint",
-            stage=run.stage.name,
-            gen=generation,
-            step=found.step,
-            path=found.path,
-            owner=found.owner or None,
-            bytes=sum(size for _, size in found.parts),
-            seconds=record.get("seconds"),
-        )
+        self._scribe.checkpoint(run, found, record.get("seconds"))
         self._gang(run, g.Checkpoint())
 
     def _reported(self, run: StageRun, seat: g.Seat, message: Mapping[str, Any]) -> None:
@@ -440,15 +430,6 @@ class Driver:
         except JournalFull:
             pass
         return finished.code
-
-
-def _event(kind: str, seat: g.Seat, message: Mapping[str, Any]) -> g.Happening:
-    if kind == "exited":
-        return speech.exited(seat, speech.life_of(message), message)
-    if kind == "notice":
-        return g.Notice(seat)
-    taken = Cause(Kind.PREEMPTED, "its machine was taken away", role=seat[0], rank=seat[1])
-    return g.Lost(seat, taken, time.time())  # it says itself that nothing of it runs
 
 
 def _who(signum: int, run_dir: str) -> str:

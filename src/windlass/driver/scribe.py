@@ -16,6 +16,7 @@ from typing import Any, Dict, List, Mapping, Set, Tuple
 from windlass import layout
 from windlass import pipeline as p
 from windlass.causes import Cause, Kind
+from windlass.driver.checkpoints import Complete
 from windlass.gang.machine import Gang
 from windlass.journal import Writer, cause_of
 from windlass.plan import Stage
@@ -68,6 +69,22 @@ class Scribe:
         gen = message["life"][0]
         self._journal.write(
             "rank.stacks", stage=run.stage.name, role=role, rank=rank, gen=gen, states=states, text=text
+        )
+
+    def no_checkpoint(self, run: StageRun, who: str, step: int, problem: str) -> None:
+        text = f"{who} could not write the checkpoint of step {step}: {problem}; training goes on"
+        self._journal.write("note", stage=run.stage.name, level="warning", text=text)
+
+    def checkpoint(self, run: StageRun, found: Complete, seconds: Any) -> None:
+        self._journal.write(
+            "checkpoint",
+            stage=run.stage.name,
+            gen=run.gang.generation,
+            step=found.step,
+            path=found.path,
+            owner=found.owner or None,
+            bytes=sum(size for _, size in found.parts),
+            seconds=seconds,
         )
 
     def observed_end(self, run: StageRun, message: Mapping[str, Any], stopping: bool) -> None:

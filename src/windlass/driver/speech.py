@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, Union
 
 from windlass import wire
+from windlass.causes import Cause, Kind
 from windlass.gang import words as g
 from windlass.journal import cause_of
 from windlass.rankenv import Address, Peers
@@ -82,3 +83,13 @@ def answer(message: Mapping[str, Any]) -> bytes:
 
 def _encoded(peers: Peers) -> Dict[str, List[Any]]:
     return {role: [[a.host, list(a.ports)] for a in addresses] for role, addresses in peers.items()}
+
+
+def event(kind: str, seat: g.Seat, message: Mapping[str, Any], wall: float) -> g.Happening:
+    """What an agent says of its rank's end: it exited, it will be taken away, it has gone with its machine."""
+    if kind == "exited":
+        return exited(seat, life_of(message), message)
+    if kind == "notice":
+        return g.Notice(seat)
+    taken = Cause(Kind.PREEMPTED, "its machine was taken away", role=seat[0], rank=seat[1])
+    return g.Lost(seat, taken, wall)  # it says itself that nothing of it runs
