@@ -41,6 +41,9 @@ from windlass.shapes import MERGE_ROLE, SHAPES
 LEASE, LEASE_PER_SEAT = 15.0, 0.05
 """Seconds of silence after which an agent is fenced. A crowd on one machine is slow, not dead."""
 
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+"""Signals that ask a run to end."""
+
 
 class Driver:
     def __init__(
@@ -59,7 +62,9 @@ class Driver:
         """recover: the agents of an earlier driver may still be there; take over from it.
         left_out: stages that are not to run. keep: servers go on when all else is done.
         pods: agents are in pods and outlive this driver: SIGTERM ends it alone, for another one will take over; they
-        come when there is room for them; and the ranks that a launcher starts have agents too."""
+        come when there is room for them; and the ranks that a launcher starts have agents too.
+
+        Signals that ask for an end are the driver's from here on, so it is made before anybody hears of the run."""
         self._pods = pods
         self.plan = plan
         self.run_id = run_id
@@ -78,6 +83,7 @@ class Driver:
         self._running: Dict[str, StageRun] = {}
         self._finished: Optional[p.Finished] = None
         self._selector = selectors.DefaultSelector()
+        self._wake = self._catch_signals()
         self._links: Links
         self._launcher: Launcher
         self._stops = 0
@@ -92,7 +98,6 @@ class Driver:
         self._launcher = launcher
         self._links = Links(listener, self._token, self._selector)
         self._selector.register(launcher.fileno(), selectors.EVENT_READ, launcher)
-        wake = self._catch_signals()
         try:
             try:
                 for name, left in self._unfinished.items():
@@ -101,7 +106,7 @@ class Driver:
                 if begun is not None:
                     begun()
                 while self._finished is None:
-                    self._turn(wake)
+                    self._turn()
             except JournalFull:
                 self._finished = p.Finished("failed", FAILED, self._disk_full())
             finally:
@@ -113,7 +118,7 @@ class Driver:
 
     # One turn of the loop.
 
-    def _turn(self, wake: int) -> None:
+    def _turn(self) -> None:
         for key, events in self._selector.select(self._patience()):
             if key.data is self._links:
                 self._links.accept()
@@ -124,7 +129,7 @@ class Driver:
                     else:
                         self.journal.write("note", stage=news.stage, level="warning", text=news.text)
             elif key.data == "signals":
-                self._signalled(os.read(wake, 4096))
+                self._signalled(os.read(self._wake, 4096))
             else:
                 if events & selectors.EVENT_WRITE:
                     self._links.flush(key.data)
@@ -167,7 +172,7 @@ class Driver:
         for fd in (wake, write):
             os.set_blocking(fd, False)
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        for signum in ENDING:
             signal.signal(signum, lambda *_: None)
         if self._pods:
             signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
@@ -176,9 +181,9 @@ class Driver:
 
     def _signalled(self, numbers: bytes) -> None:
         for number in numbers:
-            if number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+            if number in ENDING:
                 self._stops += 1
-                self.stop(_who(number, self.run_dir), now=self._stops > 1 or number == signal.SIGQUIT)
+                self.stop(who(number, self.run_dir), now=self._stops > 1 or number == signal.SIGQUIT)
 
     def stop(self, by: str, now: bool) -> None:
         cause = Cause(Kind.STOPPED, f"stopped by {by}")
@@ -432,7 +437,7 @@ class Driver:
         return finished.code
 
 
-def _who(signum: int, run_dir: str) -> str:
+def who(signum: int, run_dir: str) -> str:
     """Who asked: `windlass stop` leaves its name, a key or a kill does not."""
     try:
         with open(os.path.join(run_dir, layout.STOP)) as file:

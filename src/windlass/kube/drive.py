@@ -91,6 +91,8 @@ def _drive(api: Api, run: str, run_dir: str, environ: Mapping[str, str]) -> None
         listener.listen(1024)
         threading.Thread(target=say, args=(api, root, "running"), daemon=True).start()
         launcher = PodLauncher(api, root, _templates(), address, float(environ.get("WINDLASS_PENDING", "600")))
+        before = look_back(events)
+        driver = Driver(plan, run, run_dir, writer, token, before, recover=recover, pods=True)
         writer.write(
             "run.started",
             run=run,
@@ -102,8 +104,6 @@ def _drive(api: Api, run: str, run_dir: str, environ: Mapping[str, str]) -> None
             version=__version__,
             resumed=bool(events) or None,
         )
-        before = look_back(events)
-        driver = Driver(plan, run, run_dir, writer, token, before, recover=recover, pods=True)
         code = driver.run(listener, launcher)
         state = str(journal.read(run_dir)[-1].get("state"))
     except ApiError as error:

@@ -19,7 +19,7 @@ from windlass import __version__, layout, lock, machine
 from windlass.agent import mpi
 from windlass.agent.post import Post
 from windlass.causes import Cause, Kind
-from windlass.driver.driver import Driver
+from windlass.driver.driver import ENDING, Driver, who
 from windlass.driver.history import Before, look_back, run_anew
 from windlass.driver.links import Seat
 from windlass.engines.local import orders, requirements, scratch
@@ -130,6 +130,8 @@ def drive(
 ) -> int:
     """Runs the plan in this process until it has ended; the exit code. A run directory that has a
     journal already is resumed."""
+    for signum in ENDING:
+        signal.signal(signum, _interrupt)  # until the driver listens
     held = lock.take(run_dir)
     _forget(os.path.join(run_dir, layout.STOP))
     values = secrets(plan, environ)
@@ -148,8 +150,8 @@ def drive(
         cause = Cause(Kind.MISSING_INPUT, error.message, evidence=facts)
         journal.write("run.ended", state="failed", code=error.code, cause=cause)
         raise
-    except KeyboardInterrupt:  # before the driver listens to signals
-        cause = Cause(Kind.STOPPED, "stopped by Ctrl-C")
+    except KeyboardInterrupt as interrupt:
+        cause = Cause(Kind.STOPPED, f"stopped by {who(interrupt.args[0], run_dir)}")
         journal.write("run.ended", state="stopped", code=INTERRUPTED, cause=cause)
         return INTERRUPTED
     except KeeperLost as error:
@@ -195,6 +197,7 @@ def _drive(
     closed = [m.path for m in plan.storage if m.read_only and m.path]
     shut = [path for path in closed if not (run_dir + "/").startswith(path.rstrip("/") + "/")]
     launcher = LocalLauncher(posts.post, place, shut)
+    driver = Driver(plan, run_id, run_dir, journal, token, before, left_out=told.left_out, keep=told.keep)
     journal.write(
         "run.started",
         run=run_id,
@@ -211,8 +214,11 @@ def _drive(
         journal.write("note", text=text, level="warning")
     for stage in before.passed:
         journal.write("stage.reused", stage=stage)
-    driver = Driver(plan, run_id, run_dir, journal, token, before, left_out=told.left_out, keep=told.keep)
     return driver.run(listener, launcher, begun)
+
+
+def _interrupt(signum: int, _frame: object) -> None:
+    raise KeyboardInterrupt(signum)
 
 
 def _put_aside(run_dir: str, before: Before, stages: Sequence[str]) -> None:
