@@ -14,7 +14,7 @@ import errno
 import os
 import signal
 import time
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Set, Tuple
 
 from windlass.agent import system
 
@@ -91,9 +91,12 @@ class Process:
         if self._told:
             return
         self._told = True
-        processes = system.descendants(os.getpid()) or [self.pid]
-        system.signal_all(processes, signal.SIGTERM)
-        system.signal_all(processes, signal.SIGCONT)
+        told: Set[int] = set()
+        for _ in range(3):  # a process may have been in the middle of a fork
+            untold = [pid for pid in system.descendants(os.getpid()) or [self.pid] if pid not in told]
+            system.signal_all(untold, signal.SIGTERM)
+            system.signal_all(untold, signal.SIGCONT)
+            told.update(untold)
 
     def expire(self, seconds: float) -> None:
         """SIGKILL after so long, though nobody has asked for its end: a part of it has failed."""
