@@ -18,7 +18,7 @@ from windlass.gang import machine
 from windlass.gang import words as g
 from windlass.gang.endings import Ending, first_cause
 from windlass.gang.machine import Gang, Phase
-from windlass.gang.members import At, Member
+from windlass.gang.members import At, Member, Roster
 
 Patch = tuple[object, str, Any]
 
@@ -31,9 +31,9 @@ def conclude_while_some_run() -> list[Patch]:
     real = Gang._conclude
 
     def conclude(self: Gang, now: float) -> list[g.Action]:
-        running, self._running = self._running, 0
+        running, self.members.running = self.members.running, 0
         found = real(self, now)
-        self._running += running
+        self.members.running += running
         return found
 
     return [(Gang, "_conclude", conclude)]
@@ -171,7 +171,7 @@ def recover_without_the_missing() -> list[Patch]:
     def give_up(self: Gang, now: float) -> list[g.Action]:
         for member in self.members.values():
             if not member.agent:
-                self._move(member, At.ABSENT)
+                self.members.move(member, At.ABSENT)
         return self._abandon(Cause(Kind.NODE_LOST, "missing"), now)
 
     return [(Gang, "_give_up_recovery", give_up), (Gang, "_check_leases", lambda _self, _now: [])]
@@ -251,12 +251,12 @@ def count_the_asked() -> list[Patch]:
     def fell(self: Gang, seat: g.Seat, member: Member, event: g.Exited, now: float) -> list[g.Action]:
         return real(self, seat, member, replace(event, asked=event.asked and self.phase is Phase.ENDING), now)
 
-    taken = Gang._ended
+    taken = Roster.ended
 
-    def ended(self: Gang) -> list[g.Exited]:
+    def ended(self: Roster) -> list[g.Exited]:
         return [replace(exit_, asked=False) for exit_ in taken(self)]
 
-    return [(Gang, "_fell", fell), (Gang, "_ended", ended)]
+    return [(Gang, "_fell", fell), (Roster, "ended", ended)]
 
 
 def two_worlds() -> list[Patch]:
@@ -267,7 +267,7 @@ def two_worlds() -> list[Patch]:
         if self.phase is Phase.RUNNING:
             member.address = event.address
             if not event.running:
-                self._set_peers()
+                self._peers = self.members.peers()
         return real(self, event, member, now)
 
     return [(Gang, "_arrived", arrived)]

@@ -6,9 +6,10 @@ Ships into strangers' images: standard library only, Python 3.9.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Dict, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from windlass.causes import Cause, Kind
+from windlass.gang.members import Member
 from windlass.gang.words import Exited, Record, Seat
 
 DECIDED_OUTSIDE = frozenset({Kind.STALLED, Kind.TIMED_OUT, Kind.DISK_FULL, Kind.NODE_LOST, Kind.PREEMPTED})
@@ -41,6 +42,27 @@ def located(event: Exited) -> Cause:
     cause = event.cause or Cause(Kind.INTERNAL, "ended for no recorded reason")
     role, rank = (cause.role, cause.rank) if cause.rank >= 0 else event.seat
     return replace(cause, role=role, rank=rank, generation=event.life[0])
+
+
+def ranks_ended(
+    ending: Ending, members: Mapping[Seat, Member], first: Optional[Seat]
+) -> Tuple[List[Record], List[str]]:
+    """What the journal is to know of every rank that it knows no end of, and who fell because of the first."""
+    records, consequences = [], []
+    for seat, member in members.items():
+        if member.exit is None or member.recorded:
+            continue
+        member.recorded = True
+        if member.exit.ok and not member.exit.asked:
+            records.append(rank_ended(member.exit, "succeeded"))
+        elif seat == first:
+            records.append(rank_ended(member.exit, "failed"))
+        elif ending.state == "failed":
+            consequences.append(f"{seat[0]}-{seat[1]}")
+            records.append(rank_ended(member.exit, "killed", because=first))
+        else:
+            records.append(rank_ended(member.exit, "stopped"))
+    return records, consequences
 
 
 def rank_ended(event: Exited, state: str, because: Optional[Seat] = None, left: Optional[int] = None) -> Record:

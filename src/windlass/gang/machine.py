@@ -22,11 +22,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from enum import Enum
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Any, List, Mapping, Optional, Sequence
 
 from windlass.causes import Cause, Kind
-from windlass.gang.endings import Ending, first_cause, located, rank_ended
-from windlass.gang.members import At, Member
+from windlass.gang.endings import Ending, first_cause, located, rank_ended, ranks_ended
+from windlass.gang.members import At, Member, Roster, named
 from windlass.gang.purse import SAME, Purse
 from windlass.gang.stall import StallWatch
 from windlass.gang.words import (
@@ -52,7 +52,7 @@ from windlass.gang.words import (
     Stop,
     Tick,
 )
-from windlass.rankenv import Address, Peers
+from windlass.rankenv import Peers
 
 
 class Phase(Enum):
@@ -84,15 +84,13 @@ class Gang:
         self.generation = generation
         """The last one that was started; the next is one higher."""
         self.phase = Phase.RECOVERING if recover else Phase.FORMING
-        self.members = {seat: Member(finishes, alone) for seat, (finishes, alone) in rules.seats.items()}
+        self.members = Roster(rules.seats)
         self._purse = Purse(rules.restarts, budget)
         self._stall = StallWatch(rules)
         self.first_started: Optional[float] = now if recover else None
-        self._absent = len(self.members)
-        self._running = 0
         self._unknown = len(self.members) if recover else 0
         """Members that the new driver has not heard of yet."""
-        self._unfinished = sum(m.finishes for m in self.members.values())
+        self._unfinished = self.members.to_finish()
         self._since = now
         """When the present phase began."""
         self._next_lease_check = now + rules.lease
@@ -104,7 +102,7 @@ class Gang:
         """A generation was started and its end is not recorded yet."""
         if recover:
             for member in self.members.values():
-                self._move(member, At.RUNNING)  # nobody says that it has ended
+                self.members.move(member, At.RUNNING)  # nobody says that it has ended
                 member.heard = now
 
     @property
@@ -143,12 +141,6 @@ class Gang:
         return not self.members[seat].fenced
 
     # Coming together.
-
-    def _move(self, member: Member, at: At) -> None:
-        """The one place that changes where a member is: the counts stay right."""
-        self._absent += (at is At.ABSENT) - (member.at is At.ABSENT)
-        self._running += (at is At.RUNNING) - (member.at is At.RUNNING)
-        member.at = at
 
     def _launch(self, seat: Seat) -> List[Action]:
         """Asks for an agent, unless one is on its way."""
@@ -200,13 +192,13 @@ class Gang:
         if event.running:
             member.agent = ""
             return [Kill(event.seat, event.life, 0.0)]
-        self._move(member, At.IDLE)
+        self.members.move(member, At.IDLE)
         if self.phase is Phase.FORMING:
-            return self._start_generation(now) if not self._absent else []
+            return self._start_generation(now) if not self.members.absent else []
         if self.phase is not Phase.RUNNING or not member.alone:
             return []
-        if member.exit is not None and member.exit.ok:
-            self._move(member, At.DONE)
+        if member.succeeded:
+            self.members.move(member, At.DONE)
             return []
         if moved:
             text = "the rank came back at another address than its peers know"
@@ -221,32 +213,21 @@ class Gang:
         self._purse.begin()
         self._stall.begin(now)
         self._falls, self._ending, self._open = [], None, True
-        self._unfinished = sum(m.finishes for m in self.members.values())
-        self._set_peers()
+        self._unfinished = self.members.to_finish()
+        self._peers = self.members.peers()
         actions: List[Action] = [Record("gen.started", {"gen": self.generation, "reason": self._reason})]
         for seat, member in self.members.items():
-            self._move(member, At.RUNNING)
+            self.members.move(member, At.RUNNING)
             member.restart, member.heard = 0, now
-            self._new_life(member, now)
+            member.begin(now)
             actions.append(Start(seat, (self.generation, 0), self._peers))
         return actions
 
-    def _set_peers(self) -> None:
-        peers: Dict[str, List[Address]] = {}
-        for (role, _), member in sorted(self.members.items()):
-            assert member.address is not None
-            peers.setdefault(role, []).append(member.address)
-        self._peers = {role: tuple(addresses) for role, addresses in peers.items()}
-
-    def _new_life(self, member: Member, now: float) -> None:
-        member.exit, member.doom, member.recorded = None, None, False
-        member.progress_at = now if member.progress_at >= 0 else -1.0
-
     def _start_alone(self, seat: Seat, now: float) -> List[Action]:
         member = self.members[seat]
-        self._move(member, At.RUNNING)
+        self.members.move(member, At.RUNNING)
         member.restart += 1
-        self._new_life(member, now)
+        member.begin(now)
         return [Start(seat, (self.generation, member.restart), self._peers)]
 
     # A driver that was started anew.
@@ -265,10 +246,10 @@ class Gang:
     def _take_up(self, now: float) -> List[Action]:
         """All are there. Where one never heard of the generation (it may be the successor of one that ran in it)
         or was ended by the earlier driver (perhaps before it ever ran), the generation cannot go on."""
-        self._set_peers()
+        self._peers = self.members.peers()
         self.phase, self._since = Phase.RUNNING, now
         self._stall.begin(now)
-        ended = self._ended()
+        ended = self.members.ended()
         if not all(member.knows for member in self.members.values()) or any(exit_.asked for exit_ in ended):
             text = "the driver was lost while it started or ended the gang"
             return self._abandon(Cause(Kind.SUPERVISOR_LOST, text), now)
@@ -276,18 +257,13 @@ class Gang:
 
     def _abandon(self, cause: Cause, now: float) -> List[Action]:
         """The generation ends for all. Who has not come back is told so when it does, or fenced."""
-        ended = self._ended()
+        ended = self.members.ended()
         own = [located(exit_) for exit_ in ended if not exit_.asked and not exit_.ok]
         actions = self._fail(own[0] if own else replace(cause, generation=self.generation), now)
         return actions + [action for exit_ in ended for action in self._exited(exit_, now)]
 
-    def _ended(self) -> List[Exited]:
-        ended = [m.exit for m in self.members.values() if m.exit is not None and m.at is At.RUNNING]
-        return sorted(ended, key=lambda exit_: exit_.at)
-
     def _give_up_recovery(self, now: float) -> List[Action]:
-        missing = [seat for seat, m in self.members.items() if not m.agent]
-        text = f"{_some(missing)} did not come back after the driver was started anew"
+        text = f"{named(self.members.unheard())} did not come back after the driver was started anew"
         return self._abandon(Cause(Kind.NODE_LOST, text), now)
 
     # Signs of life.
@@ -322,7 +298,7 @@ class Gang:
             return []
         if self.phase is Phase.RECOVERING or member.fenced or not member.agent:
             return []  # the agent will say it again, or is as good as dead
-        self._move(member, At.DONE)
+        self.members.move(member, At.DONE)
         member.heard = now
         return self._fell(event.seat, member, event, now)
 
@@ -333,13 +309,13 @@ class Gang:
         was, life = member.at, (self.generation, member.restart)
         unasked = self.phase is not Phase.ENDING or member.fenced  # a fenced one fell before all others, perhaps
         at = event.at if event.at and not member.fenced else member.said_at
-        self._move(member, At.ABSENT)
+        self.members.move(member, At.ABSENT)
         member.agent, member.fenced, member.launching = "", False, launching
         if self.phase is Phase.RECOVERING:
             return self._abandon(event.cause, now)
         if was is At.RUNNING:
             return self._fell(event.seat, member, Exited(event.seat, life, -1, 0, at, not unasked, event.cause), now)
-        waited_for = was is At.ABSENT and self.phase is Phase.RUNNING and (member.exit is None or not member.exit.ok)
+        waited_for = was is At.ABSENT and self.phase is Phase.RUNNING and not member.succeeded
         if self.phase is Phase.FORMING or waited_for:
             return self._spend(event.cause, now) or self._launch(event.seat)
         return []
@@ -356,7 +332,8 @@ class Gang:
                 self._falls.append(event)
             return self._conclude(now)
         if event.ok:
-            recorded: List[Action] = [self._rank_ended(seat, event, "succeeded")]
+            member.recorded = True
+            recorded: List[Action] = [rank_ended(event, "succeeded")]
             self._unfinished -= member.finishes
             if not self._unfinished:
                 return recorded + self._end(Ending("succeeded", grace=self.rules.grace), now)
@@ -364,7 +341,8 @@ class Gang:
         cause = located(event)
         if member.alone and not self._refusal(cause):
             self._pay(cause)
-            recorded = [self._rank_ended(seat, event, "failed", left=self.budget)]
+            member.recorded = True
+            recorded = [rank_ended(event, "failed", left=self.budget)]
             if member.at is At.ABSENT:
                 return recorded + self._launch(seat)
             return recorded + self._start_alone(seat, now)
@@ -415,7 +393,7 @@ class Gang:
         return self._kill_running() + self._conclude(now)
 
     def _kill_running(self) -> List[Action]:
-        return [kill for seat, m in self.members.items() if m.at is At.RUNNING for kill in self._kill(seat)]
+        return [kill for seat in self.members.who(At.RUNNING) for kill in self._kill(seat)]
 
     def _kill(self, seat: Seat, grace: Optional[float] = None) -> List[Action]:
         wanted = self._ending.grace if self._ending is not None else 0.0
@@ -424,13 +402,19 @@ class Gang:
     def _conclude(self, now: float) -> List[Action]:
         """Once nobody runs: say how the generation ended, then go on to the next or stop."""
         ending = self._ending
-        if ending is None or self._running:
+        if ending is None or self.members.running:
             return []
         cause, first = first_cause(ending, self._falls)
         again = ending.again and cause is not None and not self._refusal(cause)
         if again and cause is not None:
             self._pay(cause)
-        actions = self._record_end(ending, cause, first, again)
+        records, consequences = ranks_ended(ending, self.members, first)
+        actions: List[Action] = [*records]
+        if self._open:
+            self._open = False
+            keys = {"gen": self.generation, "state": ending.state, "cause": cause, "again": again or None}
+            keys["restarts_left"] = self.budget
+            actions.append(Record("gen.ended", {**keys, "consequences": consequences or None}))
         if not again:
             self.phase = Phase.OVER
             if ending.state == "failed" and cause is not None and self._refusal(cause) == SAME:
@@ -440,41 +424,12 @@ class Gang:
         assert cause is not None
         return actions + self._form_again(cause, now)
 
-    def _record_end(self, ending: Ending, cause: Optional[Cause], first: Optional[Seat], again: bool) -> List[Action]:
-        consequences = []
-        actions: List[Action] = []
-        for seat, member in self.members.items():
-            if member.exit is None or member.recorded:
-                continue
-            if member.exit.ok and not member.exit.asked:
-                actions.append(self._rank_ended(seat, member.exit, "succeeded"))
-            elif seat == first:
-                actions.append(self._rank_ended(seat, member.exit, "failed"))
-            elif ending.state == "failed":
-                consequences.append(f"{seat[0]}-{seat[1]}")
-                actions.append(self._rank_ended(seat, member.exit, "killed", because=first))
-            else:
-                actions.append(self._rank_ended(seat, member.exit, "stopped"))
-        if self._open:
-            self._open = False
-            keys = {"gen": self.generation, "state": ending.state, "cause": cause, "again": again or None}
-            keys["restarts_left"] = self.budget
-            actions.append(Record("gen.ended", {**keys, "consequences": consequences or None}))
-        return actions
-
     def _form_again(self, cause: Cause, now: float) -> List[Action]:
         self.phase, self._since = Phase.FORMING, now
         self._reason = cause.kind.value
-        if not self._absent:
+        if not self.members.absent:
             return self._start_generation(now)
-        missing = [seat for seat, m in self.members.items() if m.at is At.ABSENT]
-        return [launch for seat in missing for launch in self._launch(seat)]
-
-    def _rank_ended(
-        self, seat: Seat, event: Exited, state: str, because: Optional[Seat] = None, left: Optional[int] = None
-    ) -> Record:
-        self.members[seat].recorded = True
-        return rank_ended(event, state, because, left)
+        return [launch for seat in self.members.who(At.ABSENT) for launch in self._launch(seat)]
 
     # Time.
 
@@ -499,13 +454,13 @@ class Gang:
 
     def _check_leases(self, now: float) -> List[Action]:
         actions: List[Action] = []
-        for seat, member in self.members.items():
-            if member.at is not At.ABSENT and not member.fenced and now >= member.heard + self.rules.lease:
-                member.fenced = True
-                if member.at is not At.RUNNING:
-                    self._move(member, At.ABSENT)
-                    member.launching = True  # another agent may come once Lost is told, not before
-                actions.append(Fence(seat))
+        for seat in self.members.silent(now, self.rules.lease):
+            member = self.members[seat]
+            member.fenced = True
+            if member.at is not At.RUNNING:
+                self.members.move(member, At.ABSENT)
+                member.launching = True  # another agent may come once Lost is told, not before
+            actions.append(Fence(seat))
         return actions
 
     def _check_stall(self, now: float) -> List[Action]:
@@ -519,7 +474,7 @@ class Gang:
         if not self.rules.restart_on_stall:
             cause = Cause(Kind.STALLED, text, generation=self.generation)
             return self._end(Ending("failed", cause), now)
-        if all(self.members[seat].alone for seat in hung) and len(hung) < self._running:
+        if all(self.members[seat].alone for seat in hung) and len(hung) < self.members.running:
             actions: List[Action] = []
             for seat in hung:
                 self.members[seat].doom = Cause(Kind.STALLED, text, role=seat[0], rank=seat[1])
@@ -528,8 +483,8 @@ class Gang:
         return self._fail(Cause(Kind.STALLED, text, generation=self.generation), now)
 
     def _never_formed(self, now: float) -> List[Action]:
-        missing = [seat for seat, m in self.members.items() if m.at is At.ABSENT]
-        text = f"the gang did not come together within {self.rules.form_timeout:g} s: {_some(missing)} missing"
+        missing = named(self.members.who(At.ABSENT))
+        text = f"the gang did not come together within {self.rules.form_timeout:g} s: {missing} missing"
         return self._end(Ending("failed", Cause(Kind.LOST_RENDEZVOUS, text)), now)
 
 
@@ -544,9 +499,3 @@ _HANDLERS: Mapping[type, Any] = {
     Fault: Gang._fault,
     Tick: Gang._tick,
 }
-
-
-def _some(seats: Sequence[Seat], most: int = 8) -> str:
-    names = [f"{role}-{rank}" for role, rank in seats]
-    shown = ", ".join(names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

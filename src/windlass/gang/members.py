@@ -1,4 +1,4 @@
-"""What the gang knows of one of its seats.
+"""What the gang knows of its seats: where each member is, and how many are where.
 
 Ships into strangers' images: standard library only, Python 3.9.
 """
@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Optional
+from typing import Dict, List, Mapping, Optional, Tuple
 
 from windlass.causes import Cause
-from windlass.gang.words import Exited
-from windlass.rankenv import Address
+from windlass.gang.words import Exited, Seat
+from windlass.rankenv import Address, Peers
 
 
 class At(Enum):
@@ -49,3 +49,59 @@ class Member:
     """Its agent has heard of the generation that a new driver found."""
     recorded: bool = False
     """The journal knows how its current process ended."""
+
+    def begin(self, now: float) -> None:
+        """A new life of its process."""
+        self.exit, self.doom, self.recorded = None, None, False
+        self.progress_at = now if self.progress_at >= 0 else -1.0
+
+    @property
+    def succeeded(self) -> bool:
+        return self.exit is not None and self.exit.ok
+
+
+class Roster(Dict[Seat, Member]):
+    """All members by seat. Counts are kept, because a gang of thousands is asked for them at every event."""
+
+    def __init__(self, seats: Mapping[Seat, Tuple[bool, bool]]) -> None:
+        super().__init__({seat: Member(finishes, alone) for seat, (finishes, alone) in seats.items()})
+        self.absent = len(self)
+        self.running = 0
+
+    def move(self, member: Member, at: At) -> None:
+        """The one place that changes where a member is: the counts stay right."""
+        self.absent += (at is At.ABSENT) - (member.at is At.ABSENT)
+        self.running += (at is At.RUNNING) - (member.at is At.RUNNING)
+        member.at = at
+
+    def who(self, at: At) -> List[Seat]:
+        return [seat for seat, member in self.items() if member.at is at]
+
+    def unheard(self) -> List[Seat]:
+        """Seats whose agent a new driver has not heard of."""
+        return [seat for seat, member in self.items() if not member.agent]
+
+    def to_finish(self) -> int:
+        return sum(member.finishes for member in self.values())
+
+    def ended(self) -> List[Exited]:
+        """How those ended that the gang still counts as running, in the order of their ends."""
+        ended = [m.exit for m in self.values() if m.exit is not None and m.at is At.RUNNING]
+        return sorted(ended, key=lambda exit_: exit_.at)
+
+    def silent(self, now: float, lease: float) -> List[Seat]:
+        """Those whose lease has run out."""
+        return [s for s, m in self.items() if m.at is not At.ABSENT and not m.fenced and now >= m.heard + lease]
+
+    def peers(self) -> Peers:
+        found: Dict[str, List[Address]] = {}
+        for (role, _), member in sorted(self.items()):
+            assert member.address is not None
+            found.setdefault(role, []).append(member.address)
+        return {role: tuple(addresses) for role, addresses in found.items()}
+
+
+def named(seats: List[Seat], most: int = 8) -> str:
+    names = [f"{role}-{rank}" for role, rank in seats]
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
