@@ -5,6 +5,8 @@ print(job.plan())
 run = job.run()
 run.wait()
 run.status().state, run.why().headline, list(run.logs())
+
+job.run(on="kubernetes", namespace="team")      # the same job in a cluster
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from windlass.errors import WindlassError
 from windlass.plan import Plan
 
 if TYPE_CHECKING:
+    from windlass.engines.finding import Where
     from windlass.runs.logs import Line
     from windlass.runs.values import RunState
     from windlass.runs.why import Explanation
@@ -38,12 +41,32 @@ class Job:
         """What a run would do: a frozen value, nothing is started."""
         return self.spec.plan()
 
-    def run(self, home: str | None = None) -> Run:
-        """Starts the job on this machine, in the background."""
-        from windlass.engines.local import start
+    def run(
+        self,
+        home: str | None = None,
+        *,
+        on: str = "local",
+        context: str = "",
+        namespace: str = "",
+        volume: str = "10Gi",
+        storage_class: str = "",
+        service_account: str = "",
+    ) -> Run:
+        """Starts the job in the background: on this machine, or in a cluster (on="kubernetes"), which the other
+        arguments are for; they mean what they mean to the command."""
+        from windlass.engines.local import engine, start
 
-        opened = start.opened(self.plan(), _home(home), os.environ)
-        return _background(opened.directory, opened.events)
+        if on == "local":
+            opened = start.opened(self.plan(), _home(home), os.environ)
+            return _background(opened.directory, opened.events)
+        where = _where(home, on, context, namespace)
+        from windlass.engines.kubernetes.mirror import submitted
+        from windlass.export.objects import Setting
+
+        setting = Setting(namespace, service_account, volume=volume, storage_class=storage_class)
+        plan = self.plan()
+        copy = submitted(plan, setting, engine.secrets_from_here(plan, os.environ), where.cluster(), where.home)
+        return Run(copy.run, where.home, on=on, context=context, namespace=namespace)
 
 
 def load(
@@ -59,40 +82,57 @@ def load(
 
 
 class Run:
-    """A run on this machine, by id, beginning of an id, or name of the job; without one, the newest."""
+    """A run by id, beginning of an id, or name of the job; without one, the newest. It is looked for on this machine
+    and among the runs in clusters that this machine knows; `on`, `context` and `namespace` say where else."""
 
-    def __init__(self, run: str | None = None, home: str | None = None) -> None:
-        from windlass.runs.store import Store
-
-        self._home = _home(home)
-        self.directory: Path = Store(self._home).find(run)
+    def __init__(
+        self,
+        run: str | None = None,
+        home: str | None = None,
+        *,
+        on: str | None = None,
+        context: str = "",
+        namespace: str = "",
+    ) -> None:
+        self._where = _where(home, on, context, namespace)
+        self.directory: Path
+        """All that it left; of a run in a cluster, the part of it that was asked for."""
+        self.directory, self._copy = self._where.find(run)
         self.id = self.directory.name
 
     def __repr__(self) -> str:
         return f"<Run {self.id} {self.status().state}>"
 
     def status(self) -> RunState:
+        from windlass.engines.finding import standing
         from windlass.runs.state import load as load_state
 
-        return load_state(self.directory)
+        return load_state(self.directory) if self._copy is None else standing(self._copy)
 
     def wait(self, timeout: float | None = None) -> RunState:
-        """Until it has ended; TimeoutError when that takes longer."""
+        """Until it has ended, or serves; TimeoutError when that takes longer."""
         from windlass.runs.store import alive
 
         due = None if timeout is None else time.monotonic() + timeout
-        while not (state := self.status()).over:
+        pause = 0.05 if self._copy is None else 0.5
+        while not self._ended(state := self.status()) and state.state != "serving":
             if due is not None and time.monotonic() > due:
                 raise TimeoutError(f"{self.id} is still {state.state} after {timeout:g} s")
-            time.sleep(0.05)
-        while alive(self.directory) and (due is None or time.monotonic() < due):
+            time.sleep(pause)
+        while state.over and self._copy is None and alive(self.directory) and (due is None or time.monotonic() < due):
             time.sleep(0.005)  # its driver has written the end and is on its way out
         return state
+
+    def _ended(self, state: RunState) -> bool:
+        """An end behind which the cluster was asked to go on is none."""
+        return state.over and (self._copy is None or self._copy.whole())
 
     def logs(self) -> Iterator[Line]:
         """What the ranks have printed so far, line by line."""
         from windlass.runs import logs
 
+        if self._copy is not None:
+            self._copy.sync(logs=True)
         return logs.lines(logs.read(self.directory))
 
     def why(self) -> Explanation:
@@ -101,26 +141,45 @@ class Run:
         return explain(self.status(), time.time())
 
     def output(self, stage: str) -> Path:
+        """The directory that a stage's ranks wrote to; of a run in a cluster it is fetched."""
         from windlass import layout
 
-        return Path(layout.output(str(self.directory), stage))
+        path = layout.output(str(self.directory), stage)
+        if self._copy is not None:
+            self._copy.fetch_all(os.path.relpath(path, self.directory))
+        return Path(path)
 
     def stop(self, now: bool = False, wait: float | None = 600) -> bool:
+        """Asks it to end. False when nobody drives it, or it has not ended after `wait` seconds."""
         from windlass.engines.local import engine
 
-        return engine.stop(str(self.directory), by="Run.stop()", now=now, wait=wait)
+        if self._copy is None:
+            return engine.stop(str(self.directory), by="Run.stop()", now=now, wait=wait)
+        if self.status().over or not self._copy.cluster.stop(self.id, "Run.stop()", now):
+            return False
+        try:
+            return wait is None or self.wait(wait).over
+        except TimeoutError:
+            return False
 
     def resume(self) -> Run:
         """Goes on with a run that was stopped, lost or failed."""
         from windlass.engines.local import start
 
-        opened = start.reopened(self.id, self._home, os.environ)
-        return _background(opened.directory, opened.events)
+        if self._copy is None:
+            opened = start.reopened(self.id, self._where.home, os.environ)
+            return _background(opened.directory, opened.events)
+        self._copy.go_on()
+        return self
 
     def rm(self) -> None:
+        """Removes it with all that it left. One that is under way is refused."""
         from windlass.runs.store import Store
 
-        Store(self._home).remove(self.directory)
+        if self._copy is None:
+            Store(self._where.home).remove(self.directory)
+        else:
+            self._copy.remove()
 
 
 def _background(directory: str, events: int) -> Run:
@@ -136,6 +195,14 @@ def _background(directory: str, events: int) -> Run:
             raise WindlassError(f"{run} did not start", f"see {directory}/{layout.DRIVER_LOG}")
         time.sleep(0.005)
     return Run(run, home)
+
+
+def _where(home: str | None, on: str | None, context: str, namespace: str) -> Where:
+    from windlass.engines.finding import ENGINES, Where
+
+    if on is not None and on not in ENGINES:
+        raise WindlassError(f"there is no engine {on}", f"one of {', '.join(ENGINES)}")
+    return Where(_home(home), os.environ, on, context, namespace)
 
 
 def _home(home: str | None) -> str:

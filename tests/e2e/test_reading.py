@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+import windlass
 from tests.e2e import jobs
-from tests.e2e.place import WINDLASS, Place
+from tests.e2e.place import PATIENCE, WINDLASS, Place
 
 pytestmark = pytest.mark.slow
 
@@ -87,3 +88,18 @@ def test_an_exported_file_applied_by_hand_runs_the_whole_job(place: Place, kubec
     assert place.ended("gang-byhand")["state"] == "succeeded"
     subprocess.run([kubectl, "delete", "-f", str(file)], check=True, stdout=subprocess.DEVNULL)
     place.until(lambda: not place.cluster.left("gang-byhand"), 60)
+
+
+def test_python_starts_reads_stops_resumes_and_removes_a_run_in_the_cluster(place: Place) -> None:
+    job = windlass.load(place.job(jobs.gang(40, 0.2), "gang_sgd.py"))
+    run = job.run(str(place.home), on="kubernetes", namespace=place.namespace)
+    place.until(lambda: place.steps(run.id) > 2)
+    assert run.stop()
+    assert run.status().state == "stopped"
+    assert "stopped by Run.stop()" in run.why().headline
+    again = windlass.Run(run.id, str(place.home)).resume()  # known on this machine, so no word of where it is
+    assert again.wait(PATIENCE).state == "succeeded"
+    assert any(line.text.startswith(b"life ") for line in again.logs())
+    assert list(again.output("train").iterdir())
+    again.rm()
+    place.until(lambda: not place.cluster.left(run.id))

@@ -5,14 +5,12 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from windlass import journal
 from windlass.cli import place, summary
 from windlass.cli.jobfile import load_job
 from windlass.cli.place import cluster_of
 from windlass.cli.world import World
 from windlass.errors import FAILED, INTERRUPTED, OK, WindlassError
-from windlass.export.objects import Setting, for_pods
-from windlass.plan import Plan, to_json
+from windlass.export.objects import Setting
 from windlass.runs import words
 
 if TYPE_CHECKING:
@@ -20,7 +18,8 @@ if TYPE_CHECKING:
 
 
 def main(args: argparse.Namespace, world: World) -> int:
-    from windlass.engines.kubernetes.mirror import Mirror
+    from windlass.engines.kubernetes.mirror import submitted
+    from windlass.engines.local.engine import secrets_from_here
 
     if args.resume is not None:
         return _resumed(args, world)
@@ -28,9 +27,8 @@ def main(args: argparse.Namespace, world: World) -> int:
         raise WindlassError("--from and --only are for runs on this machine", "run the whole job in the cluster")
     plan = load_job(args, world).plan()
     cluster = cluster_of(args, world)
-    run = cluster.submit(plan, setting_of(args), secrets_of(plan, world))
-    copy = Mirror(cluster, world.home, run)
-    copy.mark(alive=True, plan=to_json(for_pods(plan)))
+    copy = submitted(plan, setting_of(args), secrets_from_here(plan, world.environ), cluster, world.home)
+    run = copy.run
     commands = [f"windlass attach {run}", f"windlass logs -f {run}", f"windlass stop {run}"]
     if args.detach:
         world.print(run)
@@ -50,15 +48,7 @@ def _resumed(args: argparse.Namespace, world: World) -> int:
     _, copy = place.find(args, world, args.resume)
     if copy is None:
         raise WindlassError(f"{args.resume} is a run of this machine", "leave out --on")
-    copy.sync(logs=True)
-    events = journal.read(str(copy.path))
-    if not copy.whole():
-        raise WindlassError(f"{copy.run} is still running", f"watch it: windlass attach {copy.run}")
-    if events[-1].get("state") == "succeeded":
-        raise WindlassError(f"{copy.run} has succeeded; there is nothing to resume", f"windlass status {copy.run}")
-    copy.after = len(events)
-    copy.mark(alive=True)
-    copy.cluster.resume(copy.run, copy.after)
+    copy.go_on()
     commands = [f"windlass attach {copy.run}", f"windlass stop {copy.run}"]
     if args.detach:
         world.print(copy.run)
@@ -88,12 +78,3 @@ def setting_of(args: argparse.Namespace) -> Setting:
         storage_class=args.storage_class,
         pending=words.seconds(args.pending_timeout),
     )
-
-
-def secrets_of(plan: Plan, world: World) -> dict[str, str]:
-    """The values that come from this machine; those of the cluster are there already."""
-    from dataclasses import replace
-
-    from windlass.engines.local.engine import secrets
-
-    return secrets(replace(plan, secrets=tuple(s for s in plan.secrets if s.source != "cluster")), world.environ)

@@ -24,7 +24,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace, world: World) -> int:
     store = Store(world.home)
-    if place.in_cluster(args) or any(_elsewhere(world, text) for text in args.runs):
+    if place.in_cluster(args, world) or any(_elsewhere(world, text) for text in args.runs):
         return _remove_there(args, world)
     runs = list(dict.fromkeys(store.find(text) for text in args.runs))
     refused: list[WindlassError] = []
@@ -64,21 +64,11 @@ def _elsewhere(world: World, text: str) -> bool:
 
 def _remove_there(args: argparse.Namespace, world: World) -> int:
     """In a cluster: the root goes, and all that it owns; data in the user's own volumes stays."""
-    from windlass.engines.kubernetes.mirror import OVER, home_of
-
     for text in args.runs:
         run, copy = place.find(args, world, text)
         if copy is None:
             removed(Store(world.home), run, world)
             continue
-        root = copy.cluster.root(copy.run)
-        if root is not None and root.state not in OVER and not args.force:
-            raise WindlassError(
-                f"{copy.run} is under way",
-                f"stop it first: `windlass stop {copy.run}`, or `windlass rm --force {copy.run}`",
-            )
-        copy.cluster.remove(copy.run)
-        copy.mark(alive=False)
-        Store(home_of(world.home, copy.cluster)).remove(copy.path)
+        copy.remove(force=args.force)
         world.print(f"removed {copy.run} from the namespace {copy.cluster.namespace}")
     return OK

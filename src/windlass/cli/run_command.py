@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from windlass.cli.jobfile import add_job_arguments
 from windlass.cli.parts import add_part_arguments, fates_lines, new_plan, wish
-from windlass.cli.place import add_cluster_arguments, add_submit_arguments, is_copy
+from windlass.cli.place import add_cluster_arguments, add_submit_arguments
 from windlass.cli.world import World
 from windlass.errors import FAILED, OK, WindlassError
 
@@ -40,7 +40,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace, world: World) -> int:
-    if args.on == "kubernetes" or args.resume is not None and is_copy(world, args.resume):
+    if args.on == "kubernetes" or args.resume is not None and _in_cluster(args.resume, world):
         from windlass.cli import cluster_run
 
         return cluster_run.main(args, world)
@@ -63,6 +63,12 @@ def main(args: argparse.Namespace, world: World) -> int:
     code = run.drive(begun=viewer.open)
     viewer.wait()
     return code
+
+
+def _in_cluster(run: str, world: World) -> bool:
+    from windlass.engines.finding import Where
+
+    return Where(world.home, world.environ).knows_copy(run)
 
 
 def _detached(run: Started, world: World) -> int:

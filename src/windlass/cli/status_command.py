@@ -14,6 +14,7 @@ from pathlib import Path
 
 from windlass.cli import place, summary, table
 from windlass.cli.world import World
+from windlass.engines.finding import standing
 from windlass.errors import OK
 from windlass.runs import why, words
 from windlass.runs.state import load
@@ -34,13 +35,13 @@ def main(args: argparse.Namespace, world: World) -> int:
     store, now = Store(world.home), time.time()
     if args.run is not None:
         run, copy = place.find(args, world, args.run)
-        state = load(run) if copy is None else place.standing(copy)
+        state = load(run) if copy is None else standing(copy)
         if args.json:
             world.print(json.dumps({"dir": str(run), **as_json(state)}, indent=2, ensure_ascii=False))
         else:
             world.print(details(state, run, now, args.all, world.columns))
         return OK
-    if place.in_cluster(args):
+    if place.in_cluster(args, world):
         return _listed(args, world, now)
     ids = store.ids()
     shown = ids if args.all or args.json else ids[:RUNS]

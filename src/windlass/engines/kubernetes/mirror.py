@@ -12,14 +12,16 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from windlass import journal, layout
 from windlass.engines.kubernetes.cluster import Cluster, Listed, command
 from windlass.engines.kubernetes.tunnel import STDERR, STDOUT, Exec
 from windlass.errors import WindlassError
+from windlass.export.objects import Setting, for_pods
 from windlass.kube.api import ApiError
+from windlass.plan import Plan, to_json
 from windlass.runs.store import Store
 
 FILES = (journal.FILE, layout.PLAN, layout.VERDICT)
@@ -86,6 +88,36 @@ class Mirror:
         if path not in FILES and place.is_file():
             place.unlink()
         self._stream({"files": [os.path.normpath(path.lstrip("/"))], "logs": False, "follow": False})
+
+    def fetch_all(self, directory: str) -> None:
+        """All files below a directory of the run."""
+        for path, _ in self.files():
+            if path.startswith(directory.rstrip("/") + "/"):
+                self.fetch(path)
+
+    def go_on(self) -> None:
+        """Asks the cluster to go on with a run that has failed or was stopped."""
+        self.sync(logs=True)
+        events = journal.read(str(self.path))
+        if not self.whole():
+            raise WindlassError(f"{self.run} is still running", f"watch it: windlass attach {self.run}")
+        if events[-1].get("state") == "succeeded":
+            raise WindlassError(f"{self.run} has succeeded; there is nothing to resume", f"windlass status {self.run}")
+        self.after = len(events)
+        self.mark(alive=True)
+        self.cluster.resume(self.run, self.after)
+
+    def remove(self, force: bool = False) -> None:
+        """The run with all its objects, and then this copy; one that is under way only by force."""
+        root = self.cluster.root(self.run)
+        if root is not None and root.state not in OVER and not force:
+            raise WindlassError(
+                f"{self.run} is under way",
+                f"stop it first: `windlass stop {self.run}`, or `windlass rm --force {self.run}`",
+            )
+        self.cluster.remove(self.run)
+        self.mark(alive=False)
+        Store(self.path.parent.parent).remove(self.path)
 
     def follow(self, logs: bool = True, say: Callable[[str], None] | None = None) -> None:
         """Up to date from now on, by a thread; whatever breaks is mended until the run is over or removed."""
@@ -175,6 +207,13 @@ class Mirror:
                 os.ftruncate(fd, at + len(data))
         finally:
             os.close(fd)
+
+
+def submitted(plan: Plan, setting: Setting, secrets: Mapping[str, str], cluster: Cluster, home: str) -> Mirror:
+    """A new run of the plan, and its copy."""
+    copy = Mirror(cluster, home, cluster.submit(plan, setting, secrets))
+    copy.mark(alive=True, plan=to_json(for_pods(plan)))
+    return copy
 
 
 def known(cluster: Cluster, home: str) -> tuple[Store, list[Listed]]:

@@ -13,6 +13,7 @@ import socket
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 
 from windlass import __version__, layout, lock, machine
@@ -119,6 +120,11 @@ def secrets(plan: Plan, environ: Mapping[str, str]) -> dict[str, str]:
     if missing:
         raise WindlassError("\nerror: ".join(missing), "set them (export NAME=...) or change the job file's `secrets:`")
     return found
+
+
+def secrets_from_here(plan: Plan, environ: Mapping[str, str]) -> dict[str, str]:
+    """The values that a run in a cluster takes along from this machine; those of the cluster are there already."""
+    return secrets(replace(plan, secrets=tuple(s for s in plan.secrets if s.source != "cluster")), environ)
 
 
 def drive(
