@@ -9,7 +9,7 @@ import ctypes
 import os
 import signal
 import sys
-from typing import Dict, List
+from typing import Callable, Dict, List
 
 LINUX = sys.platform.startswith("linux")
 
@@ -97,6 +97,19 @@ def outside_pid_of(pid: int) -> int:
             except OSError:
                 continue
     return 0
+
+
+def fork(work: Callable[[], int]) -> int:
+    """A child that does the work and ends with the code that it gives (1 if it breaks off); its number. Nothing of
+    the parent's own code goes on in it, whatever happens."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        code = work()
+    finally:
+        os._exit(code)
 
 
 def signal_all(pids: List[int], signum: int) -> None:

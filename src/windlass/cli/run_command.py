@@ -16,6 +16,7 @@ import argparse
 import os
 from typing import TYPE_CHECKING
 
+from windlass.agent import system
 from windlass.cli.jobfile import add_job_arguments
 from windlass.cli.parts import add_part_arguments, fates_lines, new_plan, wish
 from windlass.cli.place import add_cluster_arguments, add_submit_arguments
@@ -95,14 +96,7 @@ class _Viewer:
     def open(self) -> None:
         self._world.out.flush()
         self._world.err.flush()
-        self._pid = os.fork()
-        if self._pid == 0:
-            code = 1
-            try:
-                self._show()
-                code = 0
-            finally:
-                os._exit(code)
+        self._pid = system.fork(self._show)
 
     def wait(self) -> None:
         """Until all has been shown; a run that failed before it began is shown too."""
@@ -110,7 +104,7 @@ class _Viewer:
             self.open()
         os.waitpid(self._pid, 0)
 
-    def _show(self) -> None:
+    def _show(self) -> int:
         import signal
 
         signal.set_wakeup_fd(-1)
@@ -131,3 +125,4 @@ class _Viewer:
         self._run.remember()
         display.follow()
         self._world.out.flush()
+        return OK

@@ -25,13 +25,13 @@ def serve(run_dir: str, token: bytes, port: int) -> int:
     parent = os.getpid()
     server = _Server(("", port), _Visit)
     server.run_dir, server.token = run_dir, token
-    pid = os.fork()
-    if pid == 0:
-        try:
-            system.die_with_parent(parent)
-            server.serve_forever(poll_interval=3600)
-        finally:
-            os._exit(1)
+
+    def work() -> int:
+        system.die_with_parent(parent)
+        server.serve_forever(poll_interval=3600)
+        return 0
+
+    pid = system.fork(work)
     server.socket.close()
     return pid
 

@@ -19,7 +19,7 @@ import socket
 import time
 import traceback
 from collections.abc import Callable, Container, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from windlass import layout
 from windlass.agent import system
@@ -110,11 +110,13 @@ class LocalLauncher:
         ours, theirs = socket.socketpair()
         watch, self._life = os.pipe()
         driver = os.getpid()
-        self._keeper = os.fork()
-        if self._keeper == 0:
+
+        def keep() -> int:
             ours.close()
             os.close(self._life)
-            _keep(make_post, scratch, kind, theirs, watch, driver, self._read_only)
+            return _keep(make_post, scratch, kind, theirs, watch, driver, self._read_only)
+
+        self._keeper = system.fork(keep)
         theirs.close()
         os.close(watch)
         self._socket = ours
@@ -132,39 +134,37 @@ def _keep(
     watch: int,
     driver: int,
     read_only: Sequence[str],
-) -> NoReturn:
+) -> int:
     """The keeper: holds the driver's end of life in one hand and the nursery in the other."""
-    code = 1
-    try:
-        os.setsid()
-        _default_signals()
-        if kind is BOX:
-            containment.unshare()
-        else:
-            system.adopt_orphans()
-        keeper = os.getpid()
-        nursery = os.fork()
-        if nursery == 0:
-            os.close(watch)
-            _nurse(make_post, kind, link, keeper, read_only)
-        link.close()
-        wake = _wake_on_child()
-        while os.waitpid(nursery, os.WNOHANG)[0] == 0:
-            ready, _, _ = select.select([watch, wake], [], [])
-            if watch in ready:
-                os.kill(nursery, signal.SIGKILL)
-                os.waitpid(nursery, 0)
-                break
-            os.read(wake, 4096)
-        if kind is not BOX:
-            _end_orphans()
-        if os.getppid() != driver:
-            import shutil
+    os.setsid()
+    _default_signals()
+    if kind is BOX:
+        containment.unshare()
+    else:
+        system.adopt_orphans()
+    keeper = os.getpid()
 
-            shutil.rmtree(scratch, ignore_errors=True)
-        code = 0
-    finally:
-        os._exit(code)
+    def nurse() -> int:
+        os.close(watch)
+        return _nurse(make_post, kind, link, keeper, read_only)
+
+    nursery = system.fork(nurse)
+    link.close()
+    wake = _wake_on_child()
+    while os.waitpid(nursery, os.WNOHANG)[0] == 0:
+        ready, _, _ = select.select([watch, wake], [], [])
+        if watch in ready:
+            os.kill(nursery, signal.SIGKILL)
+            os.waitpid(nursery, 0)
+            break
+        os.read(wake, 4096)
+    if kind is not BOX:
+        _end_orphans()
+    if os.getppid() != driver:
+        import shutil
+
+        shutil.rmtree(scratch, ignore_errors=True)
+    return 0
 
 
 def _end_orphans() -> None:
@@ -197,20 +197,16 @@ def _session(pid: int) -> int:
         return 0
 
 
-def _nurse(
-    make_post: MakePost, kind: Containment, link: socket.socket, keeper: int, read_only: Sequence[str]
-) -> NoReturn:
-    try:
-        if kind is BOX:
-            system.die_with_parent(0)  # a parent outside the box has no number inside it
-            system.outer_proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            containment.furnish(read_only)
-        else:
-            system.die_with_parent(keeper)
-            system.adopt_orphans()
-        Nursery(make_post, link).serve()
-    finally:
-        os._exit(1)
+def _nurse(make_post: MakePost, kind: Containment, link: socket.socket, keeper: int, read_only: Sequence[str]) -> int:
+    if kind is BOX:
+        system.die_with_parent(0)  # a parent outside the box has no number inside it
+        system.outer_proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        containment.furnish(read_only)
+    else:
+        system.die_with_parent(keeper)
+        system.adopt_orphans()
+    Nursery(make_post, link).serve()
+    return 1
 
 
 class Nursery:
@@ -254,19 +250,14 @@ class Nursery:
 
     def _launch(self, seat: Seat, ports: Sequence[int], number: int) -> None:
         nursery = os.getpid()
-        pid = os.fork()
-        if pid:
-            self._agents[pid] = (seat, number)
-            return
-        code = 1
-        try:
+
+        def serve() -> int:
             signal.set_wakeup_fd(-1)
             system.die_with_parent(nursery)
             self._link.close()
-            post = self._make_post(seat, ports)
-            code = _served(post)
-        finally:
-            os._exit(code)
+            return _served(self._make_post(seat, ports))
+
+        self._agents[system.fork(serve)] = (seat, number)
 
     def _reap(self) -> None:
         """Takes in the dead. An agent counts as gone only when nothing that it started is left:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from windlass import journal, layout, lock
 from windlass import plan as plans
+from windlass.agent import system
 from windlass.driver.history import look_back
 from windlass.engines.local import engine, orders
 from windlass.errors import WindlassError
@@ -58,9 +59,7 @@ class Started:
         with one thread."""
         sys.stdout.flush()
         sys.stderr.flush()
-        pid = os.fork()
-        if pid == 0:
-            _drive_alone(self)
+        pid = system.fork(lambda: _drive_alone(self))
         while True:
             if len(journal.read(self.directory)) > self.events:
                 self.remember()
@@ -187,15 +186,11 @@ def _orders(fates: tuple[reuse.Fate, ...], passed: Collection[str], wish: Wish) 
     return orders.Orders(again, tuple(fate.stage for fate in fates if fate.does == reuse.LEFT_OUT), wish.keep)
 
 
-def _drive_alone(run: Started) -> None:
+def _drive_alone(run: Started) -> int:
     """In a fork: off the terminal, into a session of its own."""
-    code = 1
-    try:
-        os.setsid()
-        null = os.open(os.devnull, os.O_RDWR)
-        log = os.open(os.path.join(run.directory, layout.DRIVER_LOG), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        for fd, target in ((null, 0), (null, 1), (log, 2)):
-            os.dup2(fd, target)
-        code = run.drive()
-    finally:
-        os._exit(code)
+    os.setsid()
+    null = os.open(os.devnull, os.O_RDWR)
+    log = os.open(os.path.join(run.directory, layout.DRIVER_LOG), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    for fd, target in ((null, 0), (null, 1), (log, 2)):
+        os.dup2(fd, target)
+    return run.drive()
