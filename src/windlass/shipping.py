@@ -26,6 +26,7 @@ SHIPPED = (
     "kube",
     "layout.py",
     "lock.py",
+    "parcel.py",
     "pipeline.py",
     "plan.py",
     "rank_path",

@@ -33,13 +33,15 @@ class Place:
         self.kubeconfig = os.environ["KUBECONFIG"]
         self.cluster = Cluster(os.environ, namespace=namespace)
 
-    def job(self, text: str, *programs: str) -> Path:
-        """A job file, with programs beside it."""
+    def job(self, text: str, *programs: str, script: str = "") -> Path:
+        """A job file, with programs beside it, or write.sh with a script."""
         place = self.directory / f"job-{len(list(self.directory.iterdir()))}"
         place.mkdir()
         (place / "job.yaml").write_text(text)
         for name in programs:
             shutil.copy(PROGRAMS / name, place)
+        if script:
+            (place / "write.sh").write_text(script)
         return place
 
     def windlass(self, *words: str | Path, code: int | None = 0, timeout: float = PATIENCE) -> str:

@@ -36,3 +36,10 @@ def test_pods_fetch_storage_from_a_bucket_and_send_it_back(place: Place) -> None
     run = place.run(place.job(JOB % place.namespace))
     assert [each.key for each in store.list("")] == ["run/deep/a"]
     assert "one" in place.windlass("logs", run, "--on", "kubernetes", "-n", place.namespace, "--stage", "second")
+    there = ("--on", "kubernetes", "-n", place.namespace)
+    assert "4 B  storage/weights/deep/a" in place.windlass("ls", f"{run}:weights", *there)
+    (place.directory / "b").write_text("two")
+    place.windlass("cp", place.directory / "b", f"{run}:weights/deep", *there)
+    assert [each.key for each in store.list("")] == ["run/deep/a", "run/deep/b"]
+    place.windlass("cp", f"{run}:weights/deep", place.directory / "copy", *there)
+    assert (place.directory / "copy" / "b").read_text() == "two"

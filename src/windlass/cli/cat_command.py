@@ -1,7 +1,8 @@
 """Prints a file of a run: `windlass cat RUN:path` or `windlass cat RUN path`.
 
 RUN is a run's id, the beginning of one, or a job's name; `:path` means the newest run. A file
-that is not text is not printed on a terminal unless --force is given.
+that is not text is not printed on a terminal unless --force is given. `storage/NAME/...` is a
+path in one of the job's mounts.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import argparse
 from windlass.cli import loglines, place
 from windlass.cli.world import World
 from windlass.errors import OK, WindlassError
-from windlass.runs import files
 
 PIECE = 1 << 20
 
@@ -25,26 +25,24 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace, world: World) -> int:
     text, _, path = args.run.partition(":")
-    run, copy = place.find(args, world, text or None)
     path = args.path or path
-    if not path:
-        raise WindlassError("which file?", f"`windlass ls {run.name}` lists them; then `windlass cat {run.name}:PATH`")
-    if copy is not None:
-        copy.fetch(path)
-    found = files.inside(run, path)
-    if not found.is_file():
-        raise WindlassError(f"{path} is no file", f"to list it: `windlass ls {run.name}:{path}`")
-    try:
-        with open(found, "rb") as file:
-            data = file.read(PIECE)
+    with place.shelf(args, world, text or None) as shelf:
+        run = shelf.run
+        if not path:
+            raise WindlassError("which file?", f"`windlass ls {run}` lists them; then `windlass cat {run}:PATH`")
+        for item in shelf.items(path):
+            if item.source is None:
+                raise WindlassError(f"{path} is no file", f"to list it: `windlass ls {run}:{path}`")
+            data = item.source.read(PIECE)
             if b"\0" in data and world.out.isatty() and not args.force:
                 raise WindlassError(
                     f"{path} is not text",
-                    f"print it all the same with --force, or send it to a file: the file is {found}",
+                    f"print it all the same with --force, or copy it: `windlass cp {run}:{path} .`",
                 )
             while data:
                 loglines.write(world.out, data)
-                data = file.read(PIECE)
-    except PermissionError:
-        raise WindlassError(f"{found} may not be read") from None
+                data = item.source.read(PIECE)
+            break
+        else:
+            raise WindlassError(f"{path} is no file", f"to list it: `windlass ls {run}:{path}`")
     return OK

@@ -1,7 +1,8 @@
 """Lists the files of a run with their sizes.
 
 RUN is a run's id, the beginning of one, or a job's name; without it, the newest run. RUN:path
-lists one directory of it.
+lists one directory of it, RUN:storage/NAME what is in one of the job's mounts (RUN:NAME will do).
+In a cluster that is asked of a pod that comes and goes by itself.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import json
 
 from windlass.cli import place, summary, table
 from windlass.cli.world import World
-from windlass.errors import OK, WindlassError
-from windlass.runs import files, words
+from windlass.errors import OK
+from windlass.runs import words
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,16 +27,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace, world: World) -> int:
     text, _, path = (args.run or "").partition(":")
-    run, copy = place.find(args, world, text or None)
-    start = run / path if copy is not None else files.inside(run, path)
-    if copy is not None:
-        found = [files.Entry(name, size, 0) for name, size in copy.files() if files.below(name, path)]
-        if not found:
-            raise WindlassError(f"{run.name} has no {path}", f"`windlass ls {run.name}` lists what is in it")
-    elif start.is_dir():
-        found = list(files.walk(run, start, max(args.depth, 1)))
-    else:
-        found = [files.Entry(str(start.relative_to(run)), start.stat().st_size, 0)]
+    with place.shelf(args, world, text or None) as shelf:
+        found = shelf.entries(path, max(args.depth, 1))
     if args.json:
         world.print(json.dumps([{"path": entry.path, "size": entry.size} for entry in found], indent=2))
         return OK
@@ -46,6 +39,7 @@ def main(args: argparse.Namespace, world: World) -> int:
             table.render((), [(size.rjust(wide), entry.path) for size, entry in zip(sizes, found, strict=True)])
         )
     plain = [entry.path for entry in found if not entry.path.endswith("/")]
-    where = str(start) if copy is None else f"in the namespace {copy.cluster.namespace}"
-    world.say("\n".join([where, *summary.next_lines([f"windlass cat {run.name}:{plain[-1]}"] if plain else [])]))
+    commands = [f"windlass cat {shelf.run}:{plain[-1]}", f"windlass cp {shelf.run}:{plain[-1]} ."] if plain else []
+    where = shelf.where if found else f"{shelf.where}: nothing is in it"
+    world.say("\n".join([where, *summary.next_lines(commands)]))
     return OK

@@ -42,6 +42,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "why": "say why a run ended as it did, and what to do next",
         "ls": "list the files of a run",
         "cat": "print a file of a run",
+        "cp": "copy files out of a run, or into it",
         "rm": "remove runs",
         "prune": "remove old runs",
         "left": "list what runs have left in a cluster",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +14,7 @@ from windlass.engines.finding import ENGINES, Where
 if TYPE_CHECKING:
     from windlass.engines.kubernetes.cluster import Cluster
     from windlass.engines.kubernetes.mirror import Mirror
+    from windlass.runs.files import Shelf
 
 
 def add_place_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,6 +56,22 @@ def cluster_of(args: argparse.Namespace, world: World) -> Cluster:
 def find(args: argparse.Namespace, world: World, text: str | None) -> tuple[Path, Mirror | None]:
     """The directory of the run that is meant; of one in a cluster a copy, not yet brought up to date."""
     return where(args, world).find(text)
+
+
+@contextlib.contextmanager
+def shelf(args: argparse.Namespace, world: World, text: str | None) -> Iterator[Shelf]:
+    """The files of the run that is meant; a pod that was needed to see them goes again."""
+    from windlass.runs.files import Local
+    from windlass.runs.state import plan_of
+
+    run, copy = find(args, world, text)
+    if copy is None:
+        yield Local(run, plan_of(run))
+        return
+    from windlass.engines.kubernetes.shelf import ClusterShelf
+
+    with ClusterShelf(copy.cluster, copy.run, plan_of(run)) as there:
+        yield there
 
 
 def look(args: argparse.Namespace, world: World, text: str | None, logs: bool = False) -> Path:

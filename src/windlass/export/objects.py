@@ -66,7 +66,6 @@ def objects(plan: Plan, run: str, cargo: Cargo, setting: Setting) -> list[Manife
     """The very objects that `run` submits; those that need the root's uid as owner are given it there."""
     check(plan)
     inside = for_pods(plan)
-    images = [role.image or plan.image for stage in plan.stages for role in stage.roles]
     made = [
         _root(inside, run, cargo),
         _ship(inside, run, cargo),
@@ -75,7 +74,7 @@ def objects(plan: Plan, run: str, cargo: Cargo, setting: Setting) -> list[Manife
         _headless(inside, run),
         _service(inside, run),
         *_claim(inside, run, setting),
-        _driver(inside, run, setting, setting.driver_image or plan.image or next(filter(None, images), "")),
+        _driver(inside, run, setting, setting.driver_image or pods.image_of(plan)),
     ]
     if setting.namespace:
         for obj in made:

@@ -21,6 +21,8 @@ USER = 1000
 RUN_MOUNT = "run"
 """The mount of this name is the run's volume, if the job has one that all pods can share."""
 DRIVER = Resources(cpu=0.05, memory=64 << 20, cpu_limit=1.0, memory_limit=512 << 20)
+HELPER_SECONDS = 6 * 3600
+"""A helper's pod is ended after this, whatever it does."""
 BUCKETS = ("s3", "gs")
 """Kinds of storage that a rank's command is wrapped in: fetched before it, sent back after it."""
 PLACES = ("pvc", "nfs", "hostPath", "emptyDir")
@@ -124,6 +126,40 @@ def driver_spec(plan: Plan, run: str, account: str, image: str, pending: float) 
     spec["serviceAccountName"] = account
     spec["terminationGracePeriodSeconds"] = 5
     return spec
+
+
+def helper_of(plan: Plan, run: str, mount: Mount) -> Manifest:
+    """A pod that looks into one of the job's mounts when no other pod is there to ask; it ends by itself. It goes to
+    the node of the run's pods if it can, for a disk that only one node may have at a time."""
+    variables = _all_variables(plan)
+    plain = [{"name": v.name, "value": v.value} for v in variables if not v.secret]
+    env = [*_own(plan.security), *(plain + _secret_variables(plan, run, variables) if mount.kind in BUCKETS else [])]
+    spec = _spec(plan, run, image_of(plan), "", env, DRIVER, ["rest"], 0)
+    container = spec["containers"][0]
+    container["name"] = names.HELPER
+    if mount.kind not in BUCKETS:
+        spec["volumes"].append({"name": "storage", **_volume(mount)})
+        told = {"name": "storage", "mountPath": f"{names.MOUNTS}/{mount.name}"}
+        container["volumeMounts"].append({**told, "readOnly": True} if mount.read_only else told)
+    account = plan.security.service_account if mount.kind in BUCKETS else ""
+    spec["automountServiceAccountToken"] = bool(account)
+    if account:
+        spec["serviceAccountName"] = account
+    near = {"labelSelector": {"matchLabels": {names.RUN_LABEL: run}}, "topologyKey": "kubernetes.io/hostname"}
+    spec["affinity"] = {
+        "podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": near}]}
+    }
+    spec["restartPolicy"] = "Never"
+    spec["activeDeadlineSeconds"] = HELPER_SECONDS
+    spec["terminationGracePeriodSeconds"] = 2
+    labels = names.labels(run, plan.name, names.HELPER)
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"labels": labels}, "spec": spec}
+
+
+def image_of(plan: Plan) -> str:
+    """The job's image, or the first that a role of it names."""
+    roles = (role.image for stage in plan.stages for role in stage.roles)
+    return plan.image or next(filter(None, roles), "")
 
 
 def _spec(

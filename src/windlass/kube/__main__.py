@@ -5,7 +5,8 @@
 | agent | the pod of a seat | unpacks the code, then is the agent of the seat |
 | drive | the driver's pod | drives the run; once it has ended, stays reachable for a while |
 | read | `windlass` on a laptop | streams files of the run to stdout, from offsets, until the run ends if asked |
-| files | the same | lists the files of the run |
+| list, give, take | the same, in the driver's or a helper's pod | lists files, sends them, stores them |
+| rest | a helper's pod | waits for readers of storage, and ends when none comes |
 | stop | the same | asks the driver to stop the run |
 | beside | the same, in a rank's pod | executes a command with the rank's environment |
 
@@ -30,10 +31,11 @@ def main(words: List[str], environ: Mapping[str, str], package: str) -> int:
         from windlass.kube import drive
 
         return drive.main(environ)
-    from windlass.kube import desk
+    from windlass.kube import desk, shelf
 
-    if word in desk.WORDS:
-        return desk.WORDS[word](rest)
+    words_known = {**desk.WORDS, **shelf.WORDS}
+    if word in words_known:
+        return words_known[word](rest)
     sys.stderr.write(f"error: there is no word {word!r}\n")
     return 2
 

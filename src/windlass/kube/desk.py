@@ -1,4 +1,4 @@
-"""What a laptop asks of the run directory, inside the driver's pod: streams, lists, a stop.
+"""What a laptop asks of a run, inside its pods: streams of what is new, a stop, a command beside a rank.
 
 It is started by an exec of the cluster, so whoever may do that has proven to be allowed.
 
@@ -21,12 +21,11 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping
 
 from windlass import journal, layout, lock
 from windlass.agent import system
-from windlass.kube import names
+from windlass.kube import names, shelf
 
 PIECE = 1 << 20
 PAUSE = 0.1
 BEAT = 3.0
-USED = "/tmp/used"
 
 
 def read(words: List[str]) -> int:
@@ -58,19 +57,11 @@ def read(words: List[str]) -> int:
             return 0
         if not sent and time.monotonic() - beat > BEAT:
             _block(out, {"beat": True})
-            _use()
+            shelf.use()
         if sent or time.monotonic() - beat > BEAT:
             beat = time.monotonic()
         out.flush()
         time.sleep(0.0 if sent else PAUSE)
-
-
-def files(_words: List[str]) -> int:
-    """A line of JSON for every file: path and size."""
-    _use()
-    for path in _walk(names.RUN):
-        sys.stdout.write(json.dumps([path, _size(os.path.join(names.RUN, path))]) + "\n")
-    return 0
 
 
 def stop(words: List[str]) -> int:
@@ -104,7 +95,7 @@ def beside(words: List[str]) -> int:
         return 127
 
 
-WORDS: Mapping[str, Callable[[List[str]], int]] = {"read": read, "files": files, "stop": stop, "beside": beside}
+WORDS: Mapping[str, Callable[[List[str]], int]] = {"read": read, "stop": stop, "beside": beside}
 
 
 def _wanted(asked: Mapping[str, Any]) -> List[str]:
@@ -149,11 +140,3 @@ def _size(path: str) -> int:
 def _block(out: Any, head: Dict[str, Any], data: bytes = b"") -> None:
     out.write(json.dumps(head).encode() + b"\n" + data)
     out.flush()
-
-
-def _use() -> None:
-    """The lingering driver counts from here."""
-    try:
-        os.utime(USED)
-    except OSError:
-        pass

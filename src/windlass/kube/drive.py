@@ -25,7 +25,7 @@ from windlass.causes import Cause, Kind
 from windlass.driver.driver import Driver
 from windlass.driver.history import look_back
 from windlass.errors import FAILED
-from windlass.kube import depot, names, pod, seats
+from windlass.kube import depot, names, pod, seats, shelf
 from windlass.kube.api import Api, ApiError, Manifest, in_cluster
 from windlass.kube.launcher import PodLauncher
 
@@ -213,10 +213,8 @@ def _say_end(api: Api, run: str, state: str, code: int) -> None:
 def _linger(api: Api, run: str, run_dir: str) -> None:
     """Reachable until nobody has asked for a while, or the run is to go on."""
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
-    used = os.path.join("/tmp", "used")
-    with open(used, "w"):
-        pass
-    while time.time() - os.path.getmtime(used) < LINGER:
+    shelf.use()
+    while time.time() - os.path.getmtime(shelf.USED) < LINGER:
         if _asked_again(api, run, run_dir):
             return
         time.sleep(2.0)

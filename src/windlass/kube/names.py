@@ -21,6 +21,8 @@ TOKEN = "/windlass/token"
 MOUNTS = "/windlass/mounts"
 ARCHIVE = "windlass.pyz"
 CONTAINER = "rank"
+HELPER = "helper"
+"""The part of a run that a pod is which comes and goes to look into storage; its container has the same name."""
 
 RUN_LABEL = "windlass.dev/run"
 STAGE_LABEL = "windlass.dev/stage"

@@ -1,67 +1,129 @@
-"""The files of a run by their path within it: `RUN:path`, listed and found, never outside of the run."""
+"""The files of a run by their path within it, `RUN:path`: listed, read, added to, never outside of the run.
+
+A path is one of the run directory, or `storage/NAME/...` of one of the job's mounts, wherever that
+lies; `NAME/...` alone will do when the run directory has nothing of that name. `Shelf` is what
+`ls`, `cat` and `cp` see of a run; here is that of a run on this machine, the engines have others.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
+from windlass import layout, parcel
 from windlass.errors import WindlassError
-from windlass.runs.store import Store, tree_size
+from windlass.parcel import Entry, Item, NotThere
+from windlass.plan import Mount, Plan
+
+STORAGE = "storage"
+OWN = frozenset({"checkpoints", "logs", "output", "reports", "stacks", STORAGE, "superseded"})
+"""Names that a run directory may itself have: a mount of such a name is reached by `storage/NAME` alone."""
+OPEN = "output"
+"""The part of a run directory that may be added to: all else is evidence of what the run did."""
 
 
 @dataclass(frozen=True)
-class Entry:
+class Spot:
+    """What a path means: a place of the run directory, or one in a mount."""
+
     path: str
-    """Within the run; a directory's ends with a slash."""
-    size: int
-    depth: int
+    mount: Mount | None = None
+
+    @property
+    def within(self) -> str:
+        """What stands before the path of a file that is found there."""
+        return "" if self.mount is None else f"{STORAGE}/{self.mount.name}/"
 
 
-def split(store: Store, text: str | None) -> tuple[Path, str]:
-    """`RUN:path`, `RUN` or `:path` (of the newest run)."""
-    run, _, path = (text or "").partition(":")
-    return store.find(run or None), path
+class Shelf(Protocol):
+    run: str
+    where: str
+    """Where the files are, for the reader."""
+
+    def entries(self, path: str, depth: int) -> list[Entry]:
+        """A file, or what is in a directory; their paths are such as can be asked for again."""
+
+    def items(self, path: str) -> Iterator[Item]:
+        """A file, or a directory with all in it, to be read one after another."""
+
+    def store(self, path: str, name: str, items: Iterable[Item]) -> str:
+        """Puts them there, below a directory or under a new name; where they are now."""
 
 
-def below(name: str, path: str) -> bool:
-    """Is a file of a run the one that a path means, or in the directory that it means."""
-    wanted = os.path.normpath(path.strip("/")) if path.strip("/") else ""
-    return not wanted or name == wanted or name.startswith(wanted + "/")
+def spot(plan: Plan | None, path: str) -> Spot:
+    first, _, rest = path.lstrip("/").partition("/")
+    mounts = {mount.name: mount for mount in plan.storage} if plan is not None else {}
+    if first == STORAGE:
+        name, _, below = rest.partition("/")
+        if name in mounts:
+            return Spot(below, mounts[name])
+    if first in mounts and first not in OWN:
+        return Spot(rest, mounts[first])
+    return Spot(path)
 
 
-def inside(run: Path, path: str) -> Path:
-    """The place a path means; one that leads out of the run, by dots or by a link, is refused."""
-    found = Path(os.path.normpath(run / path.lstrip("/")))
-    real, root = os.path.realpath(found), os.path.realpath(run)
-    if os.path.commonpath([real, root]) != root:
-        raise WindlassError(f"{path} leads out of the run", f"`windlass ls {run.name}` lists what is in it")
-    if not os.path.lexists(found):
-        raise WindlassError(f"{run.name} has no {path}", _nearest(run, path))
-    return found
+def writable(run: str, found: Spot) -> None:
+    """Raises for a place that nobody but the run may write to."""
+    if found.mount is not None:
+        if found.mount.read_only:
+            raise WindlassError(f"storage {found.mount.name} is read-only in this job", "leave out `read_only: true`")
+    elif os.path.normpath(found.path.lstrip("/")).split("/")[0] != OPEN:
+        raise WindlassError(
+            f"{found.path or run} is the run's own record, and is not changed by hand",
+            f"files can be put into its storage (`{run}:storage/NAME/...`) and its output (`{run}:{OPEN}/STAGE/...`)",
+        )
 
 
-def _nearest(run: Path, path: str) -> str:
-    import difflib
+def not_there(run: str, found: Spot, error: NotThere) -> WindlassError:
+    path = found.within + error.path.lstrip("/")
+    listed = f"`windlass ls {run}{':' + found.within if found.mount else ''}` lists what is in it"
+    if error.outside:
+        return WindlassError(f"{path} leads out of the run", listed)
+    near = f"did you mean {run}:{found.within}{error.near}?" if error.near else listed
+    return WindlassError(f"{run} has no {path}", near)
 
-    near = difflib.get_close_matches(path, [entry.path for entry in walk(run, run, 9)], n=1)
-    return f"did you mean {run.name}:{near[0]}?" if near else f"`windlass ls {run.name}` lists what is in it"
 
+class Local:
+    """The files of a run of this machine."""
 
-def walk(run: Path, start: Path, depth: int, level: int = 0) -> Iterator[Entry]:
-    """Everything below a place, names in order, down to a depth; a directory's size is that of all in it.
-    Hidden files at the run's top are Windlass's own and left out."""
-    try:
-        with os.scandir(start) as entries:
-            found = sorted((e for e in entries if start != run or not e.name.startswith(".")), key=lambda e: e.name)
-    except OSError as error:
-        raise WindlassError(f"{start} cannot be listed: {error.strerror}") from None
-    for entry in found:
-        name = os.path.relpath(entry.path, run)
-        if entry.is_dir(follow_symlinks=False):
-            yield Entry(name + "/", tree_size(Path(entry.path)), level)
-            if level + 1 < depth:
-                yield from walk(run, Path(entry.path), depth, level + 1)
-        else:
-            yield Entry(name, entry.stat(follow_symlinks=False).st_size, level)
+    def __init__(self, run: Path, plan: Plan | None) -> None:
+        self.run, self.where = run.name, str(run)
+        self._dir, self._plan = str(run), plan
+
+    def entries(self, path: str, depth: int) -> list[Entry]:
+        found, top = self._spot(path)
+        try:
+            listed = parcel.entries(top, found.path, depth)
+        except NotThere as error:
+            raise not_there(self.run, found, error) from None
+        except OSError as error:
+            raise WindlassError(f"{error.filename} cannot be listed: {error.strerror}") from None
+        return [replace(entry, path=found.within + entry.path) for entry in listed]
+
+    def items(self, path: str) -> Iterator[Item]:
+        found, top = self._spot(path)
+        try:
+            yield from parcel.items(top, found.path)
+        except NotThere as error:
+            raise not_there(self.run, found, error) from None
+        except PermissionError as error:
+            raise WindlassError(f"{error.filename} may not be read") from None
+
+    def store(self, path: str, name: str, items: Iterable[Item]) -> str:
+        found, top = self._spot(path)
+        writable(self.run, found)
+        try:
+            place = parcel.target(top, found.path, name)
+            parcel.store(items, place)
+        except NotThere as error:
+            raise not_there(self.run, found, error) from None
+        return found.within + os.path.relpath(place, top)
+
+    def _spot(self, path: str) -> tuple[Spot, str]:
+        found = spot(self._plan, path)
+        if found.mount is None:
+            return found, self._dir
+        return found, found.mount.path or layout.storage(self._dir, found.mount.name)

@@ -17,6 +17,7 @@ from typing import Any
 
 from windlass import journal, layout, lock
 from windlass.errors import WindlassError
+from windlass.parcel import tree_size as tree_size
 
 REMOVING = ".removing-"
 
@@ -154,18 +155,6 @@ def born(run: Path) -> float:
         return run.stat().st_mtime
     except OSError:
         return 0.0
-
-
-def tree_size(path: Path) -> int:
-    """Bytes in all files below a directory; links are not followed."""
-    total = 0
-    for directory, _, names in os.walk(path):
-        for name in names:
-            try:
-                total += os.lstat(os.path.join(directory, name)).st_size
-            except OSError:
-                pass
-    return total
 
 
 def _word(number: int) -> str:

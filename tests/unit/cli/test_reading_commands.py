@@ -8,15 +8,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from windlass import layout, plan
 from windlass.causes import Cause, Kind
 from windlass.cli.main import main
 from windlass.cli.world import World
 from windlass.errors import WindlassError
+from windlass.plan import Mount
 
 New = Callable[..., Any]
 
@@ -243,6 +246,61 @@ def test_ls_and_cat_show_files_of_the_run_and_nothing_else(new_run: New, world: 
     with pytest.raises(WindlassError, match="has no") as error:
         main(["cat", f"{run.id}:plan.jsn"], world)
     assert error.value.hint == f"did you mean {run.id}:plan.json?"
+
+
+def stored(run: Any, tmp_path: Path) -> Path:
+    """The run's job has storage of its own, storage on this machine, and some that may only be read."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    mounts = (Mount("notes", "pvc"), Mount("output", "path", path=str(shared)), Mount("data", "path", read_only=True))
+    (run.dir / layout.PLAN).write_text(plan.to_json(replace(run.plan, storage=mounts)))
+    (run.dir / "storage" / "notes").mkdir(parents=True)
+    (run.dir / "output" / "train").mkdir(parents=True)
+    return shared
+
+
+def test_cp_copies_files_and_trees_out_of_a_run_and_into_it(new_run: New, world: World, tmp_path: Path) -> None:
+    run = new_run()
+    shared = stored(run, tmp_path)
+    (shared / "there").write_bytes(b"shared")
+    run.log(0, b"one\0two")
+    main(["cp", f"{run.id}:logs/train/worker-0.log", str(tmp_path)], world)
+    assert (tmp_path / "worker-0.log").read_bytes() == b"one\0two"
+    main(["cp", f"{run.id}:logs", str(tmp_path / "all")], world)
+    assert (tmp_path / "all" / "train" / "worker-0.log").read_bytes() == b"one\0two"
+    assert out(world).splitlines() == [str(tmp_path / "worker-0.log"), str(tmp_path / "all")]
+    main(["cp", str(tmp_path / "all"), f"{run.id}:notes/"], world)
+    main(["cp", str(tmp_path / "worker-0.log"), f"{run.id}:output/train/given"], world)
+    main(["cp", f"{run.id}:output/train/given", f"{run.id}:storage/output/again"], world)
+    assert (run.dir / "storage/notes/all/train/worker-0.log").read_bytes() == b"one\0two"
+    assert (run.dir / "output/train/given").read_bytes() == b"one\0two"
+    assert (shared / "again").read_bytes() == b"one\0two"
+    main(["ls", f"{run.id}:storage/output"], world)
+    assert out(world).endswith("7 B  storage/output/again\n6 B  storage/output/there\n")
+    main(["cat", f"{run.id}:notes/all/train/worker-0.log"], world)
+    assert out(world).endswith("one\0two")
+
+
+@pytest.mark.parametrize(
+    ("words", "wrong"),
+    [
+        (("{run}:logs/nothing", "."), "has no logs/nothing"),
+        (("{run}:storage/notes/nothing", "."), "has no storage/notes/nothing"),
+        (("nothing-here", "{run}:output/train/"), "there is no nothing-here on this machine"),
+        (("{run}:plan.json", "{run}:logs/plan"), "is the run's own record"),
+        (("{run}:plan.json", "{run}:data/"), "storage data is read-only"),
+        (("{run}:plan.json", "{run}:storage/notes/../../../x"), "leads out of the run"),
+        (("a", "b"), "neither is a path of a run"),
+    ],
+)
+def test_cp_refuses_what_cannot_be_copied_with_the_reason(
+    new_run: New, world: World, tmp_path: Path, words: tuple[str, str], wrong: str
+) -> None:
+    run = new_run()
+    stored(run, tmp_path)
+    with pytest.raises(WindlassError, match=wrong) as error:
+        main(["cp", *(word.format(run=run.id) for word in words)], world)
+    assert error.value.hint
 
 
 def test_rm_names_what_it_removed_and_refuses_a_living_run(new_run: New, world: World) -> None:

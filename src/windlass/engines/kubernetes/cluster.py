@@ -203,7 +203,7 @@ class Cluster:
         due, name = time.monotonic() + patience, names.driver_pod(run)
         while True:
             pod = self.api.find("Pod", name)
-            if pod is not None and _runs(pod):
+            if pod is not None and is_running(pod):
                 return name
             if pod is None:
                 home = self.api.find("StatefulSet", names.driver(run))
@@ -291,7 +291,7 @@ def command(*words: str) -> list[str]:
     return [PYTHON, "-S", "-E", f"{names.SHIP}/{names.ARCHIVE}", *words]
 
 
-def _runs(pod: Manifest) -> bool:
+def is_running(pod: Manifest) -> bool:
     statuses = pod.get("status", {}).get("containerStatuses") or ()
     return (
         not pod["metadata"].get("deletionTimestamp")

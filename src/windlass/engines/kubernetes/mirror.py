@@ -12,13 +12,14 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from windlass import journal, layout
+from windlass import journal, layout, parcel
 from windlass.engines.kubernetes.cluster import Cluster, Listed, command
+from windlass.engines.kubernetes.shelf import ClusterShelf
 from windlass.engines.kubernetes.tunnel import STDERR, STDOUT, Exec
-from windlass.errors import WindlassError
+from windlass.errors import FAILED, WindlassError
 from windlass.export.objects import Setting, for_pods
 from windlass.kube.api import ApiError
 from windlass.plan import Plan, to_json
@@ -27,6 +28,7 @@ from windlass.runs.store import Store
 FILES = (journal.FILE, layout.PLAN, layout.VERDICT)
 SILENCE = 20.0
 """Seconds without a word after which a stream is taken for dead."""
+TRIES = 3
 OVER = frozenset({"succeeded", "failed", "stopped", "gate_missed"})
 
 
@@ -71,29 +73,21 @@ class Mirror:
     def begun(self) -> bool:
         return (self.path / journal.FILE).exists()
 
-    def sync(self, logs: bool = False, files: Sequence[str] = ()) -> None:
+    def sync(self, logs: bool = False) -> None:
         """Up to date, once."""
-        if self.whole() and not logs and not files:
-            return
-        self._stream({"files": [*files, *FILES], "logs": logs, "follow": False})
-
-    def files(self) -> list[tuple[str, int]]:
-        """Path and size of every file of the run, as the cluster has them."""
-        _, out = self.cluster.ask(self.run, "files")
-        return [(str(path), int(size)) for path, size in map(json.loads, out.decode().splitlines())]
-
-    def fetch(self, path: str) -> None:
-        """A file of the run, whole."""
-        place = self.path / os.path.normpath(path.lstrip("/"))
-        if path not in FILES and place.is_file():
-            place.unlink()
-        self._stream({"files": [os.path.normpath(path.lstrip("/"))], "logs": False, "follow": False})
+        if self.whole() and not logs:
+            return None
+        for _ in range(TRIES):
+            try:
+                return self._stream({"files": list(FILES), "logs": logs, "follow": False})
+            except OSError:
+                continue  # what has arrived is kept, and the next try goes on behind it
+        raise WindlassError(f"the driver of {self.run} does not answer", f"windlass status {self.run}", FAILED)
 
     def fetch_all(self, directory: str) -> None:
-        """All files below a directory of the run."""
-        for path, _ in self.files():
-            if path.startswith(directory.rstrip("/") + "/"):
-                self.fetch(path)
+        """A directory of the run with all in it."""
+        with ClusterShelf(self.cluster, self.run, None) as shelf:
+            parcel.store(shelf.items(directory), str(self.path / directory))
 
     def go_on(self) -> None:
         """Asks the cluster to go on with a run that has failed or was stopped."""
