@@ -76,6 +76,10 @@ e2e: $(INSTALLED) ## end-to-end tests on that cluster, started if need be, or on
 bench: $(INSTALLED) ## measure against the peers (downloads about 9 GB into .bench the first time)
 	$(BIN)/python -m bench $(BENCH)
 
+.PHONY: bench-cluster
+bench-cluster: $(INSTALLED) ## measure runs on that cluster, started if need be, or on the one that KUBECONFIG names
+	$(BIN)/python -m tests.cluster with -- $(BIN)/python -m bench.cluster $(BENCH)
+
 .PHONY: frameworks
 frameworks: $(INSTALLED) ## run bare PyTorch and TensorFlow scripts (downloads about 7 GB into .bench the first time)
 	$(BIN)/python -m pytest -q tests/frameworks

@@ -45,10 +45,11 @@ import time
 from enum import Enum
 from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Optional, Tuple
 
+from windlass import layout
 from windlass.causes import Cause, Kind
 from windlass.plan import build
 
-FILE = "events.jsonl"
+FILE = layout.JOURNAL
 RESERVE = ".journal-reserve"
 RESERVE_BYTES = 256 * 1024
 

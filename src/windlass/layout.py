@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 
 PLAN = "plan.json"
+JOURNAL = "events.jsonl"
 PROVENANCE = "provenance.json"
 LOCK = "driver.lock"
 DRIVER_LOG = "driver.log"
@@ -19,6 +20,8 @@ SERVING = "serving.json"
 FINGERPRINTS = "fingerprints.json"
 MIRROR = ".mirror.json"
 """In a copy of a run that lives elsewhere: where, and whether it is alive."""
+LEAST_FREE = 128 * 1024
+"""Bytes; with less left on its disk a run cannot go on."""
 
 
 def log(run_dir: str, stage: str, role: str, rank: int) -> str:

@@ -1,8 +1,8 @@
 """The part of Windlass that ships into strangers' images, as one file.
 
 `build` gives a zipapp of the shipped modules, the same bytes each time. `python windlass.pyz` is
-the agent of one seat, and with a word one of the other things a pod can be (`kube.__main__`); it
-unpacks itself first, because ranks need files.
+the agent of one seat, and with a word one of the things that a pod can be (`kube.__main__`). It
+unpacks itself first, because ranks need files: in a pod once for all that is started there.
 """
 
 from __future__ import annotations
@@ -37,27 +37,53 @@ SHIPPED = (
     "wire.py",
 )
 EPOCH = (1980, 1, 1, 0, 0, 0)
-MAIN = """import os
-import shutil
+POD = "/windlass"
+"""Where a pod has its writable volume (`kube.names.HOME`)."""
+MAIN = f"""import os
 import sys
+
+# Ranks need files: a Python that a rank starts reads rank_path, and imports windlass from beside it. They are
+# written by hand, because importing zipfile takes longer than that in an image whose library was never compiled.
+
+
+def unpack(home):
+    for name in NAMES:
+        path = os.path.join(home, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(__loader__.get_data(os.path.join(__loader__.archive, name)))
+    return home
+
+
+def unpack_once(home):
+    # The first process in a pod unpacks for all that come after it; what was compiled is kept for them, too.
+    sys.pycache_prefix = "{POD}/compiled"
+    if not os.path.isdir(home):
+        aside = f"{{home}}.{{os.urandom(4).hex()}}"
+        unpack(aside)
+        try:
+            os.rename(aside, home)
+        except OSError:  # another was faster
+            import shutil
+
+            shutil.rmtree(aside)
+    return home
+
+
+if sys.argv[1:]:
+    sys.path[0] = home = unpack_once("{POD}/lib")
+    from windlass.kube.__main__ import main
+
+    sys.exit(main(sys.argv[1:], os.environ, os.path.join(home, "windlass")))
+
+import shutil
 import tempfile
-import zipfile
 
-# Ranks need files: a Python that a rank starts reads rank_path, and imports windlass from beside it.
-home = tempfile.mkdtemp(prefix="windlass-agent-")
-with zipfile.ZipFile(os.path.dirname(os.path.abspath(__file__))) as archive:
-    archive.extractall(home)
-sys.path[0] = home
+sys.path[0] = home = unpack(tempfile.mkdtemp(prefix="windlass-agent-"))
 try:
-    package = os.path.join(home, "windlass")
-    if sys.argv[1:]:
-        from windlass.kube.__main__ import main as answer
+    from windlass.agent.__main__ import main
 
-        code = answer(sys.argv[1:], os.environ, package)
-    else:
-        from windlass.agent.__main__ import main
-
-        code = main(os.environ, package)
+    code = main(os.environ, os.path.join(home, "windlass"))
 finally:
     shutil.rmtree(home, ignore_errors=True)
 sys.exit(code)
@@ -75,7 +101,8 @@ def files() -> list[tuple[str, bytes]]:
             if place.endswith(".py"):
                 with open(place, "rb") as file:
                     found.append(("windlass/" + os.path.relpath(place, package).replace(os.sep, "/"), file.read()))
-    return sorted([*found, ("__main__.py", MAIN.encode())])
+    names = sorted(name for name, _ in found)
+    return sorted([*found, ("__main__.py", f"NAMES = {names}\n{MAIN}".encode())])
 
 
 def build() -> bytes:

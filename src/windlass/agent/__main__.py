@@ -32,6 +32,8 @@ from windlass.agent.link import connect
 from windlass.agent.post import Post
 
 PREFIX = "WINDLASS_AGENT_"
+KNOCK = 0.05
+"""Seconds between two tries to reach a driver that has not begun."""
 
 
 def post_of(environ: Mapping[str, str], package: str) -> Post:
@@ -82,7 +84,7 @@ def wait_for_driver(address: str, patience: float) -> str:
         except OSError as error:
             if time.monotonic() >= due:
                 return f"the driver at {address} could not be reached within {patience:g} s: {error}"
-            time.sleep(0.2)
+            time.sleep(KNOCK)
 
 
 def main(environ: Mapping[str, str], package: str) -> int:

@@ -13,6 +13,7 @@ import os
 import signal
 from typing import List, NamedTuple, Optional, Sequence, Tuple
 
+from windlass import layout
 from windlass.agent import tracebacks
 from windlass.agent.process import CannotStart
 from windlass.causes import Cause, Kind
@@ -22,8 +23,6 @@ TAIL_LINES = 20
 LINE_MOST = 500
 LITTLE = 15
 """Lines that may follow an error that ended a program: the rest of its text, and goodbyes."""
-LEAST_FREE = 128 * 1024
-"""Bytes; with less left on its disk a run cannot go on."""
 NO_LIMIT = 1 << 60
 """Bytes; how version 1 of cgroups says that there is no limit is larger."""
 NEARLY_FULL = 2 * 1024 * 1024
@@ -164,7 +163,7 @@ def _of_words(code: int, lines: Sequence[str], error: str, oom: int, run_dir: st
         return Told(Kind.OUT_OF_MEMORY, message, _memory(oom))
     if error.split(":", 1)[0].endswith(ALLOCATIONS) or any(word in error for word in ALLOCATIONS[3:]):
         return Told(Kind.OUT_OF_MEMORY, "the program could not get the memory it asked for", _memory(0))
-    if kind is None and free < LEAST_FREE:  # so full that the log cannot tell
+    if kind is None and free < layout.LEAST_FREE:  # so full that the log cannot tell
         return Told(Kind.DISK_FULL, f"the disk of {run_dir} is full", (space,))
     if kind is None or kind is Kind.DISK_FULL and not error and free >= NEARLY_FULL:
         return None

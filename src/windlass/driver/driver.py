@@ -23,7 +23,6 @@ from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
 
 from windlass import layout
 from windlass import pipeline as p
-from windlass.agent.evidence import LEAST_FREE
 from windlass.causes import Cause, Kind
 from windlass.driver import speech
 from windlass.driver.checkpoints import Checkpoints
@@ -156,7 +155,7 @@ class Driver:
                 run.swept = run.gang.generation
                 self._checkpoints_of(run.stage).sweep(run.swept)
         free = os.statvfs(self.run_dir)
-        if free.f_bavail * free.f_frsize < LEAST_FREE or self.journal.full:
+        if free.f_bavail * free.f_frsize < layout.LEAST_FREE or self.journal.full:
             for run in list(self._running.values()):
                 self._gang(run, g.Fault(self._disk_full()))
 

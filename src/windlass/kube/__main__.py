@@ -31,11 +31,14 @@ def main(words: List[str], environ: Mapping[str, str], package: str) -> int:
         from windlass.kube import drive
 
         return drive.main(environ)
-    from windlass.kube import desk, shelf
+    from windlass.kube import desk
 
-    words_known = {**desk.WORDS, **shelf.WORDS}
-    if word in words_known:
-        return words_known[word](rest)
+    if word in desk.WORDS:
+        return desk.WORDS[word](rest)
+    from windlass.kube import shelf
+
+    if word in shelf.WORDS:
+        return shelf.WORDS[word](rest)
     sys.stderr.write(f"error: there is no word {word!r}\n")
     return 2
 

@@ -1,6 +1,7 @@
 """What a laptop asks of a run, inside its pods: streams of what is new, a stop, a command beside a rank.
 
-It is started by an exec of the cluster, so whoever may do that has proven to be allowed.
+It is started by an exec of the cluster, so whoever may do that has proven to be allowed. It imports
+little: it is started together with the driver, and each takes the other's time.
 
 `read` writes blocks: a line of JSON, and as many bytes as its `n` says. {"path", "at", "n"} is
 a piece of a file; {"beat"} says that nothing is new; {"end"} that all was sent. Logs are sent
@@ -19,12 +20,12 @@ import sys
 import time
 from typing import Any, Callable, Dict, Iterator, List, Mapping
 
-from windlass import journal, layout, lock
-from windlass.agent import system
-from windlass.kube import names, shelf
+from windlass import layout
+from windlass.kube import names, visits
 
 PIECE = 1 << 20
-PAUSE = 0.1
+PAUSE = (0.02, 0.2)
+"""How often files are looked at: while they grow, and while they are quiet."""
 BEAT = 3.0
 
 
@@ -34,14 +35,14 @@ def read(words: List[str]) -> int:
     out = sys.stdout.buffer
     offsets: Dict[str, int] = dict(asked.get("at", {}))
     over = False
-    beat = time.monotonic()
+    beat, pause = time.monotonic(), PAUSE[0]
     while True:
         sent = False
-        events = os.path.join(names.RUN, journal.FILE)
+        events = os.path.join(names.RUN, layout.JOURNAL)
         until = _size(events)
         over = _over()
         for path in _wanted(asked):
-            limit = until if path == journal.FILE else _size(os.path.join(names.RUN, path))
+            limit = until if path == layout.JOURNAL else _size(os.path.join(names.RUN, path))
             while offsets.get(path, 0) < limit:
                 at = offsets.get(path, 0)
                 with open(os.path.join(names.RUN, path), "rb") as file:
@@ -57,15 +58,18 @@ def read(words: List[str]) -> int:
             return 0
         if not sent and time.monotonic() - beat > BEAT:
             _block(out, {"beat": True})
-            shelf.use()
+            visits.note()
         if sent or time.monotonic() - beat > BEAT:
             beat = time.monotonic()
         out.flush()
-        time.sleep(0.0 if sent else PAUSE)
+        pause = 0.0 if sent else min(max(pause * 1.5, PAUSE[0]), PAUSE[1])
+        time.sleep(pause)
 
 
 def stop(words: List[str]) -> int:
     """Who asks, and `now` for a stop without grace. Exit code 3: nobody drives the run."""
+    from windlass import lock
+
     pid = lock.holder(names.RUN)
     if pid <= 0:
         return 3
@@ -77,6 +81,8 @@ def stop(words: List[str]) -> int:
 
 def beside(words: List[str]) -> int:
     """The terminal's kind, then a command: executed with the environment and directory of the rank in this pod."""
+    from windlass.agent import system
+
     term, command = words[0], words[1:]
     ranks = system.process_tree().get(1, [])
     if not ranks:
@@ -100,10 +106,10 @@ WORDS: Mapping[str, Callable[[List[str]], int]] = {"read": read, "stop": stop, "
 
 def _wanted(asked: Mapping[str, Any]) -> List[str]:
     """The journal comes last."""
-    found = [path for path in asked.get("files", ()) if path != journal.FILE and _inside(path)]
+    found = [path for path in asked.get("files", ()) if path != layout.JOURNAL and _inside(path)]
     if asked.get("logs"):
         found += list(_walk(os.path.join(names.RUN, "logs")))
-    return found + [path for path in asked.get("files", ()) if path == journal.FILE]
+    return found + [path for path in asked.get("files", ()) if path == layout.JOURNAL]
 
 
 def _inside(path: str) -> bool:
@@ -122,7 +128,7 @@ def _walk(top: str) -> Iterator[str]:
 def _over() -> bool:
     """The journal's last line says so; only its end is read."""
     try:
-        with open(os.path.join(names.RUN, journal.FILE), "rb") as file:
+        with open(os.path.join(names.RUN, layout.JOURNAL), "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - 65536))
             lines = file.read().splitlines()
         return bool(lines) and json.loads(lines[-1]).get("ev") == "run.ended"

@@ -16,7 +16,6 @@ import socket
 import sys
 import threading
 import time
-import traceback
 from typing import Any, Dict, Mapping, Tuple
 
 from windlass import __version__, journal, layout, lock
@@ -25,7 +24,7 @@ from windlass.causes import Cause, Kind
 from windlass.driver.driver import Driver
 from windlass.driver.history import look_back
 from windlass.errors import FAILED
-from windlass.kube import depot, names, pod, seats, shelf
+from windlass.kube import depot, names, pod, seats, visits
 from windlass.kube.api import Api, ApiError, Manifest, in_cluster
 from windlass.kube.launcher import PodLauncher
 
@@ -110,6 +109,8 @@ def _drive(api: Api, run: str, run_dir: str, environ: Mapping[str, str]) -> None
         cause = Cause(Kind.FORBIDDEN if error.status == 403 else Kind.REFUSED, error.message)
         writer.write("run.ended", state="failed", code=FAILED, cause=cause)
     except Exception:
+        import traceback
+
         text = traceback.format_exc()
         sys.stderr.write(text)
         with open(os.path.join(run_dir, layout.DRIVER_LOG), "a") as log:
@@ -213,8 +214,8 @@ def _say_end(api: Api, run: str, state: str, code: int) -> None:
 def _linger(api: Api, run: str, run_dir: str) -> None:
     """Reachable until nobody has asked for a while, or the run is to go on."""
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
-    shelf.use()
-    while time.time() - os.path.getmtime(shelf.USED) < LINGER:
+    visits.note()
+    while visits.quiet() < LINGER:
         if _asked_again(api, run, run_dir):
             return
         time.sleep(2.0)

@@ -1,17 +1,15 @@
 """The first thing a rank's pod does: a home, the code tree, the plan where the agent looks for it.
 
+What it needs of the library it imports where it is used: the driver's pod asks for little of this,
+and an image may have to compile all that it imports.
+
 Ships into strangers' images: standard library only, Python 3.9.
 """
 
 from __future__ import annotations
 
-import hashlib
-import io
 import os
-import shutil
-import subprocess
 import sys
-import tarfile
 from typing import Dict, Mapping
 
 from windlass import layout
@@ -30,6 +28,8 @@ def prepare(environ: Mapping[str, str]) -> Dict[str, str]:
     unpack(names.SHIP, names.CODE)
     place_plan(names.RUN)
     environ = _with_packages(environ)
+    import shutil
+
     path = environ.get("PATH") or os.defpath
     if shutil.which("python", path=path) is None:  # Debian's own image has python3 alone
         os.makedirs(PROGRAMS, exist_ok=True)
@@ -45,6 +45,8 @@ def _with_packages(environ: Mapping[str, str]) -> Mapping[str, str]:
         requirements = plans.from_json(file.read()).requirements
     if not requirements:
         return environ
+    import subprocess
+
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target", PACKAGES]
     done = subprocess.run([*command, *requirements], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
     if done.returncode:
@@ -59,6 +61,10 @@ def _with_packages(environ: Mapping[str, str]) -> Mapping[str, str]:
 
 def unpack(ship: str, target: str) -> None:
     """The code tree out of its parts; a tree that is not whole is no tree."""
+    import hashlib
+    import io
+    import tarfile
+
     parts = sorted(name for name in os.listdir(ship) if name.startswith("code.") and name[5:].isdigit())
     data = b"".join(_read(os.path.join(ship, name)) for name in parts)
     wanted = _read(os.path.join(ship, "code.sha256")).decode().strip()
@@ -77,7 +83,8 @@ def place_plan(run_dir: str) -> None:
     path = os.path.join(run_dir, layout.PLAN)
     if not os.path.exists(path):
         aside = f"{path}.{os.uname().nodename}"
-        shutil.copyfile(os.path.join(names.SHIP, layout.PLAN), aside)
+        with open(aside, "wb") as file:
+            file.write(_read(os.path.join(names.SHIP, layout.PLAN)))
         os.replace(aside, path)
 
 

@@ -20,9 +20,9 @@ from typing import Any, BinaryIO, Callable, Dict, Iterable, Iterator, List, Mapp
 from windlass import parcel
 from windlass.buckets import copying
 from windlass.buckets.wrapping import SCHEMES
+from windlass.kube import visits
 from windlass.parcel import Entry, Item, NotThere
 
-USED = "/tmp/used"
 """Its time says when a reader was last at work here."""
 IDLE = 60.0
 """Seconds without a reader after which a helper's pod ends."""
@@ -33,19 +33,10 @@ REFUSED = 5
 def rest(_words: List[str]) -> int:
     """Waits in a helper's pod for readers, and ends when none has come for a while."""
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
-    use()
-    while time.time() - os.path.getmtime(USED) < IDLE:
+    visits.note()
+    while visits.quiet() < IDLE:
         time.sleep(1.0)
     return 0
-
-
-def use() -> None:
-    """Whoever waits for readers counts from here."""
-    try:
-        with open(USED, "a"):
-            os.utime(USED)
-    except OSError:
-        pass
 
 
 def listed(asked: Mapping[str, Any]) -> None:
@@ -69,7 +60,7 @@ def take(asked: Mapping[str, Any]) -> None:
 
 def _used(items: Iterable[Item]) -> Iterator[Item]:
     for item in items:
-        use()
+        visits.note()
         source = item.source
         yield item if source is None else Item(item.path, item.size, item.mode, item.time, _Used(source))  # type: ignore[arg-type]
 
@@ -83,13 +74,13 @@ class _Used:
     def read(self, count: int = -1) -> bytes:
         if time.monotonic() - self._told > 5.0:
             self._told = time.monotonic()
-            use()
+            visits.note()
         return self._file.read(count)
 
 
 def _answer(work: Callable[[Mapping[str, Any]], None]) -> Callable[[List[str]], int]:
     def answered(words: List[str]) -> int:
-        use()
+        visits.note()
         try:
             work(json.loads(words[0]))
             return 0

@@ -26,6 +26,8 @@ from windlass.plan import Plan, to_json
 from windlass.runs.store import Store
 
 FILES = (journal.FILE, layout.PLAN, layout.VERDICT)
+AGAIN = (0.05, 0.5)
+"""Seconds between two looks for a driver that does not answer: at first, and in the end."""
 SILENCE = 20.0
 """Seconds without a word after which a stream is taken for dead."""
 TRIES = 3
@@ -118,7 +120,7 @@ class Mirror:
         threading.Thread(target=self._follow, args=(logs, say), daemon=True).start()
 
     def _follow(self, logs: bool, say: Callable[[str], None] | None) -> None:
-        begun = time.monotonic()
+        begun, pause = time.monotonic(), AGAIN[0]
         while True:
             try:
                 if self.reachable:
@@ -134,7 +136,8 @@ class Mirror:
                 self.problem = error
             except (OSError, ApiError, ValueError):
                 pass
-            time.sleep(0.3)
+            time.sleep(pause)
+            pause = min(pause * 1.5, AGAIN[1])
 
     def _tell(self, say: Callable[[str], None]) -> None:
         cause = self.cluster.trouble(self.run)
