@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
 
 from tests.commands import Windlass
+
+# A shell's background jobs ignore Ctrl-C and so would all that the tests start; some are to be ended by it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
