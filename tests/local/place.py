@@ -25,7 +25,7 @@ from tests.commands import Said
 from windlass import journal, layout
 
 MARK = "TEST_OF_WINDLASS"
-PATIENCE = 60.0
+PATIENCE = 180.0
 """Seconds after which something that must happen is said not to happen."""
 
 T = TypeVar("T")
