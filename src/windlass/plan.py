@@ -202,6 +202,8 @@ class Plan:
     """Absolute path of the tree that ranks run in."""
     requirements: Tuple[str, ...] = ()
     image: str = ""
+    base: str = ""
+    """The image that `image` is built on; empty: `image` is not built, or is itself what is built on."""
     pull_secrets: Tuple[str, ...] = ()
     secrets: Tuple[Secret, ...] = ()
     storage: Tuple[Mount, ...] = ()

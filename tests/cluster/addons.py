@@ -1,4 +1,4 @@
-"""What some tests need beside the cluster: metrics for autoscalers, an S3 server, many nodes that do not exist.
+"""What some tests need beside the cluster: metrics for autoscalers, an S3 server, a registry, many made-up nodes.
 
 Built on demand, since few need them.
 """
@@ -40,6 +40,14 @@ def _s3(cluster: Cluster, say: Say) -> None:
     _await_port(cluster.node("0").address, 30070)
     say(f"s3: http://s3.s3:7070 in pods, http://{cluster.node('0').address}:30070 here")
     say("AWS_ACCESS_KEY_ID=windlass-test AWS_SECRET_ACCESS_KEY=windlass-test-secret AWS_REGION=us-east-1")
+
+
+def _registry(cluster: Cluster, say: Say) -> None:
+    """Nodes pull `localhost:30500/...`: containerd speaks plain http to nothing else, and kube-proxy listens there."""
+    _deploy(cluster, say, "registry", "registry", "registry")
+    _await_port(cluster.node("0").address, 30500)
+    say("registry: localhost:30500 for nodes, and here: kubectl -n registry port-forward service/registry 30500:5000")
+    say("user windlass, password windlass-test")
 
 
 def _deploy(cluster: Cluster, say: Say, program: str, name: str, namespace: str) -> None:
@@ -97,5 +105,10 @@ def _fake(index: int) -> dict[str, object]:
     }
 
 
-_ADDONS: dict[str, Callable[[Cluster, Say], None]] = {"metrics-server": _metrics_server, "s3": _s3, "kwok": _kwok}
+_ADDONS: dict[str, Callable[[Cluster, Say], None]] = {
+    "metrics-server": _metrics_server,
+    "s3": _s3,
+    "registry": _registry,
+    "kwok": _kwok,
+}
 NAMES = tuple(_ADDONS)

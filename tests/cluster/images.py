@@ -105,6 +105,7 @@ _MAKERS: dict[str, Callable[[str, dict[str, Path]], Path]] = {
     "coredns": _one_program,
     "metrics-server": _one_program,
     "versitygw": _one_program,
+    "registry": _one_program,
     "python": _python,
     "jax": _with_wheels,
     "mpi": _with_wheels,

@@ -61,6 +61,7 @@ MODULES = (
 ADDONS = {
     "metrics-server": Module("metrics-server", ("sigs.k8s.io/metrics-server/cmd/metrics-server",), ("metrics-server",)),
     "versitygw": Module("versitygw", ("github.com/versity/versitygw/cmd/versitygw",), ("versitygw",)),
+    "registry": Module("registry", (".",), ("registry",)),
     "kwok": Module("kwok", ("sigs.k8s.io/kwok/cmd/kwok",), ("kwok",)),
 }
 

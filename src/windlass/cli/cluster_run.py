@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from windlass.cli import place, summary
+from windlass.cli import building, place, summary
 from windlass.cli.jobfile import load_job
 from windlass.cli.place import cluster_of
 from windlass.cli.world import World
@@ -27,6 +27,8 @@ def main(args: argparse.Namespace, world: World) -> int:
         raise WindlassError("--from and --only are for runs on this machine", "run the whole job in the cluster")
     plan = load_job(args, world).plan()
     cluster = cluster_of(args, world)
+    if args.build:
+        plan = building.built_plan(plan, args, world)
     copy = submitted(plan, setting_of(args), secrets_from_here(plan, world.environ), cluster, world.home)
     run = copy.run
     commands = [f"windlass attach {run}", f"windlass logs -f {run}", f"windlass stop {run}"]

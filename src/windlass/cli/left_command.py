@@ -1,7 +1,8 @@
 """Lists what runs have left in a cluster, run by run, and what of it may cost money.
 
-Pods that still run, volumes, load balancers. `windlass rm RUN --on kubernetes` removes all of a
-run. With RUN, only what that run has left.
+Pods that still run, volumes, load balancers, images that were pushed from here. `windlass rm RUN
+--on kubernetes` removes all of a run, `windlass rm --images` the images. With RUN, only what that
+run has left.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace, world: World) -> int:
     from windlass.engines.kubernetes import config
+    from windlass.images import record
     from windlass.kube import names
 
     cluster = place.cluster_of(args, world)
@@ -35,6 +37,10 @@ def main(args: argparse.Namespace, world: World) -> int:
         age = words.span(now - config.moment(meta.get("creationTimestamp")))
         found.append((run, str(obj["kind"]), str(meta["name"]), age, cost(obj)))
     found.sort()
+    images = [] if args.run else record.pushed(world.home)
+    for made in images:
+        size = f"{made.size / 1e6:.0f} MB in its registry" if made.size else "its registry's room"
+        found.append(("", "Image", made.reference, words.span(now - made.when), size))
     if args.json:
         keys = ("run", "kind", "name", "age", "cost")
         world.print(json.dumps([dict(zip(keys, row, strict=True)) for row in found], indent=2))
@@ -42,9 +48,11 @@ def main(args: argparse.Namespace, world: World) -> int:
         world.say(f"nothing is left in the namespace {cluster.namespace}")
     else:
         world.print(table.render(("RUN", "KIND", "NAME", "AGE", "MAY COST"), found, columns=world.columns))
-        runs = list(dict.fromkeys(row[0] for row in found))
+        runs = list(dict.fromkeys(row[0] for row in found if row[0]))
         space = f" -n {cluster.namespace}"
-        world.say("\n".join(summary.next_lines([f"windlass rm {run} --on kubernetes{space}" for run in runs[:3]])))
+        commands = [f"windlass rm {run} --on kubernetes{space}" for run in runs[:3]]
+        commands += ["windlass rm --images"] if images else []
+        world.say("\n".join(summary.next_lines(commands)))
     return OK
 
 

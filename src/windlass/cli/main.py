@@ -26,6 +26,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "params": "list the params of a job file",
         "set": "change a param in a job file, keeping its comments",
         "schema": "print the JSON Schema of the job file, for editors",
+        "build": "build an image with a job's code and packages, and push it",
         "export": "write what a run submits to a cluster as a file",
     },
     "a run": {

@@ -1,7 +1,8 @@
 """Removes runs with all that they left: logs, checkpoints, output; in a cluster all objects too.
 
 RUN is a run's id, the beginning of one, or a job's name (its newest run). A run that is under
-way is refused; with --force it is killed first.
+way is refused; with --force it is killed first. Images that `windlass build` pushed stay, unless
+--images is given: with RUN the image that the run used, without one all that were pushed from here.
 """
 
 from __future__ import annotations
@@ -17,12 +18,19 @@ from windlass.runs.store import Store, alive, tree_size
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="the runs to remove")
+    parser.add_argument("runs", nargs="*", metavar="RUN", help="the runs to remove")
     parser.add_argument("--force", action="store_true", help="kill a run that is under way, then remove it")
+    parser.add_argument("--images", action="store_true", help="images that `build` pushed, too; without RUN all")
     place.add_place_arguments(parser)
 
 
 def main(args: argparse.Namespace, world: World) -> int:
+    if not args.runs:
+        if not args.images:
+            raise WindlassError("say which runs to remove", "windlass rm RUN; `windlass status` lists them")
+        from windlass.cli import image_removal
+
+        return image_removal.all_of(world)
     store = Store(world.home)
     if place.in_cluster(args, world) or any(_elsewhere(world, text) for text in args.runs):
         return _remove_there(args, world)
@@ -71,4 +79,8 @@ def _remove_there(args: argparse.Namespace, world: World) -> int:
             continue
         copy.remove(force=args.force)
         world.print(f"removed {copy.run} from the namespace {copy.cluster.namespace}")
+        if args.images and root is not None:
+            from windlass.cli import image_removal
+
+            image_removal.of_run(world, root, copy.cluster.runs())
     return OK

@@ -17,6 +17,7 @@ import os
 from typing import TYPE_CHECKING
 
 from windlass.agent import system
+from windlass.cli.building import add_build_arguments
 from windlass.cli.jobfile import add_job_arguments
 from windlass.cli.parts import add_part_arguments, fates_lines, new_plan, wish
 from windlass.cli.place import add_cluster_arguments, add_submit_arguments
@@ -38,6 +39,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "-k", "--keep", action="store_true", help="keep servers up when all else is done, until Ctrl-C or `stop`"
     )
     add_part_arguments(parser)
+    parser.add_argument(
+        "--build", action="store_true", help="build an image with code and packages, push it and run it: see `build`"
+    )
+    add_build_arguments(parser)
 
 
 def main(args: argparse.Namespace, world: World) -> int:
@@ -49,6 +54,8 @@ def main(args: argparse.Namespace, world: World) -> int:
 
     if args.on != "local":
         raise WindlassError(f"there is no engine {args.on!r}", "leave out --on, or say --on kubernetes")
+    if args.build:
+        raise WindlassError("ranks on this machine need no image", "leave out --build, or say --on kubernetes")
     plan, part = new_plan(args, world), wish(args, keep=args.keep or args.detach)
     if args.resume is not None:
         run = start.reopened(args.resume, world.home, world.environ, part, plan)

@@ -39,12 +39,14 @@ class Cargo:
 
 
 def pack(code: str, archive: bytes) -> Cargo:
-    """Reads the code tree; WindlassError when it is too large to travel like this."""
+    """Reads the code tree; WindlassError when it is too large to travel like this. Without one, the image has it."""
+    if not code:
+        return Cargo(archive)
     sizes: dict[str, int] = {}
     target = io.BytesIO()
     # The clock and whoever packs must not show: the same tree is the same bytes.
     with gzip.GzipFile("", "wb", 6, target, mtime=0) as packed, tarfile.open(fileobj=packed, mode="w") as tar:
-        for name in code_files(code) if code else ():
+        for name in code_files(code):
             path = os.path.join(code, name)
             sizes[name] = os.path.getsize(path)
             if sum(sizes.values()) > 20 * PARTS * PART:
@@ -68,5 +70,6 @@ def _too_large(code: str, sizes: dict[str, int], packed: int) -> WindlassError:
     return WindlassError(
         f"the code tree {code} is {size}; {PARTS * PART / 1e6:.0f} MB travel with a run ({PARTS} ConfigMaps). "
         f"Its largest files: {listed}",
-        f"leave files out with {IGNORE_FILE}, put data into `storage:`, or build an image with the code in it",
+        f"leave files out with {IGNORE_FILE}, put data into `storage:`, or build an image with the code in it: "
+        "`windlass run --build`",
     )

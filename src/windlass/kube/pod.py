@@ -60,14 +60,22 @@ def _with_packages(environ: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def unpack(ship: str, target: str) -> None:
-    """The code tree out of its parts; a tree that is not whole is no tree."""
+    """The code tree out of its parts, or out of the image that holds it; a tree that is not whole is no tree."""
+    wanted = _read(os.path.join(ship, "code.sha256")).decode().strip()
+    if not wanted:
+        if not os.path.isdir(names.BUILT):
+            sys.stderr.write(f"error: the image has no code tree in {names.BUILT}: it is not one of `windlass build`\n")
+            sys.exit(1)
+        import shutil
+
+        shutil.copytree(names.BUILT, target, dirs_exist_ok=True)
+        return
     import hashlib
     import io
     import tarfile
 
     parts = sorted(name for name in os.listdir(ship) if name.startswith("code.") and name[5:].isdigit())
     data = b"".join(_read(os.path.join(ship, name)) for name in parts)
-    wanted = _read(os.path.join(ship, "code.sha256")).decode().strip()
     if hashlib.sha256(data).hexdigest() != wanted:
         sys.stderr.write(f"error: the code tree that came with the run is damaged: {len(parts)} parts\n")
         sys.exit(1)

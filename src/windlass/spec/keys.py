@@ -114,6 +114,7 @@ _JOB_FIELDS = (
         also=("packages", "pip", "dependencies"),
     ),
     Field("image", IMAGE, "The image on a cluster.", ""),
+    Field("base", IMAGE, "The image that `windlass build` builds `image` on.", "", also=("base_image", "from")),
     Field(
         "pull_secrets",
         ListOf(Text(), "a name or a list of names", or_one=True),

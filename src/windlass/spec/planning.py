@@ -43,6 +43,7 @@ def build(
         engine=engine,
         code=_code(root, directory, problems),
         image=root.text("image"),
+        base=root.text("base"),
         pull_secrets=root.texts("pull_secrets"),
         secrets=secrets,
         storage=_storage(root, directory, engine, notes, problems),

@@ -1,0 +1,67 @@
+"""Builds an image with a job's code and packages, and pushes it.
+
+The image holds the code tree and the `requirements:` on top of a base image, and runs as an
+ordinary user. No docker is needed: Windlass writes the image itself, the same bytes for the same
+input, and sends the registry what it does not have. Where that cannot be done (a package without
+a wheel has to be compiled) docker, podman or buildah builds it, whichever is there.
+
+    windlass build -t ghcr.io/me/train:1 --base python:3.12-slim
+    windlass build -o image.tar              (no registry: a file for `ctr images import`, `docker load`, kind)
+    windlass run --build --on kubernetes     (builds, pushes and runs it)
+
+The base is --base, `base:` of the job file, or its `image:`. The name is -t; else `image:`, where
+`base:` says what is below it; else NAME in the registry that the param or variable REGISTRY names,
+with a tag made of what is in it. An image that was built from the same input is not built again.
+The login is that of `docker login` or `podman login`.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from windlass.cli import building, summary
+from windlass.cli.jobfile import add_job_arguments, file_words, load_job
+from windlass.cli.world import World
+from windlass.errors import OK
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    add_job_arguments(parser)
+    parser.set_defaults(on="kubernetes")
+    building.add_build_arguments(parser)
+    parser.add_argument(
+        "--push", action=argparse.BooleanOptionalAction, help="push it (the default, unless there is only -o)"
+    )
+    parser.add_argument("-o", "--output", metavar="PATH", default="", help="write the image to this file")
+    parser.add_argument("--json", action="store_true", help="what was built, as JSON")
+
+
+def main(args: argparse.Namespace, world: World) -> int:
+    import json
+
+    from windlass.images import building as images
+
+    plan = load_job(args, world).plan()
+    order = building.order_of(plan, args, world, output=args.output, push=args.push)
+    built = images.build(order, world.home, world.environ, world.say)
+    if args.json:
+        told = {
+            "image": str(built.reference) if built.reference else None,
+            "digest": built.digest,
+            "key": built.key,
+            "built_by": built.by,
+            "pushed": built.pushed,
+            "sent_bytes": built.sent,
+        }
+        world.print(json.dumps(told, indent=2))
+    else:
+        world.print(built.exact if built.reference else built.digest)
+    commands = []
+    if built.pushed:
+        world.say(building.told(built))
+        commands = [f"windlass run{file_words(args)} --build --on kubernetes", "windlass rm --images"]
+    elif order.output and built.reference is None:
+        commands = [f"ctr -n k8s.io images import {order.output}", f"docker load -i {order.output}"]
+    if commands and not args.json:
+        world.say("\n".join(summary.next_lines(commands)))
+    return OK

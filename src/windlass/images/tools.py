@@ -1,0 +1,145 @@
+"""docker, podman or buildah as the one who builds: a Dockerfile and its context, and each tool's own words.
+
+They run the base image, so they can compile packages that have no wheel, and they know images that are in
+no registry. Their images hold the same files in the same places as those of `image`; only podman's and
+buildah's have the same digest each time, and only while a package index offers the same.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from windlass.errors import FAILED, WindlassError
+from windlass.images.image import CODE, PACKAGES
+
+TOOLS = ("docker", "podman", "buildah")
+_PIP = "python3 -m pip install --no-cache-dir --no-compile --disable-pip-version-check"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    base: str
+    platform: str
+    requirements: tuple[str, ...]
+    user: str
+    labels: Mapping[str, str]
+    when: int
+
+    @property
+    def dockerfile(self) -> str:
+        lines = [f"FROM {self.base}", "USER 0:0"]
+        if self.requirements:
+            lines += [
+                f"COPY requirements.txt {PACKAGES}/requirements.txt",
+                f"COPY code {CODE}",  # requirements may name files of the tree
+                f"RUN cd {CODE} && {_PIP} --target {PACKAGES} -r {PACKAGES}/requirements.txt",
+                f"ENV PYTHONPATH={PACKAGES}${{PYTHONPATH:+:$PYTHONPATH}} PATH=$PATH:{PACKAGES}/bin",
+            ]
+        else:
+            lines += [f"COPY code {CODE}"]
+        lines += [f"LABEL {name}={json.dumps(value)}" for name, value in sorted(self.labels.items())]
+        lines += [f"WORKDIR {CODE}", f"USER {self.user}"]
+        return "\n".join(lines) + "\n"
+
+
+def found() -> str:
+    """The first that is there and works; empty: none."""
+    for tool in TOOLS:
+        if shutil.which(tool) and subprocess.run([tool, "info"], capture_output=True, check=False).returncode == 0:
+            return tool
+    return ""
+
+
+def build(
+    tool: str,
+    recipe: Recipe,
+    target: str,
+    code: str,
+    names: Sequence[str],
+    push: bool,
+    output: str,
+    insecure: bool,
+    environ: Mapping[str, str],
+    say: Callable[[str], None],
+) -> str:
+    """The digest of the image that was pushed; of one that was not, its id."""
+    if shutil.which(tool) is None:
+        raise WindlassError(f"there is no {tool} on this machine", "leave out --with: no tool is needed")
+    if os.path.exists(recipe.base):
+        raise WindlassError(f"{tool} cannot take the base image from a file", "--with none can")
+    with tempfile.TemporaryDirectory(prefix="windlass-build-") as directory:
+        _context(recipe, code, names, directory)
+        environment = {**environ, "SOURCE_DATE_EPOCH": str(recipe.when)}
+        told = os.path.join(directory, "digest")
+        for words in _commands(tool, recipe, target, directory, told, push, output, insecure):
+            say(f"$ {' '.join(words)}")
+            _run(words, environment)
+        if push and tool != "docker":
+            with open(told) as file:
+                return file.read().strip()
+        return _digest(tool, target, push, environment)
+
+
+def _commands(
+    tool: str, recipe: Recipe, target: str, directory: str, told: str, push: bool, output: str, insecure: bool
+) -> list[list[str]]:
+    context = os.path.join(directory, "context")
+    verify = ["--tls-verify=false"] if insecure and tool != "docker" else []
+    common = ["--platform", recipe.platform, "-t", target]
+    if tool == "docker":
+        commands = [["docker", "build", *common, "--build-arg", f"SOURCE_DATE_EPOCH={recipe.when}", context]]
+        commands += [["docker", "push", target]] if push else []
+        commands += [["docker", "save", "-o", output, target]] if output else []
+        return commands
+    steady = ["--format", "oci", "--timestamp", str(recipe.when), *verify]
+    commands = [[tool, "build" if tool == "podman" else "bud", *common, *steady, context]]
+    commands += [[tool, "push", *verify, "--digestfile", told, target]] if push else []
+    commands += [[tool, "push", target, f"oci-archive:{os.path.abspath(output)}:{target}"]] if output else []
+    return commands
+
+
+def _context(recipe: Recipe, code: str, names: Sequence[str], directory: str) -> None:
+    top = os.path.join(directory, "context")
+    os.makedirs(os.path.join(top, "code"))
+    for name in names:
+        target = os.path.join(top, "code", name)
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        shutil.copyfile(os.path.join(code, name), target)
+        executable = os.stat(os.path.join(code, name)).st_mode & 0o100
+        os.chmod(target, 0o755 if executable else 0o644)
+    with open(os.path.join(top, "requirements.txt"), "w", encoding="utf-8") as file:
+        file.write("".join(f"{line}\n" for line in recipe.requirements))
+    with open(os.path.join(top, "Dockerfile"), "w", encoding="utf-8") as file:
+        file.write(recipe.dockerfile)
+    for folder, _, inside in os.walk(top, topdown=False):
+        os.chmod(folder, 0o755)
+        for path in (folder, *(os.path.join(folder, name) for name in inside)):
+            os.utime(path, (recipe.when, recipe.when))
+
+
+def _run(words: list[str], environ: Mapping[str, str]) -> str:
+    done = subprocess.run(words, env=dict(environ), capture_output=True, text=True, check=False)
+    if done.returncode:
+        lines = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
+        raise WindlassError(f"{words[0]} could not {words[1]}:\n" + "\n".join(lines[-12:]), "", FAILED)
+    return done.stdout
+
+
+def _digest(tool: str, target: str, pushed: bool, environ: Mapping[str, str]) -> str:
+    if tool == "buildah":
+        return (
+            "sha256:"
+            + _run(["buildah", "inspect", "--type", "image", "-f", "{{.FromImageID}}", target], environ).strip()
+        )
+    found = json.loads(_run([tool, "image", "inspect", target], environ))[0]
+    name = target.rpartition(":")[0]
+    for each in found.get("RepoDigests") or () if pushed else ():
+        if each.startswith(f"{name}@"):
+            return str(each.partition("@")[2])
+    return str(found["Id"]) if str(found["Id"]).startswith("sha256:") else f"sha256:{found['Id']}"
