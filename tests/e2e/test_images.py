@@ -20,6 +20,7 @@ from tests.e2e import registries
 from tests.e2e.place import WINDLASS, Place
 from tests.e2e.registries import Registry
 from tests.unit.images import making
+from windlass.images import tools
 
 
 @dataclass
@@ -132,6 +133,17 @@ def test_images_that_were_pushed_can_be_removed_where_the_registry_allows_it(bui
         builder.build(f"{registry.address}/team/hello:2")
         said = builder.windlass("rm", "--images", code=1)
         assert f"{registry.address} does not delete images for its users" in said
+
+
+@pytest.mark.skipif(not tools.found(), reason="there is no docker, podman or buildah that works")
+def test_a_tool_of_the_machine_builds_the_same_thing_if_it_is_told_to(builder: Builder, registry: Registry) -> None:
+    builder.login(registry.address)
+    builder.build(f"{registry.address}/tool/base:1")
+    (builder.job / "train.py").write_text("print('by a tool')\n")
+    words = ("--with", tools.found(), "--insecure")
+    base = f"{registry.address}/tool/base:1"
+    assert "pushed" in builder.build(f"{registry.address}/tool/hello:1", *words, base=base)
+    assert "unchanged" in builder.build(f"{registry.address}/tool/hello:1", *words, base=base)
 
 
 @contextmanager

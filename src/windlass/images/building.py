@@ -198,8 +198,8 @@ def _composed(
 def _packages(order: Order, found: bases.Base, code: layers.Layer, when: int, shop: _Shop, say: Say) -> layers.Layer:
     target = packages.Target(order.python, order.architecture) if order.python else found.target(order.architecture)
     parts = [FORMAT, target.python, target.architecture, target.libc, str(when), *order.requirements]
-    if any(line.startswith(("-", ".", "/", "file:")) or ".whl" in line for line in order.requirements):
-        parts.append(code.diff_id)  # they may be files of the tree
+    if packages.uses_tree(order.requirements):
+        parts.append(code.diff_id)
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
     path, note = (os.path.join(shop.layers, f"{key}{ending}") for ending in (".tar.gz", ".json"))
     if os.path.exists(note) and os.path.exists(path):

@@ -70,6 +70,11 @@ def lines(requirements: Sequence[str], code: str) -> list[str]:
     return found
 
 
+def uses_tree(requirements: Sequence[str]) -> bool:
+    """May what is installed depend on files of the code tree."""
+    return any(line.startswith(("-", ".", "/", "file:")) or ".whl" in line for line in requirements)
+
+
 def files(directory: str) -> list[str]:
     """Relative names, sorted."""
     found = []

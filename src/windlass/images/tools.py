@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from windlass.errors import FAILED, WindlassError
 from windlass.images.image import CODE, PACKAGES
+from windlass.images.packages import uses_tree
 
 TOOLS = ("docker", "podman", "buildah")
 _PIP = "python3 -m pip install --no-cache-dir --no-compile --disable-pip-version-check"
@@ -34,15 +35,16 @@ class Recipe:
     @property
     def dockerfile(self) -> str:
         lines = [f"FROM {self.base}", "USER 0:0"]
+        code = [f"COPY code {CODE}"]
+        if uses_tree(self.requirements):
+            lines, code = [*lines, *code], []
         if self.requirements:
             lines += [
-                f"COPY requirements.txt {PACKAGES}/requirements.txt",
-                f"COPY code {CODE}",  # requirements may name files of the tree
-                f"RUN cd {CODE} && {_PIP} --target {PACKAGES} -r {PACKAGES}/requirements.txt",
+                "COPY requirements.txt /opt/windlass/requirements.txt",
+                f"RUN mkdir -p {CODE} && cd {CODE} && {_PIP} --target {PACKAGES} -r /opt/windlass/requirements.txt",
                 f"ENV PYTHONPATH={PACKAGES}${{PYTHONPATH:+:$PYTHONPATH}} PATH=$PATH:{PACKAGES}/bin",
             ]
-        else:
-            lines += [f"COPY code {CODE}"]
+        lines += code  # last, so that a change of code leaves the packages as they are
         lines += [f"LABEL {name}={json.dumps(value)}" for name, value in sorted(self.labels.items())]
         lines += [f"WORKDIR {CODE}", f"USER {self.user}"]
         return "\n".join(lines) + "\n"

@@ -1,0 +1,42 @@
+"""What docker, podman and buildah are told."""
+
+from __future__ import annotations
+
+from windlass.images import tools
+
+RECIPE = tools.Recipe("python:3.12-slim", "linux/arm64", ("numpy",), "1000:1000", {"dev.windlass.key": "k"}, 315532800)
+
+
+def test_packages_come_before_the_code_so_that_they_can_be_reused() -> None:
+    lines = RECIPE.dockerfile.splitlines()
+    assert lines[0] == "FROM python:3.12-slim"
+    assert [line.split()[0] for line in lines] == [
+        "FROM",
+        "USER",
+        "COPY",
+        "RUN",
+        "ENV",
+        "COPY",
+        "LABEL",
+        "WORKDIR",
+        "USER",
+    ]
+    assert lines[-1] == "USER 1000:1000"
+    assert "COPY code /opt/windlass/code" in lines
+
+
+def test_packages_that_are_files_of_the_tree_come_after_it() -> None:
+    recipe = tools.Recipe("python", "linux/amd64", ("./wheels/x.whl",), "1000:1000", {}, 0)
+    words = [line.split()[0] for line in recipe.dockerfile.splitlines()]
+    assert words == ["FROM", "USER", "COPY", "COPY", "RUN", "ENV", "WORKDIR", "USER"]
+
+
+def test_each_tool_is_spoken_to_in_its_own_words() -> None:
+    def told(tool: str, insecure: bool = False) -> list[list[str]]:
+        return tools._commands(tool, RECIPE, "ghcr.io/me/x:1", "/d", "/d/digest", True, "i.tar", insecure)
+
+    assert [words[:2] for words in told("docker")] == [["docker", "build"], ["docker", "push"], ["docker", "save"]]
+    assert [words[:2] for words in told("podman")] == [["podman", "build"], ["podman", "push"], ["podman", "push"]]
+    assert [words[:2] for words in told("buildah")] == [["buildah", "bud"], ["buildah", "push"], ["buildah", "push"]]
+    assert all("linux/arm64" in told(tool)[0] for tool in tools.TOOLS)
+    assert all("--tls-verify=false" in words for words in told("podman", insecure=True)[:2])
