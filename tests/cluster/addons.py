@@ -30,6 +30,16 @@ def add(cluster: Cluster, name: str, say: Say) -> None:
     _ADDONS[name](cluster, say)
 
 
+def image(cluster: Cluster, name: str, say: Say) -> str:
+    """Gives every node an image that only some tests need; its name."""
+    if any(pins.image(name) not in cluster.images(node) for node in cluster.nodes()):
+        say(f"making {pins.image(name)}")
+        with locked(cache() / "build.lock"):
+            archive = images.make(name, {})
+        cluster.load(archive)
+    return pins.image(name)
+
+
 def _metrics_server(cluster: Cluster, say: Say) -> None:
     _deploy(cluster, say, "metrics-server", "metrics-server", "kube-system")
     cluster.kubectl("wait", "--for=condition=Available", "apiservice/v1beta1.metrics.k8s.io", "--timeout=120s")

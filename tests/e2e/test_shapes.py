@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
+from tests.cluster import addons
+from tests.cluster.cluster import Cluster
+from tests.cluster.places import home
 from tests.e2e import jobs
 from tests.e2e.place import Place, lives
 from windlass.kube import names
@@ -56,6 +61,20 @@ def test_mpi_runs_over_pods_without_ssh_or_root(place: Place) -> None:
         "worker",
         "worker",
     ]
+    hosts = set()
+    for rank in range(3):
+        line = place.log(run, rank)[-1].split()
+        assert line[:-1] == ["rank", str(rank), "of", "3", "sum", "6"]
+        hosts.add(line[-1])
+    assert len(hosts) == 3, "each in a pod of its own"
+
+
+def test_open_mpi_runs_over_pods_too(place: Place) -> None:
+    if not os.environ["KUBECONFIG"].startswith(str(home())):
+        pytest.skip("KUBECONFIG names another cluster, which has no image with Open MPI")
+    image = addons.image(Cluster("test", print), "openmpi", print)
+    text = f"name: mpi\nimage: {image}\nrun: python3 -m mpi4py mpi_sum.py\nshape: mpi\nranks: {{worker: 3}}\n"
+    run = place.run(place.job(text, "mpi_sum.py"))
     hosts = set()
     for rank in range(3):
         line = place.log(run, rank)[-1].split()

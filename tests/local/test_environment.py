@@ -8,6 +8,7 @@ import subprocess
 import pytest
 
 from tests.local.place import Place
+from tests.unit.images import making
 from windlass import machine
 
 SHOW = """
@@ -132,6 +133,13 @@ def test_requirements_that_cannot_be_installed_end_the_run_with_the_command_to_t
     assert "requirements: /no/such/wheel.whl could not be installed" in said.err
     assert "hint: try it by hand: " in said.err
     assert windlass.status()["state"] == "failed"
+
+
+def test_requirements_may_be_wheels_of_the_code_tree(windlass: Place) -> None:
+    making.wheel(windlass.code / "wheels")
+    said = windlass.run("run: tool\nrequirements: ['--no-index', '--find-links ./wheels', tool]\n")
+    assert said.code == 0, said.err
+    assert windlass.log() == "tool\n"
 
 
 def test_the_python_of_the_stage_stands_first_on_the_path(windlass: Place) -> None:

@@ -70,6 +70,17 @@ def lines(requirements: Sequence[str], code: str) -> list[str]:
     return found
 
 
+def stamps(listed: Sequence[str]) -> list[str]:
+    """What changes when a file that the lines name does."""
+    found = []
+    for line in listed:
+        path = line.partition(" ")[2] if line.startswith("-") else line
+        if os.path.isabs(path) and os.path.exists(path):
+            paths = [os.path.join(path, name) for name in sorted(os.listdir(path))] if os.path.isdir(path) else [path]
+            found += [f"{each} {os.stat(each).st_size} {os.stat(each).st_mtime_ns}" for each in paths]
+    return found
+
+
 def uses_tree(requirements: Sequence[str]) -> bool:
     """May what is installed depend on files of the code tree."""
     return any(line.startswith(("-", ".", "/", "file:")) or ".whl" in line for line in requirements)

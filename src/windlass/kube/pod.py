@@ -45,18 +45,14 @@ def _with_packages(environ: Mapping[str, str]) -> Mapping[str, str]:
         requirements = plans.from_json(file.read()).requirements
     if not requirements:
         return environ
-    import subprocess
+    from windlass.kube import packages
 
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target", PACKAGES]
-    done = subprocess.run([*command, *requirements], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
-    if done.returncode:
-        said = [line for line in done.stdout.decode("utf-8", "replace").splitlines() if line.strip()]
-        last = said[-1] if said else "no message"
-        words = f"requirements: {' '.join(requirements)} could not be installed in the pod: {last}"
-        sys.stderr.write(words + "\n")
-        sys.exit(1)
-    rest = environ.get("PYTHONPATH")
-    return {**environ, "PYTHONPATH": f"{PACKAGES}:{rest}" if rest else PACKAGES}
+    if packages.has(requirements, environ):
+        return environ
+    packages.install(requirements, PACKAGES, names.CODE, environ)
+    rest, path = environ.get("PYTHONPATH"), environ.get("PATH") or os.defpath
+    found = {"PYTHONPATH": f"{PACKAGES}:{rest}" if rest else PACKAGES, "PATH": f"{path}:{PACKAGES}/bin"}
+    return {**environ, **found}
 
 
 def unpack(ship: str, target: str) -> None:

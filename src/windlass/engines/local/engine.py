@@ -263,7 +263,7 @@ class Posts:
         os.mkdir(temporary, 0o700)
         self._base = {**base, "TMPDIR": temporary}
         self._packages = {
-            stage.name: requirements.directory(plan.requirements, stage.python or machine.programs(), home)
+            stage.name: requirements.directory(plan.requirements, stage.python or machine.programs(), home, plan.code)
             for stage in plan.stages
             if plan.requirements and stage.kind == "gang"
         }
@@ -305,7 +305,9 @@ class Posts:
         if not packages:
             return self._base
         rest = self._base.get("PYTHONPATH")
-        return {**self._base, "PYTHONPATH": f"{packages}:{rest}" if rest else packages}
+        path = self._base.get("PATH") or os.defpath
+        found = {"PYTHONPATH": f"{packages}:{rest}" if rest else packages, "PATH": f"{path}:{packages}/bin"}
+        return {**self._base, **found}
 
     def _threads(self, stage: Stage, role: str) -> int:
         ranks = stage.ranks

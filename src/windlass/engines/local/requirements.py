@@ -34,27 +34,34 @@ for text in sys.argv[1:]:
 """
 
 
-def directory(requirements: tuple[str, ...], python: str, home: str) -> str:
-    """Where the packages are for the interpreter in `python` (a bin directory); empty: nothing to add."""
+def directory(requirements: tuple[str, ...], python: str, home: str, code: str = "") -> str:
+    """Where the packages are for the interpreter in `python` (a bin directory); empty: nothing to add. Paths in
+    requirements are relative to the code tree."""
     if not requirements:
         return ""
+    from windlass.images import packages
+
     program = os.path.join(python, "python")
     if not os.path.exists(program):
         program = sys.executable
     identity = subprocess.run([program, "-VV"], capture_output=True, text=True, check=False).stdout
-    key = sha256("\0".join([program, identity, *requirements]).encode()).hexdigest()[:16]
+    listed = packages.lines(requirements, code)
+    parts = [program, identity, *listed, *packages.stamps(listed)]
+    key = sha256("\0".join(parts).encode()).hexdigest()[:16]
     place = os.path.join(home, "packages", key)
     if os.path.isdir(place):
         return place
     if subprocess.run([program, "-c", _SATISFIED, *requirements], capture_output=True, check=False).returncode == 0:
         return ""
-    return _install(requirements, program, place)
+    return _install(listed, program, place)
 
 
-def _install(requirements: tuple[str, ...], program: str, place: str) -> str:
+def _install(requirements: list[str], program: str, place: str) -> str:
     unfinished = f"{place}.{os.getpid()}"
     os.makedirs(os.path.dirname(place), exist_ok=True)
-    command = [*_installer(program), "--target", unfinished, *requirements]
+    with open(f"{place}.txt", "w", encoding="utf-8") as file:  # kept, so that the command can be tried by hand
+        file.write("".join(f"{line}\n" for line in requirements))
+    command = [*_installer(program), "--target", unfinished, "-r", file.name]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         shutil.rmtree(unfinished, ignore_errors=True)

@@ -1,0 +1,67 @@
+"""The job's `requirements:` in a pod: what the image does not have, its own pip installs.
+
+Ships into strangers' images: standard library only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Mapping, Sequence
+
+# Where there is no pip, the simple forms can be understood without it.
+_HAS = """
+import re, sys
+from importlib.metadata import PackageNotFoundError, version
+try:
+    from packaging.requirements import Requirement
+except ImportError:
+    try:
+        from pip._vendor.packaging.requirements import Requirement
+    except ImportError:
+        Requirement = None
+for text in sys.argv[1:]:
+    text = text.partition(" --hash")[0].strip()
+    try:
+        if Requirement is None:
+            found = re.fullmatch(r"([\\w.-]+)(?:==([\\w.+!-]+))?", text)
+            if found is None or found[2] not in (None, version(found[1])):
+                sys.exit(1)
+        else:
+            need = Requirement(text)
+            if need.marker is None or need.marker.evaluate():
+                if need.extras or need.url or not need.specifier.contains(version(need.name), prereleases=True):
+                    sys.exit(1)
+    except (PackageNotFoundError, ValueError):
+        sys.exit(1)
+"""
+
+
+def has(requirements: Sequence[str], environ: Mapping[str, str]) -> bool:
+    """Whether the image's Python has all of them; options of pip are not packages."""
+    named = [line for line in requirements if not line.startswith("-")]
+    command = [sys.executable, "-c", _HAS, *named]
+    done = subprocess.run(command, env=dict(environ), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    return done.returncode == 0
+
+
+def install(requirements: Sequence[str], target: str, code: str, environ: Mapping[str, str]) -> None:
+    """With the image's own pip; what stands in its way is the last thing that the pod says."""
+    listed = f"{target}.txt"
+    with open(listed, "w") as file:
+        file.write("".join(f"{line}\n" for line in requirements))
+    pip = [sys.executable, "-m", "pip"]
+    told = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "cwd": code, "env": dict(environ)}
+    if subprocess.run([*pip, "--version"], check=False, **told).returncode:  # type: ignore[call-overload]
+        _give_up(requirements, "the image has no pip; choose one that has, or build one: windlass run --build")
+    options = ["--quiet", "--disable-pip-version-check", "--no-cache-dir", "--no-input", "--target", target]
+    done = subprocess.run([*pip, "install", *options, "-r", listed], check=False, **told)  # type: ignore[call-overload]
+    if done.returncode:
+        said = [line.strip() for line in done.stdout.decode("utf-8", "replace").splitlines() if line.strip()]
+        errors = [line[7:] for line in said if line.startswith("ERROR: ")]
+        _give_up(requirements, (errors or said or ["no message"])[-1])
+
+
+def _give_up(requirements: Sequence[str], why: str) -> None:
+    sys.stderr.write(f"requirements: {' '.join(requirements)} could not be installed in the pod: {why}\n")
+    sys.exit(1)
