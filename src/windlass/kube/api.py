@@ -82,6 +82,8 @@ class Server:
     namespace: str = "default"
     name: str = ""
     """As the tls certificate has it, where that is not the host."""
+    way: Optional[Callable[[Optional[float]], socket.socket]] = None
+    """Connects to the host, with a timeout, where it cannot be reached directly."""
 
 
 def in_cluster(account: str = ACCOUNT) -> Server:
@@ -299,10 +301,7 @@ class Api:
         return connection.getresponse()
 
     def _connect(self, timeout: float) -> http.client.HTTPConnection:
-        server = self.server
-        if server.tls is None:
-            return http.client.HTTPConnection(server.host, server.port, timeout=timeout)
-        return _Secure(server, timeout)
+        return _Connection(self.server, timeout)
 
     def _drop(self) -> None:
         connection = getattr(self._local, "connection", None)
@@ -311,8 +310,8 @@ class Api:
             self._local.connection = None
 
 
-class _Secure(http.client.HTTPConnection):
-    """HTTPS to a server whose certificate may have another name than the host."""
+class _Connection(http.client.HTTPConnection):
+    """To a server whose certificate may have another name than the host, and which may stand behind a proxy."""
 
     def __init__(self, server: Server, timeout: float) -> None:
         super().__init__(server.host, server.port, timeout=timeout)
@@ -324,8 +323,11 @@ class _Secure(http.client.HTTPConnection):
 
 def dial(server: Server, timeout: Optional[float]) -> socket.socket:
     """A connection to the server, encrypted if it is meant to be."""
-    plain = socket.create_connection((server.host, server.port), timeout=timeout)
-    plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if server.way is not None:
+        plain = server.way(timeout)
+    else:
+        plain = socket.create_connection((server.host, server.port), timeout=timeout)
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if server.tls is None:
         return plain
     return server.tls.wrap_socket(plain, server_hostname=server.name or server.host)

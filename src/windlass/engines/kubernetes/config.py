@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from windlass.engines.kubernetes import proxy
 from windlass.errors import WindlassError
 from windlass.kube import api
 from windlass.kube.api import Server
@@ -55,14 +56,16 @@ def _from_files(files: list[str], context: str, namespace: str) -> Server:
     tls = None
     if url.scheme == "https":
         tls = _tls(cluster, user, place, places.get(("users", str(chosen.get("user"))), "."))
+    port, through = url.port or (443 if tls else 80), str(cluster.get("proxy-url") or "")
     return Server(
         url.hostname,
-        url.port or (443 if tls else 80),
+        port,
         tls,
         _Credentials(user, places.get(("users", str(chosen.get("user"))), "."), cluster),
         url.path.rstrip("/"),
         namespace or str(chosen.get("namespace") or "default"),
         str(cluster.get("tls-server-name") or ""),
+        proxy.way(through, url.hostname, port) if through else None,
     )
 
 
