@@ -99,6 +99,7 @@ def spread_command(
         return (found.path, *flags, "-hosts", ",".join(hosts), "-ppn", "1", "-n", str(len(hosts)), stand, *command)
     for name in ("PRTE_MCA_plm_ssh", "OMPI_MCA_plm_rsh"):
         env[f"{name}_agent"], env[f"{name}_no_tree_spawn"] = reach, "1"
+    env.setdefault("SHELL", "/bin/sh")  # else it wonders, in the log, about a user that passwd does not know
     flags = ["--host", ",".join(f"{host}:1" for host in hosts), "--bind-to", "none"]
     return (found.path, *flags, "-n", str(len(hosts)), stand, *command)
 
