@@ -77,9 +77,10 @@ def _remove_there(args: argparse.Namespace, world: World) -> int:
         if copy is None:
             removed(Store(world.home), run, world)
             continue
+        root = copy.cluster.root(copy.run) if args.images else None
         copy.remove(force=args.force)
         world.print(f"removed {copy.run} from the namespace {copy.cluster.namespace}")
-        if args.images and root is not None:
+        if root is not None:
             from windlass.cli import image_removal
 
             image_removal.of_run(world, root, copy.cluster.runs())
