@@ -1,4 +1,4 @@
-"""The job's `requirements:` in a pod: what the image does not have, its own pip installs.
+"""The job's `requirements:`: what a Python has of them, and in a pod its pip installs the rest.
 
 Ships into strangers' images: standard library only, Python 3.9.
 """
@@ -37,10 +37,10 @@ for text in sys.argv[1:]:
 """
 
 
-def has(requirements: Sequence[str], environ: Mapping[str, str]) -> bool:
-    """Whether the image's Python has all of them; options of pip are not packages."""
+def has(requirements: Sequence[str], environ: Mapping[str, str], python: str = sys.executable) -> bool:
+    """Whether the Python has all of them; options of pip are not packages."""
     named = [line for line in requirements if not line.startswith("-")]
-    command = [sys.executable, "-c", _HAS, *named]
+    command = [python, "-c", _HAS, *named]
     done = subprocess.run(command, env=dict(environ), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
     return done.returncode == 0
 

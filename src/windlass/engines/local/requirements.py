@@ -14,24 +14,7 @@ import sys
 from hashlib import sha256
 
 from windlass.errors import WindlassError
-
-_SATISFIED = """
-import sys
-from importlib.metadata import PackageNotFoundError, version
-try:
-    from packaging.requirements import Requirement
-except ImportError:
-    from pip._vendor.packaging.requirements import Requirement
-for text in sys.argv[1:]:
-    need = Requirement(text)
-    if need.marker is not None and not need.marker.evaluate():
-        continue
-    try:
-        if need.extras or not need.specifier.contains(version(need.name), prereleases=True):
-            sys.exit(1)
-    except PackageNotFoundError:
-        sys.exit(1)
-"""
+from windlass.kube.packages import has
 
 
 def directory(requirements: tuple[str, ...], python: str, home: str, code: str = "") -> str:
@@ -51,7 +34,7 @@ def directory(requirements: tuple[str, ...], python: str, home: str, code: str =
     place = os.path.join(home, "packages", key)
     if os.path.isdir(place):
         return place
-    if subprocess.run([program, "-c", _SATISFIED, *requirements], capture_output=True, check=False).returncode == 0:
+    if has(requirements, os.environ, program):
         return ""
     return _install(listed, program, place)
 
