@@ -3,11 +3,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
 
+import windlass
 from tests.commands import Windlass
 from windlass import recipes
 from windlass.errors import WindlassError
@@ -102,3 +104,13 @@ def test_the_wheel_carries_the_recipes_and_finds_them_there(tmp_path: Path) -> N
         text=True,
     )
     assert str(tmp_path / "site/windlass/_recipes/spirals") in done.stdout.split()
+
+
+@pytest.mark.parametrize("recipe", recipes.every(), ids=lambda recipe: recipe.name)
+def test_what_a_recipe_installs_in_pods_is_what_its_extras_install_here(recipe: recipes.Recipe) -> None:
+    plan = windlass.load(recipe.path).plan()
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    known = {each.partition(";")[0] for extra in extras.values() for each in extra}
+    assert plan.image
+    assert plan.requirements
+    assert set(plan.requirements) <= known

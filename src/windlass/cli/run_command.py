@@ -68,7 +68,7 @@ def main(args: argparse.Namespace, world: World) -> int:
     if args.detach:
         return _detached(run, world)
     viewer = _Viewer(run, args, world)
-    code = run.drive(begun=viewer.open)
+    code = run.drive(begun=viewer.open, say=world.say)
     viewer.wait()
     return code
 

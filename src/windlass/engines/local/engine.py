@@ -133,9 +133,10 @@ def drive(
     home: str,
     environ: Mapping[str, str],
     begun: Callable[[], None] | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> int:
     """Runs the plan in this process until it has ended; the exit code. A run directory that has a
-    journal already is resumed."""
+    journal already is resumed. `say` is told what takes time before it begins."""
     for signum in ENDING:
         signal.signal(signum, _interrupt)  # until the driver listens
     held = lock.take(run_dir)
@@ -149,8 +150,10 @@ def drive(
     journal = Writer(run_dir, redact=tuple(values.values()))
     place = ""
     try:
+        packages = _packages(plan, home, say)
         place = scratch.make(environ)
-        return _drive(plan, run_dir, home, {**environ, **values}, begun, place, journal, before, bool(events), told)
+        base = {**environ, **values}
+        return _drive(plan, run_dir, home, base, packages, begun, place, journal, before, bool(events), told)
     except WindlassError as error:
         facts = (error.hint,) if error.hint else ()
         cause = Cause(Kind.MISSING_INPUT, error.message, evidence=facts)
@@ -186,6 +189,7 @@ def _drive(
     run_dir: str,
     home: str,
     base: Mapping[str, str],
+    packages: Mapping[str, str],
     begun: Callable[[], None] | None,
     place: str,
     journal: Writer,
@@ -199,7 +203,7 @@ def _drive(
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(address)
     listener.listen(1024)
-    posts = Posts(plan, run_id, run_dir, home, base, address, token, place)
+    posts = Posts(plan, run_id, run_dir, home, base, packages, address, token, place)
     closed = [m.path for m in plan.storage if m.read_only and m.path]
     shut = [path for path in closed if not (run_dir + "/").startswith(path.rstrip("/") + "/")]
     launcher = LocalLauncher(posts.post, place, shut)
@@ -221,6 +225,15 @@ def _drive(
     for stage in before.passed:
         journal.write("stage.reused", stage=stage)
     return driver.run(listener, launcher, begun)
+
+
+def _packages(plan: Plan, home: str, say: Callable[[str], None] | None) -> dict[str, str]:
+    """Stage -> where the job's requirements are for its Python; nothing where that has them."""
+    if not plan.requirements:
+        return {}
+    pythons = {stage.name: stage.python or machine.programs() for stage in plan.stages if stage.kind == "gang"}
+    found = {python: requirements.directory(plan, python, home, say) for python in set(pythons.values())}
+    return {stage: found[python] for stage, python in pythons.items()}
 
 
 def _interrupt(signum: int, _frame: object) -> None:
@@ -250,6 +263,7 @@ class Posts:
         run_dir: str,
         home: str,
         base: Mapping[str, str],
+        packages: Mapping[str, str],
         address: str,
         token: bytes,
         place: str,
@@ -262,11 +276,7 @@ class Posts:
         temporary = os.path.join(place, "tmp")
         os.mkdir(temporary, 0o700)
         self._base = {**base, "TMPDIR": temporary}
-        self._packages = {
-            stage.name: requirements.directory(plan.requirements, stage.python or machine.programs(), home, plan.code)
-            for stage in plan.stages
-            if plan.requirements and stage.kind == "gang"
-        }
+        self._packages = packages
         self._mounts = {m.name: m.path or layout.storage(run_dir, m.name) for m in plan.storage}
         for mount in plan.storage:
             if not mount.read_only or not mount.path:

@@ -11,31 +11,33 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from hashlib import sha256
 
 from windlass.errors import WindlassError
 from windlass.kube.packages import has
+from windlass.plan import Plan
 
 
-def directory(requirements: tuple[str, ...], python: str, home: str, code: str = "") -> str:
+def directory(plan: Plan, python: str, home: str, say: Callable[[str], None] | None = None) -> str:
     """Where the packages are for the interpreter in `python` (a bin directory); empty: nothing to add. Paths in
     requirements are relative to the code tree."""
-    if not requirements:
-        return ""
     from windlass.images import packages
 
     program = os.path.join(python, "python")
     if not os.path.exists(program):
         program = sys.executable
     identity = subprocess.run([program, "-VV"], capture_output=True, text=True, check=False).stdout
-    listed = packages.lines(requirements, code)
+    listed = packages.lines(plan.requirements, plan.code)
     parts = [program, identity, *listed, *packages.stamps(listed)]
     key = sha256("\0".join(parts).encode()).hexdigest()[:16]
     place = os.path.join(home, "packages", key)
     if os.path.isdir(place):
         return place
-    if has(requirements, os.environ, program):
+    if has(plan.requirements, os.environ, program):
         return ""
+    if say is not None:
+        say(f"installing {' '.join(plan.requirements)} for {program}; that is done once")
     return _install(listed, program, place)
 
 

@@ -43,9 +43,9 @@ class Started:
     def id(self) -> str:
         return os.path.basename(self.directory)
 
-    def drive(self, begun: Callable[[], None] | None = None) -> int:
+    def drive(self, begun: Callable[[], None] | None = None, say: Callable[[str], None] | None = None) -> int:
         """Runs it in this process to its end; the exit code."""
-        return engine.drive(self.plan, self.directory, self.home, self.environ, begun)
+        return engine.drive(self.plan, self.directory, self.home, self.environ, begun, say)
 
     def remember(self) -> None:
         """Where it came from and what its stages depend on. Takes longer than a start, so it is done beside the run."""
