@@ -70,6 +70,21 @@ class Secret:
 
 
 @dataclass(frozen=True)
+class Make:
+    """Storage that a cluster is to make where there is none: a claim, and behind it an NFS server if asked for."""
+
+    size: int = 0
+    """Bytes."""
+    storage_class: str = ""
+    mode: str = ""
+    """ReadWriteMany or ReadWriteOnce; empty: for many nodes if the storage class can."""
+    nfs: bool = False
+    disk: str = ""
+    """The claim that the NFS server keeps the files on; empty: one is made."""
+    image: str = ""
+
+
+@dataclass(frozen=True)
 class Mount:
     """A named place for data, `$WINDLASS_MOUNT_<NAME>` in every rank."""
 
@@ -83,6 +98,8 @@ class Mount:
     """Local engine: the directory used; empty: a directory of the run."""
     note: str = ""
     """Said in the plan when this machine puts something else in the mount's place."""
+    make: Optional[Make] = None
+    """A `pvc` whose claim is made if it is not there; its data outlives the run."""
 
 
 @dataclass(frozen=True)

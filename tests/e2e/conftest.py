@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.place import Place
+from windlass.engines.kubernetes import storage
 from windlass.engines.kubernetes.cluster import Cluster
 
 PYTHON = os.environ.get("WINDLASS_TEST_IMAGE", "windlass.test/python:1")
@@ -46,6 +47,7 @@ def place(namespace: str, tmp_path: Path) -> Iterator[Place]:
     yield found
     for run in found.cluster.runs():
         found.cluster.remove(run.id)
+    storage.take_back(found.cluster, storage.made_by(found.cluster))
 
 
 @pytest.fixture(scope="session")

@@ -6,12 +6,16 @@ import hashlib
 import os
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.e2e import jobs
 from tests.e2e.place import WINDLASS, Place
+from windlass import spec
+from windlass.engines.kubernetes import leavings, storage
+from windlass.engines.kubernetes.cluster import Cluster
 from windlass.kube import names
 
 pytestmark = pytest.mark.slow
@@ -76,3 +80,82 @@ def test_files_are_copied_out_of_a_run_and_its_storage_and_into_them_after_its_e
     assert copier.wait() == 130
     assert list(tmp_path.glob("*weights*")) == [], "neither under its name nor beside it"
     assert helpers(place, run) == []
+
+
+MADE = """
+name: keeper
+image: {image}
+storage: {{kept: {{make: {{size: 1Gi, mode: ReadWriteOnce}}}}}}
+stages:
+  train:
+    shape: allreduce
+    ranks: 3
+    run: 'ls $WINDLASS_MOUNT_KEPT; echo $WINDLASS_RUN_ID > $WINDLASS_MOUNT_KEPT/$WINDLASS_RUN_ID-$RANK'
+"""
+
+
+def test_storage_that_is_made_outlives_the_run_serves_the_next_and_goes_when_it_is_asked_for(place: Place) -> None:
+    job = place.job(MADE.format(image=jobs.PYTHON))
+    there = ("--on", "kubernetes", "-n", place.namespace)
+    said = place.windlass("run", job, *there)
+    assert "storage kept: the claim keeper-kept was made; `windlass rm` keeps it" in said
+    first = said.partition("submitted ")[2].split()[0]
+    events = place.cluster.api.list("Event", fields="reason=Scheduled")
+    words = [event["message"].split() for event in events if f"{first}-train" in event["involvedObject"]["name"]]
+    assert len(words) == 3
+    assert len({each[-1] for each in words}) == 1, (
+        "storage that one node at a time can mount brings all ranks to one node"
+    )
+    said = place.windlass("rm", first, *there)
+    assert f"kubectl delete -n {place.namespace} persistentvolumeclaim/keeper-kept" in said
+    place.until(lambda: {obj["kind"] for obj in place.cluster.left(first)} == {"PersistentVolumeClaim"}, 60)
+    said = place.windlass("left", "-n", place.namespace)
+    assert "keeper-kept" in said
+    assert f"windlass rm {first} --on kubernetes -n {place.namespace} --data" in said
+
+    said = place.windlass("run", job, *there)
+    assert "the claim keeper-kept is there and is used again" in said
+    assert f"{first}-2" in said, "a rank of the second run lists what the first has written"
+    second = said.partition("submitted ")[2].split()[0]
+    assert place.windlass("cat", f"{second}:kept/{first}-1", *there).strip() == first
+    assert "is storage" not in place.windlass("rm", second, *there, "--data")
+    place.until(lambda: not place.cluster.left(), 60)
+
+
+NFS = """
+name: shared
+image: {image}
+storage: {{all: {{make: {{size: 1Gi, nfs: true}}}}}}
+run: ls
+"""
+
+
+@pytest.fixture
+def open_namespace(place: Place) -> Iterator[Cluster]:
+    """A namespace that lets privileged pods run."""
+    name = f"{place.namespace}-open"
+    place.cluster.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    yield Cluster(os.environ, namespace=name)
+    place.cluster.api.delete("Namespace", name)
+
+
+def test_an_nfs_server_is_made_with_a_volume_of_its_own_and_goes_with_it(place: Place, open_namespace: Cluster) -> None:
+    """The kernel here mounts no NFS: what is seen is that the cluster takes the objects and binds the claim."""
+    job = place.job(NFS.format(image=jobs.PYTHON))
+    said = place.windlass("run", job, "--on", "kubernetes", "-n", place.namespace, code=2)
+    assert f"the namespace {place.namespace} does not let an NFS server run" in said
+    assert not place.cluster.left(), "what was made before the refusal is gone again"
+
+    plan = spec.load(str(job), sets={}, environ={}, preset=None, engine="kubernetes", env_files=[]).plan()
+    cluster, told = open_namespace, list[str]()
+    storage.make(cluster, plan, "shared-bobok", told.append)
+    assert told == ["storage all: the NFS server shared-all-nfs was made; `windlass rm` keeps it"]
+    volume = cluster.api.get("PersistentVolume", f"{cluster.namespace}-shared-all")
+    assert volume["spec"]["nfs"]["server"] == cluster.api.get("Service", "shared-all-nfs")["spec"]["clusterIP"]
+    claim = ("PersistentVolumeClaim", "shared-all")
+    place.until(lambda: cluster.api.get(*claim)["status"]["phase"] == "Bound", 60)
+    assert {left.kind for left in leavings.found(cluster) if left.cost} >= {"PersistentVolume", "PersistentVolumeClaim"}
+    gone, stays = storage.left_by(cluster, plan, data=True)
+    assert len(gone) == 5
+    assert stays == []
+    place.until(lambda: not cluster.left(), 60)

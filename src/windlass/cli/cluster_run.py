@@ -29,7 +29,7 @@ def main(args: argparse.Namespace, world: World) -> int:
     cluster = cluster_of(args, world)
     if args.build:
         plan = building.built_plan(plan, args, world)
-    copy = submitted(plan, setting_of(args), secrets_from_here(plan, world.environ), cluster, world.home)
+    copy = submitted(plan, setting_of(args), secrets_from_here(plan, world.environ), cluster, world.home, world.say)
     run = copy.run
     commands = [f"windlass attach {run}", f"windlass logs -f {run}", f"windlass stop {run}"]
     if args.detach:

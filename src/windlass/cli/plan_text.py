@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 
 from windlass.cli import table
-from windlass.plan import Mount, Plan, Resources, Secret, Stage, Variable
+from windlass.plan import Make, Mount, Plan, Resources, Secret, Stage, Variable
 from windlass.spec.scalars import written
 
 _INDENT = "  "
@@ -185,11 +185,17 @@ def _unusual(stage: Stage) -> Iterable[str]:
 def _mount(mount: Mount) -> tuple[str, ...]:
     source = mount.path or (f"{mount.source} -> directory of the run" if mount.source else "directory of the run")
     place = source if mount.path or "directory of the run" in mount.note else mount.source or "-"
-    return mount.name, mount.kind, place, "read only" if mount.read_only else "read, write", _short_note(mount)
+    kind = mount.kind if mount.make is None else _made(mount.make)
+    return mount.name, kind, place, "read only" if mount.read_only else "read, write", _short_note(mount)
+
+
+def _made(make: Make) -> str:
+    asked = (size(make.size) if make.size else "", make.storage_class, make.mode, "nfs" if make.nfs else "", make.disk)
+    return f"made ({', '.join(filter(None, asked))})"
 
 
 def _short_note(mount: Mount) -> str:
-    return "" if "directory of the run" in mount.note else mount.note
+    return "" if "directory of the run" in mount.note or mount.make is not None else mount.note
 
 
 def _environment(plan: Plan) -> str:

@@ -3,24 +3,34 @@
 RUN is a run's id, the beginning of one, or a job's name (its newest run). A run that is under
 way is refused; with --force it is killed first. Images that `windlass build` pushed stay, unless
 --images is given: with RUN the image that the run used, without one all that were pushed from here.
+
+Data outlives a run in a cluster: storage that was made for the job (`make:`), claims, buckets and
+NFS exports that it wrote to. They are named, each with the command that deletes it. With --data
+what was made for the job goes too; what was yours before stays in any case.
 """
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from windlass.cli import place
 from windlass.cli.world import World
 from windlass.errors import OK, WindlassError
+from windlass.plan import Plan, from_json
 from windlass.runs import words
 from windlass.runs.store import Store, alive, tree_size
+
+if TYPE_CHECKING:
+    from windlass.engines.kubernetes.cluster import Cluster
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="*", metavar="RUN", help="the runs to remove")
     parser.add_argument("--force", action="store_true", help="kill a run that is under way, then remove it")
     parser.add_argument("--images", action="store_true", help="images that `build` pushed, too; without RUN all")
+    parser.add_argument("--data", action="store_true", help="in a cluster: also the storage that was made for the job")
     place.add_place_arguments(parser)
 
 
@@ -71,17 +81,46 @@ def _elsewhere(world: World, text: str) -> bool:
 
 
 def _remove_there(args: argparse.Namespace, world: World) -> int:
-    """In a cluster: the root goes, and all that it owns; data in the user's own volumes stays."""
+    """In a cluster: the root goes, and all that it owns; data stays unless it is asked for."""
     for text in args.runs:
+        if args.data and place.in_cluster(args, world) and _only_data(place.cluster_of(args, world), text, world):
+            continue
         run, copy = place.find(args, world, text)
         if copy is None:
             removed(Store(world.home), run, world)
             continue
-        root = copy.cluster.root(copy.run) if args.images else None
+        root = copy.cluster.root(copy.run)
         copy.remove(force=args.force)
         world.print(f"removed {copy.run} from the namespace {copy.cluster.namespace}")
-        if root is not None:
+        if root is not None and root.plan:
+            _tell_data(copy.cluster, from_json(root.plan), args.data, world)
+        if root is not None and args.images:
             from windlass.cli import image_removal
 
             image_removal.of_run(world, root, copy.cluster.runs())
     return OK
+
+
+def _tell_data(cluster: Cluster, plan: Plan, data: bool, world: World) -> None:
+    """What of the data went, what stays, and how it is deleted."""
+    from windlass.engines.kubernetes import storage
+    from windlass.kube.api import ApiError
+
+    try:
+        gone, stays = storage.left_by(cluster, plan, data)
+    except ApiError as error:
+        raise cluster.refusal(error) from None
+    for each in gone:
+        world.print(f"removed {each}")
+    for kept in stays:
+        world.say(f"kept {kept.what}; to delete it:\n  {kept.command}")
+
+
+def _only_data(cluster: Cluster, run: str, world: World) -> bool:
+    """A run that is gone, and its storage is not."""
+    from windlass.engines.kubernetes import storage
+
+    gone = storage.remove_of(cluster, run) if cluster.root(run) is None else []
+    for each in gone:
+        world.print(f"removed {each}")
+    return bool(gone)

@@ -16,7 +16,7 @@ from windlass.errors import WindlassError
 from windlass.export import pods
 from windlass.export.cargo import Cargo
 from windlass.kube import names
-from windlass.kube.api import Manifest
+from windlass.kube.api import CLUSTER_WIDE, Manifest
 from windlass.plan import Plan, to_json
 
 PENDING = 600.0
@@ -76,9 +76,13 @@ def objects(plan: Plan, run: str, cargo: Cargo, setting: Setting) -> list[Manife
         *_claim(inside, run, setting),
         _driver(inside, run, setting, setting.driver_image or pods.image_of(plan)),
     ]
-    if setting.namespace:
-        for obj in made:
-            obj["metadata"]["namespace"] = setting.namespace
+    return in_namespace(made, setting.namespace)
+
+
+def in_namespace(made: list[Manifest], namespace: str) -> list[Manifest]:
+    for obj in made:
+        if namespace and obj["kind"] not in CLUSTER_WIDE:
+            obj["metadata"]["namespace"] = namespace
     return made
 
 
@@ -92,6 +96,12 @@ def head(plan: Plan, run: str, cargo: Cargo, namespace: str) -> str:
         f"The code tree: {cargo.files} files, {cargo.size} bytes compressed in {len(cargo.parts)} ConfigMaps.",
         "The run's token is made in the cluster by the driver.",
     ]
+    kept = [mount.source for mount in plan.storage if mount.make is not None]
+    if kept:
+        lines.append(
+            f"It makes storage, which goes with FILE too, with its data: {', '.join(kept)}. To keep that, delete"
+        )
+        lines.append(f"the rest: kubectl delete -f FILE{space} -l '{names.PART_LABEL}!=storage'")
     own = [secret for secret in plan.secrets if secret.source != "cluster"]
     if own:
         given = " ".join(f"--from-literal={secret.name}=..." for secret in own)

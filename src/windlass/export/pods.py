@@ -83,9 +83,11 @@ def pod_of(plan: Plan, run: str, stage: Stage, role: Role, parts: int) -> Manife
     if account:
         spec["serviceAccountName"] = account
     _placed(spec, run, stage)
+    _together(spec, plan, run)
     labels = names.labels(run, plan.name, "rank")
     labels |= {names.STAGE_LABEL: stage.name, names.ROLE_LABEL: role.name}
-    made: Manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": {"labels": labels}, "spec": spec}
+    meta = {"labels": labels, "annotations": {names.SAFE_TO_EVICT: "false"}}
+    made: Manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
     found: Manifest = _merged(made, _own_pod(stage))
     return found
 
@@ -125,6 +127,8 @@ def driver_spec(plan: Plan, run: str, account: str, image: str, pending: float) 
     container["volumeMounts"].append(place)
     spec["serviceAccountName"] = account
     spec["terminationGracePeriodSeconds"] = 5
+    if common is not None:
+        _together(spec, plan, run)
     return spec
 
 
@@ -310,6 +314,23 @@ def _placed(spec: Manifest, run: str, stage: Stage) -> None:
                 "labelSelector": {"matchLabels": {names.RUN_LABEL: run, names.STAGE_LABEL: stage.name}},
             }
         ]
+
+
+def one_node(plan: Plan) -> list[Mount]:
+    """Made storage that one node at a time can mount."""
+    return [m for m in plan.storage if m.make is not None and not m.make.nfs and m.make.mode == "ReadWriteOnce"]
+
+
+def _together(spec: Manifest, plan: Plan, run: str) -> None:
+    """Where storage is one node's at a time, all pods that mount it go to one node."""
+    mounts = one_node(plan)
+    if mounts:
+        part = {} if shared(plan) in mounts else {names.PART_LABEL: "rank"}
+        term = {
+            "labelSelector": {"matchLabels": {names.RUN_LABEL: run, **part}},
+            "topologyKey": "kubernetes.io/hostname",
+        }
+        spec["affinity"] = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
 
 
 def _own_pod(stage: Stage) -> Manifest:

@@ -34,6 +34,7 @@ PLURALS: Mapping[str, Tuple[str, str]] = {
     "Event": ("api/v1", "events"),
     "Namespace": ("api/v1", "namespaces"),
     "Node": ("api/v1", "nodes"),
+    "PersistentVolume": ("api/v1", "persistentvolumes"),
     "PersistentVolumeClaim": ("api/v1", "persistentvolumeclaims"),
     "Pod": ("api/v1", "pods"),
     "ResourceQuota": ("api/v1", "resourcequotas"),
@@ -48,7 +49,7 @@ PLURALS: Mapping[str, Tuple[str, str]] = {
 }
 """Kind -> where its objects are: every kind that Windlass touches."""
 
-CLUSTER_WIDE = frozenset({"Namespace", "Node", "SelfSubjectAccessReview", "StorageClass"})
+CLUSTER_WIDE = frozenset({"Namespace", "Node", "PersistentVolume", "SelfSubjectAccessReview", "StorageClass"})
 WATCH_SECONDS = 30
 """How long one watch request lasts; a server that is silent for longer is taken for dead."""
 TIMEOUT = 15.0
@@ -128,8 +129,9 @@ class Api:
         found, _ = self._list(kind, selector, namespace, fields)
         return found
 
-    def create(self, obj: Manifest, namespace: str = "") -> Manifest:
-        query = {"fieldManager": MANAGER}
+    def create(self, obj: Manifest, namespace: str = "", dry_run: bool = False) -> Manifest:
+        """dry_run: all that the server would say, and nothing is made."""
+        query = {"fieldManager": MANAGER, **({"dryRun": "All"} if dry_run else {})}
         return self.request("POST", self.path(obj["kind"], "", namespace), obj, query)
 
     def apply(self, obj: Manifest, namespace: str = "", dry_run: bool = False) -> Manifest:

@@ -40,6 +40,9 @@ RESUME = "windlass.dev/resume"
 SHARED = "windlass.dev/shared"
 """Annotation of the root: the run directory is on a volume that all pods mount."""
 
+SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+"""Annotation of pods: whether a cluster that grows smaller may move them. A rank that works is not idle."""
+
 LEASE = 60.0
 """Seconds that an agent trains on without a driver; a lost node is given up after that and a margin."""
 

@@ -4,7 +4,8 @@ and the reference page. A key that is neither in here nor in `stage_keys` does n
 
 from __future__ import annotations
 
-from windlass.spec.kinds import AnyScalar, Anything, Either, Field, Flag, Integer, ListOf, MapOf, Record, Text
+from windlass.spec import scalars
+from windlass.spec.kinds import AnyScalar, Anything, Either, Field, Flag, Integer, ListOf, MapOf, Measure, Record, Text
 from windlass.spec.stage_keys import ENV_VALUE, IMAGE, LABELS, NAME, STAGE, VARIABLE
 
 VERSION = 1
@@ -30,6 +31,41 @@ NFS = Record(
     ),
 )
 
+SIZE = Measure("a size such as 10Gi, 500M or a number of bytes", scalars.memory, scalars.MEMORY_PATTERN)
+
+MAKE = Record(
+    "make",
+    "Storage that a cluster makes where there is none, named after job and mount. It outlives the run: `rm --data` "
+    "removes it. A size alone is short for `{size: …}`.",
+    (
+        Field("size", SIZE, "How much it holds.", example="10Gi", also=("storage", "capacity")),
+        Field(
+            "class",
+            Text("the name of a storage class", r"\S+"),
+            "The storage class; without it the cluster's default.",
+            "",
+            also=("storage_class", "storageClassName", "storageClass"),
+        ),
+        Field(
+            "mode",
+            Text(allowed=("ReadWriteMany", "ReadWriteOnce")),
+            "`ReadWriteMany` for pods on many nodes, `ReadWriteOnce` for all ranks on one node. Without it, for many "
+            "nodes if the storage class can.",
+            "",
+            also=("access_mode", "accessModes"),
+        ),
+        Field("nfs", Flag(), "By an NFS server in the cluster, for pods on many nodes with any storage class.", False),
+        Field(
+            "disk",
+            Text("the name of a claim", r"\S+"),
+            "The claim that the NFS server keeps the files on; without it one is made.",
+            "",
+            also=("pvc", "claim"),
+        ),
+        Field("image", IMAGE, "The image of the NFS server.", ""),
+    ),
+)
+
 MOUNT = Record(
     "mount",
     "A place for data. A text is short for `{path: …}`, `{gs: …}` or `{s3: …}`.",
@@ -46,9 +82,15 @@ MOUNT = Record(
         Field("emptyDir", Anything(), "An empty directory that ends with the run.", also=("empty_dir",)),
         Field("gs", Text("a URL that begins with gs://", r"gs://\S+"), "A Google Cloud Storage bucket."),
         Field("s3", Text("a URL that begins with s3://", r"s3://\S+"), "An S3 bucket."),
+        Field(
+            "make",
+            Either((SIZE, MAKE)),
+            "Storage that the cluster makes; it is there again for the job's next run.",
+            also=("create", "new"),
+        ),
         Field("read_only", Flag(), "Ranks may not write to it.", False, also=("readOnly", "ro")),
     ),
-    one_of=("path", "nfs", "pvc", "hostPath", "emptyDir", "gs", "s3"),
+    one_of=("path", "nfs", "pvc", "hostPath", "emptyDir", "gs", "s3", "make"),
 )
 
 SECRET = Record(

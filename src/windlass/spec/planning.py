@@ -16,6 +16,8 @@ from windlass.spec.problems import Problems, Span, did_you_mean
 from windlass.spec.reading import Section
 
 BUCKETS = ("gs", "s3")
+LABEL = 63
+"""Characters that the name of a Service and the value of a label may have in Kubernetes."""
 
 LOCAL_NOTES = {
     "nfs": "NFS is not mounted on this machine; a directory of the run takes its place",
@@ -119,6 +121,9 @@ def _storage(
     given = root.section("storage")
     for name, value in (given.values if given else {}).items():
         mount = _mount(name, value)
+        made = value.values.get("make") if isinstance(value, Section) else None
+        if made is not None:
+            mount = _made(root.text("name"), name, value, made, problems)
         if mount is None:
             if given is not None and _is_empty(value):
                 problems.add(given.where(name), f"the mount `{name}` names no place")
@@ -132,6 +137,8 @@ def _storage(
                 mount = replace(mount, note="a directory of this machine: a cluster cannot see it")
         elif engine == "local":
             mount = replace(mount, note=LOCAL_NOTES[mount.kind])
+        elif mount.make is not None:
+            mount = replace(mount, note=_made_note(mount, mount.make))
         if mount.note:
             notes.append(f"mount {name}: {mount.note}")
         found.append(mount)
@@ -156,6 +163,39 @@ def _mount(name: str, value: object) -> plan.Mount | None:
     if not kind or not (source or kind == "emptyDir"):
         return None
     return plan.Mount(name, kind, source, value.flag("read_only"))
+
+
+def _made(job: str, name: str, value: object, made: object, problems: Problems) -> plan.Mount | None:
+    """Named after job and mount: the job's next run finds it again."""
+    if not isinstance(value, Section):
+        return None
+    if isinstance(made, Section):
+        make = plan.Make(
+            made.integer("size"),
+            made.text("class"),
+            made.text("mode"),
+            made.flag("nfs"),
+            made.text("disk"),
+            made.text("image"),
+        )
+        for key in ("disk", "image"):
+            if made.text(key) and not make.nfs:
+                problems.add(made.where(key), f"`{key}` has no meaning without `nfs: true`", "add `nfs: true`")
+        if make.nfs and make.mode == "ReadWriteOnce":
+            problems.add(made.where("mode"), "an NFS server serves pods on many nodes", "leave out `mode`")
+        if not make.size and not make.disk:
+            problems.add(made.span, f"how large is `{name}` to be?", "add `size: 10Gi`")
+    else:
+        make = plan.Make(int(str(made)))
+    if len(f"{job}-{name}-disk") > LABEL:
+        problems.add(value.span, f"`{job}-{name}` is too long for a claim", "give the job or the mount a shorter name")
+    return plan.Mount(name, "pvc", f"{job}-{name}", value.flag("read_only"), make=make)
+
+
+def _made_note(mount: plan.Mount, make: plan.Make) -> str:
+    by = f"the NFS server {mount.source}-nfs with its claim" if make.nfs else "the claim"
+    kept = "`windlass rm` keeps it, `rm --data` removes it with its data"
+    return f"{by} {mount.source} is made if it is not there; {kept}"
 
 
 def _security(root: Section) -> plan.Security:

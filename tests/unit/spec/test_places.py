@@ -50,7 +50,7 @@ def test_a_cluster_mounts_the_others_but_cannot_see_a_local_directory(tmp_path: 
     ("storage", "message"),
     [
         ("{Big: x}", "the mount `Big` must be"),
-        ("{a: {}}", "`a` needs `path`, `nfs`, `pvc`, `hostPath`, `emptyDir`, `gs` or `s3`"),
+        ("{a: {}}", "`a` needs `path`, `nfs`, `pvc`, `hostPath`, `emptyDir`, `gs`, `s3` or `make`"),
         ("{a: {path: x, pvc: y}}", "`pvc` cannot stand beside `path`"),
         ("{a: {pth: x}}", "unknown key `pth`"),
         ("{a: {nfs: {server: x}}}", "`path` is missing in `nfs`"),
@@ -120,3 +120,26 @@ def test_security_and_images_reach_the_plan(tmp_path: Path) -> None:
     assert found.security == plan.Security(1000, 1000, 1000, "", "", "trainer", (("a", "b"),))
     assert (found.image, found.pull_secrets) == ("example/wide-deep", ("regcred",))
     assert problem(tmp_path, SHORT + "security: {user: root}\n").message.startswith("`user` must be a whole number")
+
+
+def test_made_storage_is_a_claim_named_after_job_and_mount_that_outlives_the_run(tmp_path: Path) -> None:
+    job = SHORT + "storage: {a: {make: 10Gi}, b: {make: {nfs: true, disk: old, class: fast}}}\n"
+    first, second = planned(tmp_path, job, engine="kubernetes").storage
+    assert (first.kind, first.source, first.make) == ("pvc", "hello-a", plan.Make(10 << 30))
+    assert (second.source, second.make) == ("hello-b", plan.Make(0, "fast", "", True, "old"))
+    assert "`windlass rm` keeps it" in first.note
+    assert "a directory of the run" in planned(tmp_path, job).storage[0].note
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        ("{class: fast}", "how large is `a` to be?"),
+        ("{size: 1Gi, disk: old}", "`disk` has no meaning without `nfs: true`"),
+        ("{size: 1Gi, nfs: true, mode: ReadWriteOnce}", "an NFS server serves pods on many nodes"),
+        ("much", "`make` must be a size such as 10Gi"),
+        ("{size: 1Gi, mode: ReadWrite}", "`mode` cannot be `ReadWrite`"),
+    ],
+)
+def test_storage_that_cannot_be_made_is_told(tmp_path: Path, make: str, message: str) -> None:
+    assert problem(tmp_path, SHORT + f"storage: {{a: {{make: {make}}}}}\n").message.startswith(message)

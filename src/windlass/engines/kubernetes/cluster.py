@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from windlass import shipping
 from windlass.causes import Cause
-from windlass.engines.kubernetes import capacity, config, tunnel
+from windlass.engines.kubernetes import admission, capacity, config, storage, tunnel
 from windlass.errors import WindlassError
 from windlass.export import cargo, objects
 from windlass.export.objects import Setting
+from windlass.export.storage import PART
 from windlass.export.text import yaml_of
 from windlass.kube import names, seats, verdicts
 from windlass.kube.api import Api, ApiError, Manifest
-from windlass.plan import Plan
+from windlass.plan import Plan, from_json
 from windlass.runs.store import fresh_id
 
 PYTHON = "python3"
@@ -69,8 +70,15 @@ class Cluster:
 
     # Submitting.
 
-    def submit(self, plan: Plan, setting: Setting, secrets: Mapping[str, str]) -> str:
+    def submit(
+        self, plan: Plan, setting: Setting, secrets: Mapping[str, str], say: Callable[[str], None] = lambda _text: None
+    ) -> str:
         """Makes all objects of a run; its id. What was made goes again when something is refused."""
+        try:
+            plan = storage.settled(self, plan, say)
+            admission.check(self, plan)
+        except ApiError as error:
+            raise self.refusal(error) from None
         packed = cargo.pack(plan.code, shipping.build())
         while True:
             run = fresh_id(plan.name)
@@ -81,11 +89,14 @@ class Cluster:
             except ApiError as error:
                 if error.status != 409:
                     raise self.refusal(error) from None
+        fresh: list[Manifest] = []
         try:
+            fresh = storage.make(self, plan, run, say)
             self._make(made[1:], self._first(plan, run, packed), root, run, secrets)
-        except ApiError as error:
+        except (ApiError, WindlassError) as error:
+            storage.take_back(self, fresh)
             self.api.delete("ConfigMap", run)
-            raise self.refusal(error, submitting=True) from None
+            raise (self.refusal(error, submitting=True) if isinstance(error, ApiError) else error) from None
         return run
 
     def _make(
@@ -251,6 +262,8 @@ class Cluster:
         try:
             self.api.delete("ConfigMap", run)
             for obj in self.left(run):  # what one may not see goes with its owner
+                if is_data(obj):
+                    continue
                 grace = 2 if obj["kind"] == "Pod" else None
                 self.api.delete(obj["kind"], obj["metadata"]["name"], grace=grace)
         except ApiError as error:
@@ -266,7 +279,11 @@ class Cluster:
             except ApiError as error:
                 if error.status != 403:
                     raise self.refusal(error) from None
-        return found
+        return found + [obj for obj in storage.made_by(self, run) if obj["kind"] not in OWNED]
+
+    def plans(self) -> dict[str, Plan]:
+        """The plan of every run of the namespace that has one."""
+        return {run.id: from_json(run.plan) for run in self.runs() if run.plan}
 
     def room(self, cpu: float, memory: float, gpu: float) -> str:
         """Why a pod that asks for so much fits nowhere; empty when it would, or when that cannot be seen from here."""
@@ -277,14 +294,21 @@ class Cluster:
             return ""
         return capacity.shortfall(capacity.free(nodes, pods), cpu, memory, gpu)
 
-    def may(self, verb: str, resource: str, group: str = "", part: str = "") -> bool:
-        """Whether we are allowed to, in this namespace."""
-        attributes = {"namespace": self.namespace, "verb": verb, "resource": resource, "group": group}
+    def may(self, verb: str, resource: str, group: str = "", part: str = "", everywhere: bool = False) -> bool:
+        """Whether we are allowed to: in this namespace, or where things belong to none."""
+        attributes = {"verb": verb, "resource": resource, "group": group}
+        if not everywhere:
+            attributes["namespace"] = self.namespace
         if part:
             attributes["subresource"] = part
         kind = "SelfSubjectAccessReview"
         review = {"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": {"resourceAttributes": attributes}}
         return bool(self.api.request("POST", self.api.path(kind), review)["status"].get("allowed"))
+
+
+def is_data(obj: Manifest) -> bool:
+    """Storage that was made for a job: it outlives the run."""
+    return (obj["metadata"].get("labels") or {}).get(names.PART_LABEL) == PART
 
 
 def command(*words: str) -> list[str]:

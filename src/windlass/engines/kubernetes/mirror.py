@@ -206,9 +206,16 @@ class Mirror:
             os.close(fd)
 
 
-def submitted(plan: Plan, setting: Setting, secrets: Mapping[str, str], cluster: Cluster, home: str) -> Mirror:
-    """A new run of the plan, and its copy."""
-    copy = Mirror(cluster, home, cluster.submit(plan, setting, secrets))
+def submitted(
+    plan: Plan,
+    setting: Setting,
+    secrets: Mapping[str, str],
+    cluster: Cluster,
+    home: str,
+    say: Callable[[str], None] = lambda _text: None,
+) -> Mirror:
+    """A new run of the plan, and its copy; `say` hears what the cluster settled that the plan left open."""
+    copy = Mirror(cluster, home, cluster.submit(plan, setting, secrets, say))
     copy.mark(alive=True, plan=to_json(for_pods(plan)))
     return copy
 

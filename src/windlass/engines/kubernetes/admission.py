@@ -1,0 +1,74 @@
+"""Whether the namespace lets the pods of a job be, asked before anything is submitted.
+
+The API server itself says so, by a dry run: what Pod Security, quotas' defaults or webhooks hold
+against a pod is known to nobody else, and a namespace's labels may be hidden. Asked only for jobs that
+want what is often refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from windlass.errors import WindlassError
+from windlass.export import objects, pods
+from windlass.kube.api import ApiError, Manifest
+from windlass.plan import Plan
+
+if TYPE_CHECKING:
+    from windlass.engines.kubernetes.cluster import Cluster
+
+INLINE = ("nfs", "hostPath")
+"""Kinds of storage that Pod Security refuses in a pod: nfs at restricted, hostPath at baseline too."""
+
+
+def check(cluster: Cluster, plan: Plan) -> None:
+    """Raises with the server's reason when a pod of the job would be refused."""
+    asks = plan.security.user == 0 or any(mount.kind in INLINE for mount in plan.storage)
+    if asks or any(stage.pod != "{}" for stage in plan.stages):
+        reason = refused(cluster, plan)
+        if reason:
+            raise WindlassError(f"the namespace {cluster.namespace} does not allow this job: {reason}", hint(plan))
+
+
+def refused(cluster: Cluster, plan: Plan) -> str:
+    """Why the pods of a job would be refused; empty when they would not, or when that cannot be asked."""
+    for pod in _pods(plan):
+        try:
+            cluster.api.create(pod, dry_run=True)
+        except ApiError as error:
+            if error.status == 403 and "cannot create resource" in error.message:
+                return ""
+            if error.status in (400, 403, 422):
+                return error.message
+            raise
+    return ""
+
+
+def _pods(plan: Plan) -> list[Manifest]:
+    """One pod for each kind of pod that the job has. An account that the run is to make is not there yet."""
+    inside = objects.for_pods(plan)
+    if inside.security.annotations:
+        inside = replace(inside, security=replace(inside.security, service_account="", annotations=()))
+    found: list[Manifest] = []
+    for stage in inside.stages:
+        for role in pods.roles_of(stage) if stage.kind == "gang" else ():
+            pod = pods.pod_of(inside, "windlass-check", stage, role, 0)
+            pod["metadata"]["name"] = f"windlass-check-{stage.name}-{role.name}"
+            if not any(pod["spec"] == other["spec"] for other in found):
+                found.append(pod)
+    return found
+
+
+def hint(plan: Plan) -> str:
+    """What can be done, for what the job asks for."""
+    inline = [mount for mount in plan.storage if mount.kind in INLINE]
+    said = [
+        f"storage {mount.name}: let an admin make a volume of this {mount.kind} and a claim on it, and name that: "
+        f"`{mount.name}: {{pvc: NAME}}`"
+        for mount in inline
+    ]
+    if plan.security.user == 0:
+        said.append("`security: {user: 1000}`, or any other user than 0")
+    said.append("or another namespace; an admin sets what one allows: `pod-security.kubernetes.io/enforce`")
+    return "\n".join(said)
