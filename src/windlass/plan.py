@@ -204,6 +204,7 @@ class Security:
     group_name: str = ""
     service_account: str = ""
     annotations: Tuple[Tuple[str, str], ...] = ()
+    """Of the service account, which is made for the run if it is not there."""
 
 
 @dataclass(frozen=True)

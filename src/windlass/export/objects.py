@@ -13,7 +13,7 @@ import json
 from dataclasses import dataclass, replace
 
 from windlass.errors import WindlassError
-from windlass.export import pods
+from windlass.export import identity, pods
 from windlass.export.cargo import Cargo
 from windlass.kube import names
 from windlass.kube.api import CLUSTER_WIDE, Manifest
@@ -66,11 +66,13 @@ def objects(plan: Plan, run: str, cargo: Cargo, setting: Setting) -> list[Manife
     """The very objects that `run` submits; those that need the root's uid as owner are given it there."""
     check(plan)
     inside = for_pods(plan)
+    account = identity.account(inside, run)
     made = [
         _root(inside, run, cargo),
         _ship(inside, run, cargo),
         *(_code(inside, run, number, part) for number, part in enumerate(cargo.parts)),
         *([] if setting.account else _rights(inside, run)),
+        *([] if account is None else [account]),
         _headless(inside, run),
         _service(inside, run),
         *_claim(inside, run, setting),
@@ -123,6 +125,7 @@ def _root(plan: Plan, run: str, cargo: Cargo) -> Manifest:
     data = {"plan.json": to_json(plan)}
     data |= {key: json.dumps(pod, indent=2) for key, pod in templates(plan, run, cargo).items()}
     data["code.sha256"] = cargo.sha256
+    data |= identity.files(plan.security)
     root = _meta("v1", "ConfigMap", run, plan, run, "root")
     root["metadata"]["annotations"] = {names.STATE: "submitted"}
     if pods.shared(plan) is not None:

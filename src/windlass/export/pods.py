@@ -11,13 +11,12 @@ from typing import Any
 
 from windlass.buckets.wrapping import SCHEMES
 from windlass.errors import WindlassError
+from windlass.export import identity
 from windlass.kube import names
 from windlass.kube.api import Manifest
 from windlass.plan import Mount, Plan, Resources, Role, Security, Stage, Variable
 from windlass.shapes import MERGE_ROLE
 
-USER = 1000
-"""As whom ranks run when the job does not say: an image's own user is often root."""
 RUN_MOUNT = "run"
 """The mount of this name is the run's volume, if the job has one that all pods can share."""
 DRIVER = Resources(cpu=0.05, memory=64 << 20, cpu_limit=1.0, memory_limit=512 << 20)
@@ -178,8 +177,7 @@ def _spec(
 ) -> Manifest:
     """What all pods of a run have in common."""
     security = plan.security
-    user = USER if security.user is None else security.user
-    group = user if security.group is None else security.group
+    user, group = identity.user(security), identity.group(security)
     container: Manifest = {
         "name": names.CONTAINER,
         "image": image,
@@ -197,6 +195,7 @@ def _spec(
             {"name": "tmp", "mountPath": "/tmp"},
             {"name": "shm", "mountPath": "/dev/shm"},
             {"name": "ship", "mountPath": names.SHIP, "readOnly": True},
+            *identity.mounts(security),
         ],
     }
     if policy:
@@ -208,7 +207,7 @@ def _spec(
             "runAsNonRoot": user != 0,
             "runAsUser": user,
             "runAsGroup": group,
-            "fsGroup": group if security.fs_group is None else security.fs_group,
+            "fsGroup": identity.fs_group(security),
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "containers": [container],
@@ -225,7 +224,7 @@ def _spec(
 
 
 def _own(security: Security) -> list[Manifest]:
-    name = security.user_name or "windlass"
+    name = security.user_name or identity.NAME
     return [
         {"name": "HOME", "value": f"{names.HOME}/home"},
         {"name": "USER", "value": name},

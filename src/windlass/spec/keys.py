@@ -106,6 +106,7 @@ SECRET = Record(
 )
 
 ID = Integer(0, 2**31 - 1)
+LOGIN = Text("a name of up to 32 letters, digits, _, - and .", r"(?:[A-Za-z_][A-Za-z0-9_.-]{0,31})?")
 
 SECURITY = Record(
     "security",
@@ -114,10 +115,21 @@ SECURITY = Record(
         Field("user", ID, "User id.", also=("uid", "runAsUser", "user_id")),
         Field("group", ID, "Group id.", also=("gid", "runAsGroup", "group_id")),
         Field("fs_group", ID, "Group that owns the volumes.", also=("fsGroup", "fs_id")),
-        Field("user_name", Text(), "Name of the user id inside the pod.", ""),
-        Field("group_name", Text(), "Name of the group id inside the pod.", ""),
-        Field("service_account", Text(), "The service account.", "", also=("serviceAccount", "serviceAccountName")),
-        Field("annotations", LABELS, "Of the service account, for workload identity."),
+        Field("user_name", LOGIN, "Name of the user id inside the pod: `whoami` gives it.", ""),
+        Field("group_name", LOGIN, "Name of the group id inside the pod.", ""),
+        Field(
+            "service_account",
+            Text(),
+            "The service account of the ranks; one that is there, unless `annotations` are given.",
+            "",
+            also=("serviceAccount", "serviceAccountName"),
+        ),
+        Field(
+            "annotations",
+            LABELS,
+            "Of the service account, for workload identity: with them it is made for the run if it is not there, and "
+            "is named after the job unless `service_account` says otherwise.",
+        ),
     ),
 )
 

@@ -202,14 +202,15 @@ def _security(root: Section) -> plan.Security:
     given = root.section("security")
     if given is None:
         return plan.Security()
+    annotations = tuple((key, str(value)) for key, value in given.map("annotations").items())
     return plan.Security(
         given.whole("user"),
         given.whole("group"),
         given.whole("fs_group"),
         given.text("user_name"),
         given.text("group_name"),
-        given.text("service_account"),
-        tuple((key, str(value)) for key, value in given.map("annotations").items()),
+        given.text("service_account") or (root.text("name") if annotations else ""),
+        annotations,
     )
 
 

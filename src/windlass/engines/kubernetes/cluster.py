@@ -116,6 +116,9 @@ class Cluster:
             made.append(_secret(names.secrets(run), labels, dict(secrets)))
         for obj in made:
             obj["metadata"]["ownerReferences"] = [seats.owner(root)]
+        for obj in [obj for obj in made if obj["metadata"]["labels"][names.PART_LABEL] == "account"]:
+            made.remove(obj)
+            self._account(obj)
         later = [obj for obj in made if obj["kind"] in ("RoleBinding", "StatefulSet")]
 
         def make(seat: seats.Seat) -> None:
@@ -129,6 +132,29 @@ class Cluster:
             list(hands.map(self.api.apply, later))
             if self._driver_there(run):
                 list(hands.map(make, first))
+
+    def _account(self, account: Manifest) -> None:
+        """The account of the ranks. Its name is one that a cloud knows, so runs of a job share it: each owns it, and it
+        goes with the last of them. One that somebody else made is used as it is."""
+        meta = account["metadata"]
+        there = self.api.find("ServiceAccount", meta["name"])
+        if there is None:
+            self.api.create(account)
+            return
+        held = there["metadata"]
+        if (held.get("labels") or {}).get("app.kubernetes.io/managed-by") == "windlass":
+            owners = [*(held.get("ownerReferences") or ()), *meta["ownerReferences"]]
+            change = {"ownerReferences": owners, "resourceVersion": held["resourceVersion"]}
+            change |= {"annotations": meta["annotations"], "labels": meta["labels"]}
+            self.api.patch("ServiceAccount", meta["name"], {"metadata": change})
+            return
+        missing = {k: v for k, v in meta["annotations"].items() if (held.get("annotations") or {}).get(k) != v}
+        if missing:
+            words = " ".join(f"{key}={value}" for key, value in missing.items())
+            raise WindlassError(
+                f"the service account {meta['name']} is not Windlass's, and has not the annotation {words}",
+                f"kubectl annotate serviceaccount {meta['name']} -n {self.namespace} {words}, or name another account",
+            )
 
     def _driver_there(self, run: str) -> bool:
         """Has the driver's pod been made? In a namespace with a quota the first pods must not take its place."""
@@ -262,8 +288,8 @@ class Cluster:
         try:
             self.api.delete("ConfigMap", run)
             for obj in self.left(run):  # what one may not see goes with its owner
-                if is_data(obj):
-                    continue
+                if is_data(obj) or _of_another(obj, run):
+                    continue  # data outlives its run, and what runs share goes with the last of them
                 grace = 2 if obj["kind"] == "Pod" else None
                 self.api.delete(obj["kind"], obj["metadata"]["name"], grace=grace)
         except ApiError as error:
@@ -309,6 +335,11 @@ class Cluster:
 def is_data(obj: Manifest) -> bool:
     """Storage that was made for a job: it outlives the run."""
     return (obj["metadata"].get("labels") or {}).get(names.PART_LABEL) == PART
+
+
+def _of_another(obj: Manifest, run: str) -> bool:
+    owners = obj["metadata"].get("ownerReferences") or ()
+    return any(owner["kind"] == "ConfigMap" and owner["name"] != run for owner in owners)
 
 
 def command(*words: str) -> list[str]:
