@@ -301,6 +301,19 @@ def of_cluster(cluster: Cluster) -> list[Finding]:
     return found
 
 
+def of_job_there(cluster: Cluster, plan: Plan, environ: Mapping[str, str], probe: bool) -> list[Finding]:
+    """What the plan needs of the cluster. With a probe, a pod tries images and mounts, and goes again."""
+    from windlass.engines.kubernetes import needs
+    from windlass.kube.api import ApiError
+
+    states = {True: OK, False: MISSING, None: NOTE}
+    try:
+        found = [Finding(n.about, states[n.met], n.detail, n.fix) for n in needs.of_job(cluster, plan, probe)]
+    except ApiError as error:
+        return [Finding("job", MISSING, error.message, "ask an admin for that right")]
+    return found + [_secret(secret, environ) for secret in plan.secrets if secret.source != "cluster"]
+
+
 def _namespace(cluster: Cluster) -> Finding:
     from windlass.kube.api import ApiError
 

@@ -4,7 +4,9 @@ With a job FILE also check what that job needs: its programs and scripts, mounts
 requirements, mpirun, memory and GPUs. Exits with 1 if something that the job needs is missing.
 
 With --on kubernetes: what the cluster and your rights in the namespace allow, and what is free on
-its nodes. Exits with 1 if a run could not be made there.
+its nodes. With a job FILE also whether the namespace lets its pods run, whether its claims, secrets
+and accounts are there, and, by a pod that comes and goes, whether its images can be pulled and its
+mounts be written to by its user. Exits with 1 if a run could not be made there.
 """
 
 from __future__ import annotations
@@ -23,6 +25,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     file = next(action for action in parser._actions if action.dest == "file")  # noqa: SLF001
     file.default, file.help = None, "a job file, or a directory with job.yaml, whose needs are checked too"
     parser.add_argument("--json", action="store_true", help="the findings as JSON")
+    parser.add_argument(
+        "--no-probe", action="store_true", help="on a cluster: make no pod that tries images and mounts"
+    )
     place.add_cluster_arguments(parser)
 
 
@@ -64,16 +69,29 @@ def _cluster(args: argparse.Namespace, world: World) -> int:
     from windlass import doctor
     from windlass.cli import table
 
-    found = doctor.of_cluster(place.cluster_of(args, world))
-    code = FAILED if any(finding.state == doctor.MISSING for finding in found) else OK
+    cluster = place.cluster_of(args, world)
+    plan = None if args.file is None else load_job(args, world).plan()
+    found = doctor.of_cluster(cluster)
+    there = all(finding.state != doctor.MISSING for finding in found if finding.about in ("cluster", "namespace"))
+    job = doctor.of_job_there(cluster, plan, world.environ, not args.no_probe) if plan is not None and there else []
+    code = FAILED if any(finding.state == doctor.MISSING for finding in [*found, *job]) else OK
     if args.json:
         import json
         from dataclasses import asdict
 
-        world.print(json.dumps({"cluster": [asdict(finding) for finding in found]}, indent=2))
+        told = {
+            "cluster": [asdict(f) for f in found],
+            **({"job": [asdict(f) for f in job]} if plan is not None else {}),
+        }
+        world.print(json.dumps(told, indent=2))
         return code
     world.print(table.render(("THE CLUSTER", "", ""), [(f.about, f.state, f.detail) for f in found]))
-    for finding in found:
+    if plan is not None:
+        world.print("\n" + table.render((f"JOB {plan.name}", "", ""), [(f.about, f.state, f.detail) for f in job]))
+    for finding in [*found, *job]:
         if finding.fix and finding.state != doctor.OK:
             world.say(f"\n{finding.about}: {finding.fix}")
+    if plan is not None and code == OK:
+        space = f" -n {args.namespace}" if args.namespace else ""
+        world.say(f"\nnext:\n  windlass run{file_words(args)} --on kubernetes{space}")
     return code

@@ -7,6 +7,7 @@ made (`kube.seats`).
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from windlass.buckets.wrapping import SCHEMES
@@ -20,6 +21,7 @@ from windlass.shapes import MERGE_ROLE
 RUN_MOUNT = "run"
 """The mount of this name is the run's volume, if the job has one that all pods can share."""
 DRIVER = Resources(cpu=0.05, memory=64 << 20, cpu_limit=1.0, memory_limit=512 << 20)
+PROBE_SECONDS = 300
 HELPER_SECONDS = 6 * 3600
 """A helper's pod is ended after this, whatever it does."""
 BUCKETS = ("s3", "gs")
@@ -156,6 +158,23 @@ def helper_of(plan: Plan, run: str, mount: Mount) -> Manifest:
     spec["activeDeadlineSeconds"] = HELPER_SECONDS
     spec["terminationGracePeriodSeconds"] = 2
     labels = names.labels(run, plan.name, names.HELPER)
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"labels": labels}, "spec": spec}
+
+
+def probe_of(plan: Plan, image: str, mounts: Sequence[Mount], command: list[str]) -> Manifest:
+    """A pod that tries, before there is a run, what its pods will need: the image, the user, the mounts."""
+    spec = _spec(plan, "", image, "", _own(plan.security), DRIVER, [], 0)
+    container = spec["containers"][0]
+    spec["volumes"] = [each for each in spec["volumes"] if each["name"] != "ship"]
+    container["volumeMounts"] = [each for each in container["volumeMounts"] if each["name"] != "ship"]
+    container |= {"name": names.PROBE, "command": command}
+    for mount in mounts:
+        spec["volumes"].append({"name": f"mount-{mount.name}", **_volume(mount)})
+        told = {"name": f"mount-{mount.name}", "mountPath": f"{names.MOUNTS}/{mount.name}"}
+        container["volumeMounts"].append({**told, "readOnly": True} if mount.read_only else told)
+    spec |= {"automountServiceAccountToken": False, "restartPolicy": "Never"}
+    spec |= {"activeDeadlineSeconds": PROBE_SECONDS, "terminationGracePeriodSeconds": 1}
+    labels = names.labels("", plan.name, names.PROBE)
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"labels": labels}, "spec": spec}
 
 

@@ -26,6 +26,9 @@ CONTAINER = "rank"
 HELPER = "helper"
 """The part of a run that a pod is which comes and goes to look into storage; its container has the same name."""
 
+PROBE = "probe"
+"""The part that a pod is which tries, before a run, what its pods will need."""
+
 RUN_LABEL = "windlass.dev/run"
 STAGE_LABEL = "windlass.dev/stage"
 ROLE_LABEL = "windlass.dev/role"

@@ -24,11 +24,26 @@ INLINE = ("nfs", "hostPath")
 
 def check(cluster: Cluster, plan: Plan) -> None:
     """Raises with the server's reason when a pod of the job would be refused."""
+    account = plan.security.service_account
+    if account and not plan.security.annotations and _absent(cluster, account):
+        raise WindlassError(
+            f"there is no service account {account} in the namespace {cluster.namespace}",
+            f"kubectl create serviceaccount {account} -n {cluster.namespace}; with `annotations:` in the job it is made",
+        )
     asks = plan.security.user == 0 or any(mount.kind in INLINE for mount in plan.storage)
     if asks or any(stage.pod != "{}" for stage in plan.stages):
         reason = refused(cluster, plan)
         if reason:
             raise WindlassError(f"the namespace {cluster.namespace} does not allow this job: {reason}", hint(plan))
+
+
+def _absent(cluster: Cluster, account: str) -> bool:
+    try:
+        return cluster.api.find("ServiceAccount", account) is None
+    except ApiError as error:
+        if error.status != 403:
+            raise
+        return False
 
 
 def refused(cluster: Cluster, plan: Plan) -> str:
@@ -46,10 +61,8 @@ def refused(cluster: Cluster, plan: Plan) -> str:
 
 
 def _pods(plan: Plan) -> list[Manifest]:
-    """One pod for each kind of pod that the job has. An account that the run is to make is not there yet."""
-    inside = objects.for_pods(plan)
-    if inside.security.annotations:
-        inside = replace(inside, security=replace(inside.security, service_account="", annotations=()))
+    """One pod for each kind of pod that the job has; without its account, which the run may be about to make."""
+    inside = objects.for_pods(replace(plan, security=replace(plan.security, service_account="", annotations=())))
     found: list[Manifest] = []
     for stage in inside.stages:
         for role in pods.roles_of(stage) if stage.kind == "gang" else ():
@@ -70,5 +83,5 @@ def hint(plan: Plan) -> str:
     ]
     if plan.security.user == 0:
         said.append("`security: {user: 1000}`, or any other user than 0")
-    said.append("or another namespace; an admin sets what one allows: `pod-security.kubernetes.io/enforce`")
+    said.append("another namespace may allow it: an admin says so with the label pod-security.kubernetes.io/enforce")
     return "\n".join(said)
