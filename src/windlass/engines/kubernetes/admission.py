@@ -28,7 +28,7 @@ def check(cluster: Cluster, plan: Plan) -> None:
     if account and not plan.security.annotations and _absent(cluster, account):
         raise WindlassError(
             f"there is no service account {account} in the namespace {cluster.namespace}",
-            f"kubectl create serviceaccount {account} -n {cluster.namespace}; with `annotations:` in the job it is made",
+            f"kubectl create serviceaccount {account} -n {cluster.namespace}; with `annotations:` it is made",
         )
     asks = plan.security.user == 0 or any(mount.kind in INLINE for mount in plan.storage)
     if asks or any(stage.pod != "{}" for stage in plan.stages):
