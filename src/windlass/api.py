@@ -172,14 +172,15 @@ class Run:
         self._copy.go_on()
         return self
 
-    def rm(self) -> None:
-        """Removes it with all that it left. One that is under way is refused."""
+    def rm(self, data: bool = False) -> None:
+        """Removes it with all that it left. One that is under way is refused. Storage that a cluster made for the job
+        stays, unless `data` says otherwise."""
         from windlass.runs.store import Store
 
         if self._copy is None:
             Store(self._where.home).remove(self.directory)
         else:
-            self._copy.remove()
+            self._copy.remove(data=data)
 
 
 def _background(directory: str, events: int) -> Run:

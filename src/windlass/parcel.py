@@ -10,6 +10,7 @@ Ships into strangers' images: standard library only, Python 3.9.
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import stat
@@ -178,6 +179,8 @@ def store(parcel: Iterable[Item], place: str, tell: Callable[[int], None] = lamb
 
 
 def _store_file(item: Item, place: str, tell: Callable[[int], None]) -> None:
+    if os.path.isdir(place):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), place)
     folder, name = os.path.split(place)
     aside = os.path.join(folder, f".{name[:200]}.{os.getpid()}{PART}")
     assert item.source is not None

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 from windlass.cli import place
 from windlass.cli.world import World
 from windlass.errors import OK, WindlassError
-from windlass.plan import Plan, from_json
 from windlass.runs import words
 from windlass.runs.store import Store, alive, tree_size
 
@@ -89,31 +88,18 @@ def _remove_there(args: argparse.Namespace, world: World) -> int:
         if copy is None:
             removed(Store(world.home), run, world)
             continue
-        root = copy.cluster.root(copy.run)
-        copy.remove(force=args.force)
+        root = copy.cluster.root(copy.run) if args.images else None
+        gone, stays = copy.remove(force=args.force, data=args.data)
         world.print(f"removed {copy.run} from the namespace {copy.cluster.namespace}")
-        if root is not None and root.plan:
-            _tell_data(copy.cluster, from_json(root.plan), args.data, world)
-        if root is not None and args.images:
+        for each in gone:
+            world.print(f"removed {each}")
+        for kept in stays:
+            world.say(f"kept {kept.what}; to delete it:\n  {kept.command}")
+        if root is not None:
             from windlass.cli import image_removal
 
             image_removal.of_run(world, root, copy.cluster.runs())
     return OK
-
-
-def _tell_data(cluster: Cluster, plan: Plan, data: bool, world: World) -> None:
-    """What of the data went, what stays, and how it is deleted."""
-    from windlass.engines.kubernetes import storage
-    from windlass.kube.api import ApiError
-
-    try:
-        gone, stays = storage.left_by(cluster, plan, data)
-    except ApiError as error:
-        raise cluster.refusal(error) from None
-    for each in gone:
-        world.print(f"removed {each}")
-    for kept in stays:
-        world.say(f"kept {kept.what}; to delete it:\n  {kept.command}")
 
 
 def _only_data(cluster: Cluster, run: str, world: World) -> bool:

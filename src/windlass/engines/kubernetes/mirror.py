@@ -16,13 +16,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from windlass import journal, layout, parcel
+from windlass.engines.kubernetes import storage
 from windlass.engines.kubernetes.cluster import Cluster, Listed, command
 from windlass.engines.kubernetes.shelf import ClusterShelf
+from windlass.engines.kubernetes.storage import Kept
 from windlass.engines.kubernetes.tunnel import STDERR, STDOUT, Exec
 from windlass.errors import FAILED, WindlassError
 from windlass.export.objects import Setting, for_pods
 from windlass.kube.api import ApiError
-from windlass.plan import Plan, to_json
+from windlass.plan import Plan, from_json, to_json
 from windlass.runs.store import Store
 
 FILES = (journal.FILE, layout.PLAN, layout.VERDICT)
@@ -103,8 +105,9 @@ class Mirror:
         self.mark(alive=True)
         self.cluster.resume(self.run, self.after)
 
-    def remove(self, force: bool = False) -> None:
-        """The run with all its objects, and then this copy; one that is under way only by force."""
+    def remove(self, force: bool = False, data: bool = False) -> tuple[list[str], list[Kept]]:
+        """The run with all its objects, and then this copy; one that is under way only by force. With `data` also the
+        storage that was made for it. What of the data went, and what stays."""
         root = self.cluster.root(self.run)
         if root is not None and root.state not in OVER and not force:
             raise WindlassError(
@@ -114,6 +117,12 @@ class Mirror:
         self.cluster.remove(self.run)
         self.mark(alive=False)
         Store(self.path.parent.parent).remove(self.path)
+        if root is None or not root.plan:
+            return [], []
+        try:
+            return storage.left_by(self.cluster, from_json(root.plan), data)
+        except ApiError as error:
+            raise self.cluster.refusal(error) from None
 
     def follow(self, logs: bool = True, say: Callable[[str], None] | None = None) -> None:
         """Up to date from now on, by a thread; whatever breaks is mended until the run is over or removed."""

@@ -78,6 +78,9 @@ class ClusterShelf:
 
     def _ask(self, found: Spot, word: str, stdin: bool = False, **more: object) -> Exec:
         mount = found.mount
+        if mount is None and found.path.strip("/") == files.STORAGE and self._plan is not None and self._plan.storage:
+            mounts = [f"windlass ls {self.run}:{files.STORAGE}/{each.name}" for each in self._plan.storage]
+            raise WindlassError("storage is looked into one mount at a time", "\n".join(mounts))
         if mount is None:
             pod, container, top = self._cluster.reach(self.run), "driver", names.RUN
         else:

@@ -7,6 +7,7 @@ It is data, so nothing here goes unless somebody said so. What the objects look 
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -20,6 +21,8 @@ from windlass.plan import Make, Mount, Plan
 if TYPE_CHECKING:
     from windlass.engines.kubernetes.cluster import Cluster
 
+DELETED = 60.0
+"""Seconds that a claim may take to go."""
 MANY, ONE = "ReadWriteMany", "ReadWriteOnce"
 
 ONE_NODE = frozenset(
@@ -112,7 +115,7 @@ def make(cluster: Cluster, plan: Plan, run: str, say: Callable[[str], None]) -> 
     fresh: list[Manifest] = []
     try:
         for mount, asked in storage.made(plan):
-            there = cluster.api.find("PersistentVolumeClaim", mount.source)
+            there = _staying(cluster, mount)
             if there is not None:
                 _check(mount, there)
                 say(f"storage {mount.name}: the claim {mount.source} is there and is used again")
@@ -126,6 +129,21 @@ def make(cluster: Cluster, plan: Plan, run: str, say: Callable[[str], None]) -> 
         take_back(cluster, fresh)
         raise
     return fresh
+
+
+def _staying(cluster: Cluster, mount: Mount) -> Manifest | None:
+    """The claim; one that is being deleted is waited for, for it cannot be used and its name cannot be taken."""
+    due = time.monotonic() + DELETED
+    while True:
+        there = cluster.api.find("PersistentVolumeClaim", mount.source)
+        if there is None or not there["metadata"].get("deletionTimestamp"):
+            return there
+        if time.monotonic() > due:
+            raise WindlassError(
+                f"storage {mount.name}: the claim {mount.source} is being deleted, and a pod still has it",
+                f"kubectl describe pvc {mount.source} -n {cluster.namespace} says which",
+            )
+        time.sleep(0.5)
 
 
 def _check(mount: Mount, there: Manifest) -> None:
