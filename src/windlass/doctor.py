@@ -357,8 +357,10 @@ def _classes(cluster: Cluster) -> Finding:
     key = "storageclass.kubernetes.io/is-default-class"
     default = [c for c in classes if (c["metadata"].get("annotations") or {}).get(key) == "true"]
     names = ", ".join(c["metadata"]["name"] for c in classes) or "none"
+    if not cluster.may("create", "persistentvolumes", everywhere=True):
+        names += " (`make: {nfs: true}` needs the right to create persistentvolumes, which you have not)"
     if default:
-        return Finding("storage", OK, f"classes: {names}; default: {default[0]['metadata']['name']}")
+        return Finding("storage", OK, f"default class: {default[0]['metadata']['name']}; classes: {names}")
     fix = "name one with --storage-class, a volume of your own as the mount `run`, or --volume none"
     return Finding("storage", NOTE, f"classes: {names}; none is the default", fix)
 
