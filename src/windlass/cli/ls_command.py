@@ -40,6 +40,8 @@ def main(args: argparse.Namespace, world: World) -> int:
         )
     plain = [entry.path for entry in found if not entry.path.endswith("/")]
     commands = [f"windlass cat {shelf.run}:{plain[-1]}", f"windlass cp {shelf.run}:{plain[-1]} ."] if plain else []
+    if not path.strip("/"):
+        commands += [f"windlass ls {shelf.run}:{mount}" for mount in shelf.mounts]
     where = shelf.where if found else f"{shelf.where}: nothing is in it"
     world.say("\n".join([where, *summary.next_lines(commands)]))
     return OK

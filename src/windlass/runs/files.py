@@ -8,7 +8,7 @@ lies; `NAME/...` alone will do when the run directory has nothing of that name. 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -42,6 +42,8 @@ class Shelf(Protocol):
     run: str
     where: str
     """Where the files are, for the reader."""
+    mounts: tuple[str, ...]
+    """Paths of storage that a list of the run directory does not show."""
 
     def entries(self, path: str, depth: int) -> list[Entry]:
         """A file, or what is in a directory; their paths are such as can be asked for again."""
@@ -63,6 +65,10 @@ def spot(plan: Plan | None, path: str) -> Spot:
     if first in mounts and first not in OWN:
         return Spot(rest, mounts[first])
     return Spot(path)
+
+
+def mounts(plan: Plan | None, elsewhere: Callable[[Mount], bool]) -> tuple[str, ...]:
+    return tuple(f"{STORAGE}/{mount.name}" for mount in (plan.storage if plan else ()) if elsewhere(mount))
 
 
 def writable(run: str, found: Spot) -> None:
@@ -92,6 +98,7 @@ class Local:
     def __init__(self, run: Path, plan: Plan | None) -> None:
         self.run, self.where = run.name, str(run)
         self._dir, self._plan = str(run), plan
+        self.mounts = mounts(plan, lambda mount: bool(mount.path))
 
     def entries(self, path: str, depth: int) -> list[Entry]:
         found, top = self._spot(path)

@@ -27,6 +27,8 @@ LOCAL_NOTES = {
     "s3": "fetched into a directory of the run before a rank starts, sent back when it has ended",
 }
 
+INLINE_NOTE = "a namespace that enforces restricted Pod Security refuses it; there, name a claim: `pvc`"
+
 
 def build(
     root: Section,
@@ -128,21 +130,28 @@ def _storage(
             if given is not None and _is_empty(value):
                 problems.add(given.where(name), f"the mount `{name}` names no place")
             continue
-        if mount.kind in ("path", "hostPath"):
-            path = absolute(directory, mount.source)
-            mount = replace(mount, source=path, path=path if engine == "local" else "")
-            if mount.path and mount.read_only and not os.path.exists(mount.path):
-                mount = replace(mount, note="does not exist on this machine yet")
-            if engine != "local" and mount.kind == "path":
-                mount = replace(mount, note="a directory of this machine: a cluster cannot see it")
-        elif engine == "local":
-            mount = replace(mount, note=LOCAL_NOTES[mount.kind])
-        elif mount.make is not None:
-            mount = replace(mount, note=_made_note(mount, mount.make))
+        mount = _here(mount, directory, engine)
         if mount.note:
             notes.append(f"mount {name}: {mount.note}")
         found.append(mount)
     return tuple(found)
+
+
+def _here(mount: plan.Mount, directory: str, engine: str) -> plan.Mount:
+    """The mount on this engine: where it is, and what should be known of that."""
+    if mount.kind in ("path", "hostPath"):
+        path = absolute(directory, mount.source)
+        mount = replace(mount, source=path, path=path if engine == "local" else "")
+        if engine != "local":
+            unseen = "a directory of this machine: a cluster cannot see it"
+            return replace(mount, note=unseen if mount.kind == "path" else INLINE_NOTE)
+        missing = mount.read_only and not os.path.exists(mount.path)
+        return replace(mount, note="does not exist on this machine yet") if missing else mount
+    if engine == "local":
+        return replace(mount, note=LOCAL_NOTES[mount.kind])
+    if mount.make is not None:
+        return replace(mount, note=_made_note(mount, mount.make))
+    return replace(mount, note=INLINE_NOTE) if mount.kind == "nfs" else mount
 
 
 def _is_empty(value: object) -> bool:

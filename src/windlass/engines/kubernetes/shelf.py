@@ -38,6 +38,7 @@ class ClusterShelf:
     def __init__(self, cluster: Cluster, run: str, plan: Plan | None) -> None:
         self.run, self.where = run, f"in the namespace {cluster.namespace}"
         self._cluster, self._plan = cluster, plan
+        self.mounts = files.mounts(plan, lambda mount: mount.kind != "emptyDir")
         self._helpers: dict[str, str] = {}
         """Mount -> pod."""
 
@@ -78,9 +79,9 @@ class ClusterShelf:
 
     def _ask(self, found: Spot, word: str, stdin: bool = False, **more: object) -> Exec:
         mount = found.mount
-        if mount is None and found.path.strip("/") == files.STORAGE and self._plan is not None and self._plan.storage:
-            mounts = [f"windlass ls {self.run}:{files.STORAGE}/{each.name}" for each in self._plan.storage]
-            raise WindlassError("storage is looked into one mount at a time", "\n".join(mounts))
+        if mount is None and found.path.strip("/") == files.STORAGE and self.mounts:
+            listed = "\n".join(f"windlass ls {self.run}:{each}" for each in self.mounts)
+            raise WindlassError("storage is looked into one mount at a time", listed)
         if mount is None:
             pod, container, top = self._cluster.reach(self.run), "driver", names.RUN
         else:
