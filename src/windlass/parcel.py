@@ -14,7 +14,6 @@ import errno
 import io
 import os
 import stat
-import tarfile
 from dataclasses import dataclass
 from typing import BinaryIO, Callable, Iterable, Iterator, List, Optional, Sequence, Union
 
@@ -135,6 +134,8 @@ def _opened(place: str, path: str) -> Iterator[Item]:
 
 def pack(parcel: Iterable[Item], out: BinaryIO) -> None:
     """Writes a tar stream. A file that grows meanwhile is sent as long as it was when it was opened."""
+    import tarfile
+
     with tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as tar:
         for item in parcel:
             told = tarfile.TarInfo(os.path.join("x", item.path).rstrip("/"))
@@ -146,6 +147,8 @@ def pack(parcel: Iterable[Item], out: BinaryIO) -> None:
 
 
 def unpack(stream: BinaryIO) -> Iterator[Item]:
+    import tarfile
+
     with tarfile.open(fileobj=stream, mode="r|") as tar:
         for told in tar:
             path = told.name.partition("/")[2]

@@ -43,3 +43,6 @@ def test_pods_fetch_storage_from_a_bucket_and_send_it_back(place: Place) -> None
     assert [each.key for each in store.list("")] == ["run/deep/a", "run/deep/b"]
     place.windlass("cp", f"{run}:weights/deep", place.directory / "copy", *there)
     assert (place.directory / "copy" / "b").read_text() == "two"
+    assert f"s3://{place.namespace}/run" in place.windlass("left", run, "-n", place.namespace)
+    assert f"aws s3 rm --recursive s3://{place.namespace}/run" in place.windlass("rm", run, *there)
+    assert len(list(store.list(""))) == 2, "what is in a bucket stays"
