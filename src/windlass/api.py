@@ -6,7 +6,7 @@ run = job.run()
 run.wait()
 run.status().state, run.why().headline, list(run.logs())
 
-job.run(on="kubernetes", namespace="team")      # the same job in a cluster
+windlass.load("job.yaml", on="kubernetes").run(namespace="team")
 """
 
 from __future__ import annotations
@@ -45,28 +45,27 @@ class Job:
         self,
         home: str | None = None,
         *,
-        on: str = "local",
         context: str = "",
         namespace: str = "",
         volume: str = "10Gi",
         storage_class: str = "",
         service_account: str = "",
     ) -> Run:
-        """Starts the job in the background: on this machine, or in a cluster (on="kubernetes"), which the other
-        arguments are for; they mean what they mean to the command."""
+        """Starts the job in the background, on the engine that it was loaded for. All arguments but `home` are for a
+        cluster, and mean what they mean to the command."""
         from windlass.engines.local import engine, start
 
-        if on == "local":
-            opened = start.opened(self.plan(), _home(home), os.environ)
+        plan = self.plan()
+        if plan.engine == "local":
+            opened = start.opened(plan, _home(home), os.environ)
             return _background(opened.directory, opened.events)
-        where = _where(home, on, context, namespace)
+        where = _where(home, plan.engine, context, namespace)
         from windlass.engines.kubernetes.mirror import submitted
         from windlass.export.objects import Setting
 
         setting = Setting(namespace, service_account, volume=volume, storage_class=storage_class)
-        plan = self.plan()
         copy = submitted(plan, setting, engine.secrets_from_here(plan, os.environ), where.cluster(), where.home)
-        return Run(copy.run, where.home, on=on, context=context, namespace=namespace)
+        return Run(copy.run, where.home, on=plan.engine, context=context, namespace=namespace)
 
 
 def load(
@@ -74,11 +73,13 @@ def load(
     *,
     set: Mapping[str, object] | None = None,
     preset: str | None = None,
+    on: str = "local",
     environ: Mapping[str, str] | None = None,
 ) -> Job:
     """Reads a job file. Raises windlass.errors.WindlassError with every problem that it has."""
     sets = {name: _text(value) for name, value in (set or {}).items()}
-    return Job(spec.load(os.fspath(path), sets=sets, preset=preset, environ=os.environ if environ is None else environ))
+    variables = os.environ if environ is None else environ
+    return Job(spec.load(os.fspath(path), sets=sets, preset=preset, engine=on, environ=variables))
 
 
 class Run:

@@ -90,7 +90,7 @@ class Mount:
 
     name: str
     kind: str
-    """path, hostPath, emptyDir, nfs, pvc, gs, s3."""
+    """path, hostPath, emptyDir, nfs, pvc, gs, s3; run: a directory of the run, in the place of one that is here."""
     source: str = ""
     """The path, claim name, `server:/path` or bucket URL, by kind."""
     read_only: bool = False

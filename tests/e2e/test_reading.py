@@ -91,8 +91,8 @@ def test_an_exported_file_applied_by_hand_runs_the_whole_job(place: Place, kubec
 
 
 def test_python_starts_reads_stops_resumes_and_removes_a_run_in_the_cluster(place: Place) -> None:
-    job = windlass.load(place.job(jobs.gang(40, 0.2), "gang_sgd.py"))
-    run = job.run(str(place.home), on="kubernetes", namespace=place.namespace)
+    job = windlass.load(place.job(jobs.gang(40, 0.2), "gang_sgd.py"), on="kubernetes")
+    run = job.run(str(place.home), namespace=place.namespace)
     place.until(lambda: place.steps(run.id) > 2)
     assert run.stop()
     assert run.status().state == "stopped"

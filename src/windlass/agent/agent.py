@@ -215,7 +215,7 @@ class Agent:
         self.duty.begun((generation, restart))
         self._cut_off = False
         places = places_of(self.post, generation)
-        trees = [*places.inputs.values(), places.output, *filter(None, [message["resume_from"]])]
+        trees = [*places.inputs.values(), places.output, *self._storage(), *filter(None, [message["resume_from"]])]
         logs = [self._log]
         if message["launcher"] and not message.get("spread"):
             ranks = self.stage.role("worker").ranks
@@ -249,9 +249,14 @@ class Agent:
             if asked:
                 courier.forget_checkpoints()
             else:
-                courier.send_tree(layout.output(self.post.run_dir, self.post.stage))
+                for tree in (layout.output(self.post.run_dir, self.post.stage), *self._storage()):
+                    courier.send_tree(tree)
         courier.hurry()
         return courier.settled
+
+    def _storage(self) -> List[str]:
+        """Mounts that are directories of the run."""
+        return [layout.storage(self.post.run_dir, m.name) for m in self.post.plan.storage if m.kind == "run"]
 
     def _others_heard(self, ended: Tuple[int, int], process: Process) -> bool:
         """mpirun fails because one of its processes has: where those have agents, they are heard first."""
@@ -285,7 +290,7 @@ class Agent:
         try:
             for file in (reports, places.stacks_file):
                 os.makedirs(os.path.dirname(file), exist_ok=True)
-            for directory in (places.output, places.checkpoints):
+            for directory in (places.output, places.checkpoints, *self._storage()):
                 os.makedirs(directory, exist_ok=True)
             command, self._mpi = self._command(message, world, restart, env)
             self.process = Process(command, env, post.plan.code or os.getcwd(), self._log)

@@ -40,7 +40,7 @@ class Setting:
 def for_pods(plan: Plan) -> Plan:
     """The plan as pods see it: their paths, nothing of this machine."""
     common = pods.shared(plan)
-    paths = {m.name: f"{names.MOUNTS}/{m.name}" for m in plan.storage if m.kind not in pods.BUCKETS}
+    paths = {m.name: f"{names.MOUNTS}/{m.name}" for m in plan.storage if m.kind not in pods.CARRIED}
     if common is not None:
         paths[common.name] = names.RUN
     storage = tuple(replace(m, path=paths.get(m.name, ""), note="") for m in plan.storage)

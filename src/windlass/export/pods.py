@@ -26,6 +26,8 @@ HELPER_SECONDS = 6 * 3600
 """A helper's pod is ended after this, whatever it does."""
 BUCKETS = ("s3", "gs")
 """Kinds of storage that a rank's command is wrapped in: fetched before it, sent back after it."""
+CARRIED = (*BUCKETS, "run")
+"""Kinds of storage that agents carry to the pod and back: a directory of the run directory."""
 PLACES = ("pvc", "nfs", "hostPath", "emptyDir")
 """Kinds of storage that a pod can mount."""
 
@@ -72,7 +74,7 @@ def pod_of(plan: Plan, run: str, stage: Stage, role: Role, parts: int) -> Manife
         place["subPath"] = f"windlass/{run}"
     container["volumeMounts"] += [place, {"name": "token", "mountPath": names.TOKEN, "readOnly": True}]
     for mount in plan.storage:
-        if mount is not common and mount.kind not in BUCKETS:
+        if mount is not common and mount.kind not in CARRIED:
             spec["volumes"].append({"name": f"mount-{mount.name}", **_volume(mount)})
             told = {"name": f"mount-{mount.name}", "mountPath": mount.path}
             container["volumeMounts"].append({**told, "readOnly": True} if mount.read_only else told)

@@ -9,9 +9,9 @@ import subprocess
 import sys
 from typing import Mapping, Sequence
 
-# Where there is no pip, the simple forms can be understood without it.
-_HAS = """
-import re, sys
+# Where there is no pip, the common forms can be understood without it.
+_HAS = r"""
+import operator, re, sys
 from importlib.metadata import PackageNotFoundError, version
 try:
     from packaging.requirements import Requirement
@@ -20,12 +20,26 @@ except ImportError:
         from pip._vendor.packaging.requirements import Requirement
     except ImportError:
         Requirement = None
+SIGNS = {"==": operator.eq, "!=": operator.ne, ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
+
+def release(text):
+    numbers = [int(part) for part in re.match(r"[\d.]*", text)[0].split(".") if part]
+    while numbers and not numbers[-1]:
+        numbers.pop()
+    return numbers
+
+def meets(text):
+    found = re.fullmatch(r"([\w.-]+?)\s*((?:[=!<>]=?\s*[\d.]+\s*,?\s*)*)", text)
+    if found is None:
+        return False
+    have = release(version(found[1]))
+    return all(SIGNS[sign](have, release(wanted)) for sign, wanted in re.findall(r"([=!<>]=|[<>])\s*([\d.]+)", found[2]))
+
 for text in sys.argv[1:]:
     text = text.partition(" --hash")[0].strip()
     try:
         if Requirement is None:
-            found = re.fullmatch(r"([\\w.-]+)(?:==([\\w.+!-]+))?", text)
-            if found is None or found[2] not in (None, version(found[1])):
+            if not meets(text):
                 sys.exit(1)
         else:
             need = Requirement(text)

@@ -21,8 +21,8 @@ from windlass.plan import Mount, Plan
 STORAGE = "storage"
 OWN = frozenset({"checkpoints", "logs", "output", "reports", "stacks", STORAGE, "superseded"})
 """Names that a run directory may itself have: a mount of such a name is reached by `storage/NAME` alone."""
-OPEN = "output"
-"""The part of a run directory that may be added to: all else is evidence of what the run did."""
+OPEN = ("output", STORAGE)
+"""The parts of a run directory that may be added to: all else is evidence of what the run did."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Shelf(Protocol):
 
 def spot(plan: Plan | None, path: str) -> Spot:
     first, _, rest = path.lstrip("/").partition("/")
-    mounts = {mount.name: mount for mount in plan.storage} if plan is not None else {}
+    mounts = {mount.name: mount for mount in plan.storage if mount.kind != "run"} if plan is not None else {}
     if first == STORAGE:
         name, _, below = rest.partition("/")
         if name in mounts:
@@ -76,10 +76,10 @@ def writable(run: str, found: Spot) -> None:
     if found.mount is not None:
         if found.mount.read_only:
             raise WindlassError(f"storage {found.mount.name} is read-only in this job", "leave out `read_only: true`")
-    elif os.path.normpath(found.path.lstrip("/")).split("/")[0] != OPEN:
+    elif os.path.normpath(found.path.lstrip("/")).split("/")[0] not in OPEN:
         raise WindlassError(
             f"{found.path or run} is the run's own record, and is not changed by hand",
-            f"files can be put into its storage (`{run}:storage/NAME/...`) and its output (`{run}:{OPEN}/STAGE/...`)",
+            f"files can be put into its storage (`{run}:storage/NAME/...`) and its output (`{run}:output/STAGE/...`)",
         )
 
 

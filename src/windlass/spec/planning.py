@@ -142,9 +142,10 @@ def _here(mount: plan.Mount, directory: str, engine: str) -> plan.Mount:
     if mount.kind in ("path", "hostPath"):
         path = absolute(directory, mount.source)
         mount = replace(mount, source=path, path=path if engine == "local" else "")
+        if engine != "local" and mount.kind == "path":
+            return _in_the_run(mount)
         if engine != "local":
-            unseen = "a directory of this machine: a cluster cannot see it"
-            return replace(mount, note=unseen if mount.kind == "path" else INLINE_NOTE)
+            return replace(mount, note=INLINE_NOTE)
         missing = mount.read_only and not os.path.exists(mount.path)
         return replace(mount, note="does not exist on this machine yet") if missing else mount
     if engine == "local":
@@ -152,6 +153,20 @@ def _here(mount: plan.Mount, directory: str, engine: str) -> plan.Mount:
     if mount.make is not None:
         return replace(mount, note=_made_note(mount, mount.make))
     return replace(mount, note=INLINE_NOTE) if mount.kind == "nfs" else mount
+
+
+def _in_the_run(mount: plan.Mount) -> plan.Mount:
+    """A cluster cannot see this machine's directories. One that ranks are to fill loses nothing by being elsewhere."""
+    if mount.read_only or os.path.lexists(mount.source) and not _is_empty_directory(mount.source):
+        return replace(mount, note="a directory of this machine: a cluster cannot see it")
+    return replace(mount, kind="run", source="", note="in a cluster a directory of the run takes its place")
+
+
+def _is_empty_directory(path: str) -> bool:
+    try:
+        return not os.listdir(path)
+    except OSError:
+        return False
 
 
 def _is_empty(value: object) -> bool:

@@ -38,7 +38,7 @@ class ClusterShelf:
     def __init__(self, cluster: Cluster, run: str, plan: Plan | None) -> None:
         self.run, self.where = run, f"in the namespace {cluster.namespace}"
         self._cluster, self._plan = cluster, plan
-        self.mounts = files.mounts(plan, lambda mount: mount.kind != "emptyDir")
+        self.mounts = files.mounts(plan, lambda mount: mount.kind not in ("emptyDir", "run"))
         self._helpers: dict[str, str] = {}
         """Mount -> pod."""
 
