@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import yaml
 
 from tests.e2e import jobs
 from tests.e2e.place import Place
@@ -72,10 +73,15 @@ def test_a_namespace_whose_quota_is_used_up(place: Place) -> None:
 
 
 def test_what_pod_security_refuses(place: Place) -> None:
-    text = jobs.single("python3 -c pass", "    pod: {spec: {hostNetwork: true}}")
-    kind, said = why(place, text)
-    assert kind == "refused_by_cluster"
-    assert "host namespaces" in said
+    """`run` asks beforehand; what is applied by hand meets it in the cluster."""
+    job = place.job(jobs.single("python3 -c pass", "    pod: {spec: {hostNetwork: true}}"))
+    there = ("--on", "kubernetes", "-n", place.namespace)
+    assert "host namespaces" in place.windlass("run", job, *there, code=2)
+    place.windlass("export", job, "-o", job / "run.yaml", "-n", place.namespace, "--run", "one-byhand")
+    for obj in yaml.safe_load_all((job / "run.yaml").read_text()):
+        place.cluster.api.apply(obj)
+    assert place.ended("one-byhand")["cause"]["kind"] == "refused_by_cluster"
+    assert "host namespaces" in place.windlass("why", "one-byhand", *there)
 
 
 def test_a_driver_that_cannot_start_is_explained_too(place: Place) -> None:

@@ -1,6 +1,6 @@
 """Whether the namespace lets the pods of a job be, asked before anything is submitted.
 
-The API server itself says so, by a dry run: what Pod Security, quotas' defaults or webhooks hold
+The API server itself says so, by a dry run: what Pod Security or webhooks hold
 against a pod is known to nobody else, and a namespace's labels may be hidden. Asked only for jobs that
 want what is often refused.
 """
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 INLINE = ("nfs", "hostPath")
 """Kinds of storage that Pod Security refuses in a pod: nfs at restricted, hostPath at baseline too."""
+
+UNTOLD = ("cannot create resource", "exceeded quota")
+"""Answers that say nothing of the pod: one may not ask, or what is full now may be free then."""
 
 
 def check(cluster: Cluster, plan: Plan) -> None:
@@ -52,7 +55,7 @@ def refused(cluster: Cluster, plan: Plan) -> str:
         try:
             cluster.api.create(pod, dry_run=True)
         except ApiError as error:
-            if error.status == 403 and "cannot create resource" in error.message:
+            if error.status == 403 and any(word in error.message for word in UNTOLD):
                 return ""
             if error.status in (400, 403, 422):
                 return error.message
