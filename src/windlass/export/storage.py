@@ -7,6 +7,7 @@ it again; it belongs to no root, so that removing a run leaves it. Its labels sa
 from __future__ import annotations
 
 from windlass.errors import WindlassError
+from windlass.export import identity
 from windlass.export.pods import quantity
 from windlass.kube import names
 from windlass.kube.api import Manifest
@@ -50,6 +51,8 @@ def server(plan: Plan, run: str, mount: Mount, make: Make) -> list[Manifest]:
     spec = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
+        # The disk is its group's, which the ranks are in: the export has the disk's own owners.
+        "securityContext": {"fsGroup": identity.fs_group(plan.security)},
         "containers": [container],
         "volumes": [{"name": "disk", **behind}],
     }

@@ -305,7 +305,7 @@ class Cluster:
             except ApiError as error:
                 if error.status != 403:
                     raise self.refusal(error) from None
-        return found + [obj for obj in storage.made_by(self, run) if obj["kind"] not in OWNED]
+        return found + storage.made_by(self, run, ("PersistentVolume",))
 
     def plans(self) -> dict[str, Plan]:
         """The plan of every run of the namespace that has one."""

@@ -251,11 +251,11 @@ def _remove(cluster: Cluster, wanted: Iterable[tuple[str, str]]) -> list[str]:
 KINDS = ("PersistentVolumeClaim", "PersistentVolume", "StatefulSet", "Service")
 
 
-def made_by(cluster: Cluster, run: str = "") -> list[Manifest]:
+def made_by(cluster: Cluster, run: str = "", kinds: Iterable[str] = KINDS) -> list[Manifest]:
     """Storage that a run has made, or all runs, also when the run is gone."""
     selector = f"{names.PART_LABEL}={storage.PART}" + (f",{names.RUN_LABEL}={run}" if run else "")
     found: list[Manifest] = []
-    for kind in KINDS:
+    for kind in kinds:
         try:
             found += cluster.api.list(kind, selector)
         except ApiError as error:
