@@ -33,7 +33,8 @@ def meets(text):
     if found is None:
         return False
     have = release(version(found[1]))
-    return all(SIGNS[sign](have, release(wanted)) for sign, wanted in re.findall(r"([=!<>]=|[<>])\s*([\d.]+)", found[2]))
+    wishes = re.findall(r"([=!<>]=|[<>])\s*([\d.]+)", found[2])
+    return all(SIGNS[sign](have, release(wanted)) for sign, wanted in wishes)
 
 for text in sys.argv[1:]:
     text = text.partition(" --hash")[0].strip()
