@@ -244,7 +244,8 @@ def _record(kind: kinds.Record, node: Node, problems: Problems, name: str) -> ob
             continue
         value = read(field.kind, entry.value, problems, key)
         empty = isinstance(entry.value, Scalar) and entry.value.value is None and not entry.value.unset
-        if field.required and empty:
+        must = field.required or key in kind.one_of and not isinstance(field.kind, kinds.Anything)
+        if must and empty:
             problems.add(entry.key, f"`{key}` is empty", _example(field))
         if not empty or key in kind.one_of:
             spans[key] = entry.value.span

@@ -37,9 +37,18 @@ def test_what_this_machine_cannot_mount_becomes_a_directory_of_the_run_and_the_p
     assert all(f"mount {m.name}: {m.note}" in found.notes for m in found.storage)
 
 
-def test_a_cluster_mounts_the_others_but_cannot_see_a_local_directory(tmp_path: Path) -> None:
-    found = planned(tmp_path, SHORT + "storage: {a: data, b: {pvc: claim}, c: {s3: 's3://b'}}\n", engine="kubernetes")
+def test_a_cluster_cannot_see_a_directory_of_this_machine_and_has_one_of_the_run_for_one_to_be_filled(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "rows.csv").write_text("1\n")
+    (tmp_path / "empty").mkdir()
+    storage = "{a: full, b: empty, c: not-yet, d: {path: other, read_only: true}, e: {pvc: claim}, f: {s3: 's3://b'}}"
+    found = planned(tmp_path, SHORT + f"storage: {storage}\n", engine="kubernetes")
     assert [(m.kind, m.path, bool(m.note)) for m in found.storage] == [
+        ("path", "", True),
+        ("run", "", True),
+        ("run", "", True),
         ("path", "", True),
         ("pvc", "", False),
         ("s3", "", False),
@@ -59,6 +68,7 @@ def test_a_cluster_mounts_the_others_but_cannot_see_a_local_directory(tmp_path: 
         ("{a: {path: x, read_only: maybe}}", "`read_only` must be true or false"),
         ("{a: }", "the mount `a` names no place"),
         ("{a: {path: ''}}", "the mount `a` names no place"),
+        ("{a: {pvc: }}", "`pvc` is empty"),
         ("[a]", "`storage` must be a mapping of mounts, not a list"),
     ],
 )
