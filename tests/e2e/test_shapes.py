@@ -23,6 +23,42 @@ def test_workers_train_in_step_and_leave_their_weights(place: Place) -> None:
     assert lives(place.log(run, 2)) == {"1.0": list(range(10))}
 
 
+KILL_AGENT = """
+import glob, os
+for path in glob.glob("/proc/[0-9]*/environ"):
+    parent = int(open(path.replace("environ", "stat")).read().rpartition(")")[2].split()[1])
+    if b"WINDLASS_RANK=1\\0" in open(path, "rb").read() and parent not in (0, 1):
+        os.kill(parent, 9)
+        break
+"""
+
+
+def test_ranks_that_share_a_pod_train_in_step_and_are_replaced_together(place: Place) -> None:
+    plain = jobs.gang(steps=60, pause=0.0, ranks=4)
+    shared = jobs.gang(steps=60, pause=0.15, ranks=4).replace("ranks: 4", "ranks: 4\n    per_node: 2")
+    run = place.start(place.job(shared, "gang_sgd.py"))
+    beside = ("--on", "kubernetes", "-n", place.namespace, "--")
+    place.until(lambda: place.steps(run) >= 5)
+    pods = place.pods(run)
+    assert sorted(pods) == ["worker-0", "worker-2"], "two pods for four ranks"
+    assert pods["worker-2"]["spec"]["containers"][0]["resources"]["requests"] == {"cpu": "100m", "memory": "96Mi"}
+    words = ("sh", "-c", "echo $WINDLASS_RANK $LOCAL_RANK of $LOCAL_WORLD_SIZE; pwd")
+    assert place.windlass("exec", run, "--rank", "3", *beside, *words) == "3 1 of 2\n/windlass/code\n"
+    place.cluster.api.delete("Pod", pods["worker-2"]["metadata"]["name"])
+    place.until(lambda: _generation(place, run) == 2)
+    place.windlass("exec", run, "--rank", "1", *beside, "python3", "-c", KILL_AGENT, code=None)
+    assert place.ended(run)["state"] == "succeeded"
+    assert _generation(place, run) == 3
+    for rank in range(4):
+        assert set(lives(place.log(run, rank))) == {"1.0", "2.0", "3.0"}
+    undisturbed = place.run(place.job(plain, "gang_sgd.py"))
+    assert place.file(run, "output/train/weights.hex") == place.file(undisturbed, "output/train/weights.hex")
+
+
+def _generation(place: Place, run: str) -> int:
+    return max((int(e["gen"]) for e in place.events(run) if e["ev"] == "gen.started"), default=0)
+
+
 def test_a_pipeline_of_servers_averages_and_a_gate_passes(place: Place) -> None:
     run = place.run(place.job(jobs.CHAIN, "meet_by_name.py"))
     events = place.events(run)

@@ -12,6 +12,7 @@
 | WINDLASS_AGENT_PATIENCE | seconds to wait for the driver's name and port at the start |
 | WINDLASS_AGENT_NAME | by which the engine knows this agent again; it leaves on SIGTERM |
 | WINDLASS_AGENT_PORTS | ports that its predecessor held, to be taken again |
+| WINDLASS_AGENT_GPUS | the devices of this rank, where others in its container have theirs |
 | WINDLASS_AGENT_DEPOT | where files go to and come from, HOST:PORT; empty: the run directory is shared |
 | WINDLASS_AGENT_TERMINATION | file for the last words, /dev/termination-log by default |
 
@@ -66,6 +67,7 @@ def post_of(environ: Mapping[str, str], package: str) -> Post:
         host=told("HOST", "127.0.0.1"),
         lease=float(told("LEASE", "120")),
         threads=max(1, int(cores)) if cores else 0,
+        gpus=tuple(device for device in told("GPUS").split(",") if device),
         mounts=mounts,
         ports=tuple(int(port) for port in told("PORTS").split(",") if port),
         agent=told("NAME"),

@@ -114,6 +114,7 @@ def standing(copy: Mirror) -> RunState:
 
 def _reckoned(copy: Mirror, cause: Cause) -> Cause:
     """Where no node had room: the arithmetic, which the driver may not do, for it may not see nodes."""
+    from windlass.export import pods
     from windlass.runs.state import plan_of
 
     plan = plan_of(copy.path)
@@ -121,9 +122,9 @@ def _reckoned(copy: Mirror, cause: Cause) -> Cause:
         return cause
     stage = next((each for each in plan.stages if each.name == cause.stage), None)
     role = next((each for each in stage.roles if each.name == cause.role), None) if stage else None
-    if role is None:
+    if stage is None or role is None:
         return cause
-    asked = role.resources
+    asked = pods.asked(role, stage)
     told = copy.cluster.room(asked.cpu or 0.0, float(asked.memory or 0), float(asked.gpu))
     return replace(cause, evidence=(*cause.evidence, told)) if told else cause
 

@@ -17,7 +17,7 @@ from windlass.export import identity, pods
 from windlass.export.cargo import Cargo
 from windlass.kube import names
 from windlass.kube.api import CLUSTER_WIDE, Manifest
-from windlass.plan import Plan, to_json
+from windlass.plan import Plan, Stage, to_json
 
 PENDING = 600.0
 
@@ -51,14 +51,29 @@ def check(plan: Plan) -> None:
     """Raises for what no cluster can do with this version."""
     for stage in plan.stages:
         if stage.per_node > 1:
-            raise WindlassError(
-                f"stage {stage.name}: `per_node: {stage.per_node}`, and this version gives each rank a pod of its own",
-                "leave `per_node` out; ask for whole nodes with `resources:`, or start processes in `run:`",
-            )
+            _check_crew(stage)
         if stage.kind in ("serve", "bench"):
             raise WindlassError(
                 f"stage {stage.name}: this version has no {stage.kind} stages on a cluster",
                 "leave the stage out, or put the server into a `run:` stage",
+            )
+
+
+def _check_crew(stage: Stage) -> None:
+    """Ranks that share a pod end with it, so only those may that restart together anyway."""
+    if stage.shape != "allreduce":
+        raise WindlassError(
+            f"stage {stage.name}: `per_node: {stage.per_node}` with shape {stage.shape}: in pods, only ranks of "
+            "allreduce can share one",
+            "leave `per_node` out: each rank has a pod of its own",
+        )
+    for role in stage.roles:
+        if role.ranks % stage.per_node:
+            fits = ", ".join(str(n) for n in range(2, role.ranks + 1) if role.ranks % n == 0)
+            raise WindlassError(
+                f"stage {stage.name}: {role.ranks} ranks do not fill pods of {stage.per_node}: "
+                f"{role.ranks % stage.per_node} would be over",
+                f"with {role.ranks} ranks, `per_node` can be {fits}",
             )
 
 

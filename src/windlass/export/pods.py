@@ -60,9 +60,12 @@ def pod_of(plan: Plan, run: str, stage: Stage, role: Role, parts: int) -> Manife
         *_own(plan.security),
         *_secret_variables(plan, run, (*stage.env, *role.env)),
     ]
+    if stage.per_node > 1:
+        crew = {"CREW": stage.per_node, "GPUS": role.resources.gpu}
+        env += [{"name": f"WINDLASS_AGENT_{name}", "value": str(value)} for name, value in crew.items()]
     if common is not None:
         env = [each for each in env if each["name"] != "WINDLASS_AGENT_DEPOT"]
-    spec = _spec(plan, run, image, role.pull_policy, env, role.resources, ["agent"], parts)
+    spec = _spec(plan, run, image, role.pull_policy, env, asked(role, stage), ["agent"], parts)
     volume = {"emptyDir": {}} if common is None else _volume(common)
     spec["volumes"] += [
         {"name": "run", **volume},
@@ -93,6 +96,20 @@ def pod_of(plan: Plan, run: str, stage: Stage, role: Role, parts: int) -> Manife
     made: Manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
     found: Manifest = _merged(made, _own_pod(stage))
     return found
+
+
+def asked(role: Role, stage: Stage) -> Resources:
+    """By one pod: for all ranks in it."""
+    one, count = role.resources, stage.per_node
+    if count == 1:
+        return one
+    return Resources(
+        cpu=None if one.cpu is None else one.cpu * count,
+        memory=None if one.memory is None else one.memory * count,
+        gpu=one.gpu * count,
+        cpu_limit=None if one.cpu_limit is None else one.cpu_limit * count,
+        memory_limit=None if one.memory_limit is None else one.memory_limit * count,
+    )
 
 
 def roles_of(stage: Stage) -> list[Role]:

@@ -8,7 +8,7 @@
 | list, give, take | the same, in the driver's or a helper's pod | lists files, sends them, stores them |
 | rest | a helper's pod | waits for readers of storage, and ends when none comes |
 | stop | the same | asks the driver to stop the run |
-| beside | the same, in a rank's pod | executes a command with the rank's environment |
+| beside, beside-rank | the same, in a rank's pod | executes a command with the environment of a rank |
 
 Ships into strangers' images: standard library only, Python 3.9.
 """
@@ -23,10 +23,16 @@ from typing import List, Mapping
 def main(words: List[str], environ: Mapping[str, str], package: str) -> int:
     word, rest = words[0], words[1:]
     if word == "agent":
-        from windlass.agent.__main__ import main as be_agent
         from windlass.kube import pod
 
-        return be_agent(pod.prepare(environ), package)
+        environ = pod.prepare(environ)
+        if environ.get("WINDLASS_AGENT_CREW"):
+            from windlass.kube.crew import main as be_crew
+
+            return be_crew(environ, package)
+        from windlass.agent.__main__ import main as be_agent
+
+        return be_agent(environ, package)
     if word == "drive":
         from windlass.kube import drive
 

@@ -18,7 +18,7 @@ import os
 import signal
 import sys
 import time
-from typing import Any, Callable, Dict, Iterator, List, Mapping
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Tuple
 
 from windlass import layout
 from windlass.kube import names, visits
@@ -83,17 +83,35 @@ def beside(words: List[str]) -> int:
     """The terminal's kind, then a command: executed with the environment and directory of the rank in this pod."""
     from windlass.agent import system
 
-    term, command = words[0], words[1:]
-    ranks = system.process_tree().get(1, [])
+    return _beside([(pid, _environ(pid)) for pid in system.process_tree().get(1, [])], words[0], words[1:])
+
+
+def beside_rank(words: List[str]) -> int:
+    """The same in a pod with several ranks: the first word says which."""
+    from windlass.agent import system
+
+    tree = system.process_tree()
+    ranks = [(pid, _environ(pid)) for agent in tree.get(1, []) for pid in tree.get(agent, [])]
+    return _beside([each for each in ranks if each[1].get("WINDLASS_RANK") == words[0]], words[1], words[2:])
+
+
+def _environ(pid: int) -> Dict[str, str]:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            pairs = (entry.partition(b"=") for entry in file.read().split(b"\0") if entry)
+            return {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
+    except OSError:
+        return {}
+
+
+def _beside(ranks: List[Tuple[int, Dict[str, str]]], term: str, command: List[str]) -> int:
     if not ranks:
         sys.stderr.write("no process of the rank runs here\n")
         return 1
-    with open(f"/proc/{ranks[0]}/environ", "rb") as file:
-        pairs = (entry.partition(b"=") for entry in file.read().split(b"\0") if entry)
-        env = {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
+    pid, env = ranks[0]
     if term:
         env["TERM"] = term
-    os.chdir(f"/proc/{ranks[0]}/cwd")
+    os.chdir(f"/proc/{pid}/cwd")
     try:
         os.execvpe(command[0], command, env)
     except OSError as error:
@@ -101,7 +119,12 @@ def beside(words: List[str]) -> int:
         return 127
 
 
-WORDS: Mapping[str, Callable[[List[str]], int]] = {"read": read, "stop": stop, "beside": beside}
+WORDS: Mapping[str, Callable[[List[str]], int]] = {
+    "read": read,
+    "stop": stop,
+    "beside": beside,
+    "beside-rank": beside_rank,
+}
 
 
 def _wanted(asked: Mapping[str, Any]) -> List[str]:

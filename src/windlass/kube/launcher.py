@@ -18,8 +18,8 @@ import os
 import queue
 import threading
 import time
-from dataclasses import dataclass
-from typing import Callable, Deque, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from dataclasses import dataclass, field, replace
+from typing import Callable, Deque, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
 from windlass.causes import Cause, Kind
 from windlass.driver.driver import LEASE as SILENCE
@@ -46,6 +46,10 @@ class _Pod:
 
     name: str
     seat: Seat
+    """The first, of a pod with several."""
+    size: int = 1
+    missed: Set[Seat] = field(default_factory=set)
+    """Of several seats, those whose agents the driver wants anew, before all of the pod has ended."""
     uid: str = ""
     made: float = 0.0
     seen: Optional[Manifest] = None
@@ -92,12 +96,16 @@ class PodLauncher:
 
     def launch(self, seat: Seat, ports: Sequence[int]) -> None:
         with self._lock:
-            pod = self._pods.get(self._current.get(seat, ""))
+            pod, size = self._pod(seat), self._size(seat)
             if pod is not None and not (pod.dead or pod.leaving or pod.out_of_sight):
                 return
-            made = _Pod(seats.new_name(self._run, seat), seat, made=self._clock())
+            if pod is not None and not pod.dead and size > 1:
+                pod.missed.add(seat)  # its neighbours may still be there: a new pod comes when all have ended
+                return
+            first = seats.first_of(seat, size)
+            made = _Pod(seats.new_name(self._run, first), first, size, made=self._clock())
             self._pods[made.name] = made
-            self._current[seat] = made.name
+            self._current[first] = made.name
         self._work.put(lambda: self._create(made, tuple(ports)))
         if pod is not None and pod.dead:
             self._work.put(lambda: self._delete(pod, None))
@@ -105,7 +113,7 @@ class PodLauncher:
     def fence(self, seat: Seat) -> None:
         """Ask its node to end it; give it up when that does not answer within the lease."""
         with self._lock:
-            pod = self._pods.get(self._current.get(seat, ""))
+            pod = self._pod(seat)
             if pod is None or pod.dead:
                 cause = Cause(Kind.NODE_LOST, "its pod is gone", role=seat[1], rank=seat[2])
                 self._tell(Gone(seat, cause))
@@ -115,7 +123,7 @@ class PodLauncher:
 
     def vouches(self, seat: Seat, agent: str) -> bool:
         with self._lock:
-            pod = self._pods.get(self._current.get(seat, ""))
+            pod = self._pod(seat)
             return pod is not None and pod.name == agent.partition(".")[0] and not pod.dead and not pod.out_of_sight
 
     def fileno(self) -> int:
@@ -140,6 +148,14 @@ class PodLauncher:
             self._work.put(lambda pod=pod: self._delete(pod, 1 if pod.dead else None))  # type: ignore[misc]
         while self._clock() < due + MARGIN and self._work.unfinished_tasks:
             time.sleep(0.05)
+
+    def _size(self, seat: Seat) -> int:
+        template = self._templates.get((seat[0], seat[1]))
+        return 1 if template is None else seats.crew(template)
+
+    def _pod(self, seat: Seat) -> Optional[_Pod]:
+        """The one that has, or had last, the agent of a seat."""
+        return self._pods.get(self._current.get(seats.first_of(seat, self._size(seat)), ""))
 
     # Hands.
 
@@ -202,7 +218,7 @@ class PodLauncher:
             return
         pod = self._pods.get(name)
         if pod is None:
-            pod = self._pods[name] = _Pod(name, seat, made=self._clock())
+            pod = self._pods[name] = _Pod(name, seat, seats.crew(obj), made=self._clock())
             known = self._pods.get(self._current.get(seat, ""))
             if known is None or _born(known.seen) <= _born(obj):
                 self._current[seat] = name
@@ -228,7 +244,11 @@ class PodLauncher:
                 return
             pod.dead = True
             if self._current.get(pod.seat) == pod.name:
-                self._tell(Gone(pod.seat, cause))
+                for seat in seats.all_of(pod.seat, pod.size):
+                    if seat not in pod.missed:
+                        self._tell(Gone(seat, replace(cause, rank=seat[2])))
+                for seat in sorted(pod.missed)[:1]:
+                    self.launch(seat, ())
 
     def _tell(self, news: Union[Gone, Told]) -> None:
         with self._lock:

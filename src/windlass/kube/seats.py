@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import os
-from typing import Sequence, Tuple
+from typing import List, Sequence, Tuple
 
 from windlass.kube import names
 from windlass.kube.api import Manifest
@@ -20,6 +20,24 @@ _LETTERS = "bcdfghjkmnpqrstvwxz2456789"
 def host_of(seat: Seat) -> str:
     """A seat's name under the run's headless Service: the same for every pod that takes the seat."""
     return f"{seat[0]}-{seat[1]}-{seat[2]}"
+
+
+def crew(template: Manifest) -> int:
+    """How many seats a pod has."""
+    for container in template["spec"]["containers"]:
+        for variable in container.get("env") or () if container["name"] == names.CONTAINER else ():
+            if variable["name"] == "WINDLASS_AGENT_CREW":
+                return int(variable["value"])
+    return 1
+
+
+def first_of(seat: Seat, size: int) -> Seat:
+    """The seat after which a pod of so many is named."""
+    return seat[0], seat[1], seat[2] - seat[2] % size
+
+
+def all_of(first: Seat, size: int) -> List[Seat]:
+    return [(first[0], first[1], first[2] + number) for number in range(size)]
 
 
 def new_name(run: str, seat: Seat) -> str:
@@ -39,7 +57,8 @@ def owner(root: Manifest) -> Manifest:
 
 
 def pod(template: Manifest, name: str, seat: Seat, root: Manifest, driver: str, ports: Sequence[int]) -> Manifest:
-    """`driver`: the address at which the run's driver is always to be found."""
+    """`driver`: the address at which the run's driver is always to be found. Of a pod with several seats, `seat` is
+    the first."""
     stage, role, rank = seat
     found: Manifest = copy.deepcopy(template)
     meta, spec = found["metadata"], found["spec"]

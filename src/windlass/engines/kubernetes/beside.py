@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from windlass.engines.kubernetes.cluster import Cluster, command
 from windlass.engines.kubernetes.tunnel import RESIZE, STDERR, STDOUT, Exec
 from windlass.errors import WindlassError
-from windlass.kube import names
+from windlass.kube import names, seats
 from windlass.kube.api import ApiError
 from windlass.runs.values import RankState
 
@@ -23,12 +23,15 @@ from windlass.runs.values import RankState
 def execute(cluster: Cluster, run: str, rank: RankState, words: Sequence[str], environ: Mapping[str, str]) -> int:
     """Runs the command where the rank runs, with its environment and directory; its exit code."""
     selector = names.selector(run, "rank")
-    selector += f",{names.STAGE_LABEL}={rank.stage},{names.ROLE_LABEL}={rank.role},{names.RANK_LABEL}={rank.rank}"
-    pods = [p for p in cluster.api.list("Pod", selector) if p.get("status", {}).get("phase") == "Running"]
+    selector += f",{names.STAGE_LABEL}={rank.stage},{names.ROLE_LABEL}={rank.role}"
+    running = [p for p in cluster.api.list("Pod", selector) if p.get("status", {}).get("phase") == "Running"]
+    pods = [p for p in running if 0 <= rank.rank - seats.seat_of(p["metadata"]["labels"])[2] < seats.crew(p)]
     if not pods:
         raise WindlassError(f"the pod of {rank.stage}/{rank.role}-{rank.rank} does not run", f"windlass status {run}")
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
     asked = command("beside", environ.get("TERM", "") if terminal else "", *(words or ["/bin/sh"]))
+    if seats.crew(pods[-1]) > 1:
+        asked = command("beside-rank", str(rank.rank), *asked[asked.index("beside") + 1 :])
     try:
         with Exec(cluster.api, pods[-1]["metadata"]["name"], asked, names.CONTAINER, True, terminal) as program:
             return _joined(program, terminal)

@@ -174,7 +174,7 @@ class Cluster:
             for stage in inside.stages
             if not stage.after and stage.kind == "gang"
             for role in stage.roles
-            for rank in range(role.ranks)
+            for rank in range(0, role.ranks, stage.per_node)
         }
         return found if len(found) <= AT_ONCE else {}
 

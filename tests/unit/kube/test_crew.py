@@ -1,0 +1,67 @@
+"""Ranks that share a pod."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from windlass import spec
+from windlass.errors import WindlassError
+from windlass.export import objects
+from windlass.export.cargo import Cargo
+from windlass.kube import crew, seats
+from windlass.kube.api import Manifest
+
+ENVIRON = {
+    "WINDLASS_AGENT_SEAT": "train-it/worker-4",
+    "WINDLASS_AGENT_CREW": "2",
+    "WINDLASS_AGENT_GPUS": "2",
+    "WINDLASS_AGENT_DIRECTORY": "/windlass/run",
+    "WINDLASS_AGENT_DEPOT": "10.0.0.1:7078",
+}
+
+
+def templates(directory: Path, stage: str) -> dict[str, Manifest]:
+    (directory / "job.yaml").write_text(f"name: job\nimage: i\nrun: 'true'\n{stage}")
+    plan = spec.load(str(directory), sets={}, environ={}, preset=None, engine="kubernetes", env_files=[]).plan()
+    objects.check(plan)
+    return objects.templates(plan, "job-x", Cargo(b""))
+
+
+def test_each_agent_has_its_seat_its_directory_and_its_gpus() -> None:
+    first, second = crew.environments(ENVIRON)
+    assert (first["WINDLASS_AGENT_SEAT"], second["WINDLASS_AGENT_SEAT"]) == ("train-it/worker-4", "train-it/worker-5")
+    assert (first["WINDLASS_AGENT_GPUS"], second["WINDLASS_AGENT_GPUS"]) == ("0,1", "2,3")
+    assert second["WINDLASS_AGENT_DIRECTORY"] == "/windlass/run/1"
+
+
+def test_a_directory_that_all_pods_share_is_everybodys() -> None:
+    shared = {**ENVIRON, "WINDLASS_AGENT_DEPOT": "", "WINDLASS_AGENT_GPUS": "0"}
+    assert {each["WINDLASS_AGENT_DIRECTORY"] for each in crew.environments(shared)} == {"/windlass/run"}
+    assert {each["WINDLASS_AGENT_GPUS"] for each in crew.environments(shared)} == {""}, "nothing to divide"
+
+
+def test_a_pod_asks_for_all_its_ranks(tmp_path: Path) -> None:
+    stage = "shape: allreduce\nranks: 4\nper_node: 2\nresources: {cpu: 0.5, memory: 1Gi, gpu: 1}\n"
+    (pod,) = templates(tmp_path, stage).values()
+    assert pod["spec"]["containers"][0]["resources"] == {
+        "requests": {"cpu": "1", "memory": "2Gi"},
+        "limits": {"nvidia.com/gpu": "2"},
+    }
+    assert seats.crew(pod) == 2
+    assert seats.first_of(("main", "worker", 3), 2) == ("main", "worker", 2)
+
+
+@pytest.mark.parametrize(
+    ("stage", "message", "hint"),
+    [
+        ("shape: allreduce\nranks: 6\nper_node: 4\n", "6 ranks do not fill pods of 4: 2 would be over", "2, 3, 6"),
+        ("shape: average\nranks: 4\nper_node: 2\nmerge: 'true'\n", "only ranks of allreduce", "a pod of its own"),
+        ("shape: mpi\nranks: 4\nper_node: 2\n", "only ranks of allreduce", "a pod of its own"),
+    ],
+)
+def test_what_cannot_share_a_pod_is_refused(tmp_path: Path, stage: str, message: str, hint: str) -> None:
+    with pytest.raises(WindlassError, match=message) as error:
+        templates(tmp_path, stage)
+    assert hint in error.value.hint
