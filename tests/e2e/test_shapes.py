@@ -45,18 +45,19 @@ def test_ranks_that_share_a_pod_train_in_step_and_are_replaced_together(place: P
     words = ("sh", "-c", "echo $WINDLASS_RANK $LOCAL_RANK of $LOCAL_WORLD_SIZE; pwd")
     assert place.windlass("exec", run, "--rank", "3", *beside, *words) == "3 1 of 2\n/windlass/code\n"
     place.cluster.api.delete("Pod", pods["worker-2"]["metadata"]["name"])
-    place.until(lambda: _generation(place, run) == 2)
+    place.until(lambda: _generation(place, run, "rank.report") == 2)
     place.windlass("exec", run, "--rank", "1", *beside, "python3", "-c", KILL_AGENT, code=None)
     assert place.ended(run)["state"] == "succeeded"
-    assert _generation(place, run) == 3
+    assert _generation(place, run, "gen.started") == 3
     for rank in range(4):
-        assert set(lives(place.log(run, rank))) == {"1.0", "2.0", "3.0"}
+        assert {"1.0", "3.0"} <= set(lives(place.log(run, rank)))
     undisturbed = place.run(place.job(plain, "gang_sgd.py"))
     assert place.file(run, "output/train/weights.hex") == place.file(undisturbed, "output/train/weights.hex")
 
 
-def _generation(place: Place, run: str) -> int:
-    return max((int(e["gen"]) for e in place.events(run) if e["ev"] == "gen.started"), default=0)
+def _generation(place: Place, run: str, event: str) -> int:
+    """The last of which the journal has such an event."""
+    return max((int(e["gen"]) for e in place.events(run) if e["ev"] == event), default=0)
 
 
 def test_a_pipeline_of_servers_averages_and_a_gate_passes(place: Place) -> None:
