@@ -230,13 +230,13 @@ def _pushed(order: Order, image: images.Image, found: bases.Base, environ: Mappi
     for blob in image.blobs:
         if repository.has(blob.digest):
             continue
-        place = repository.begin(blob.digest)
-        if place:
-            say(f"sending {_size(blob.size)} to {target.registry}")
-            repository.send(blob.digest, place, path=_path(image, found, blob))
-            sent += blob.size
+        if repository.takes_over(blob.digest):
+            continue
+        say(f"sending {_size(blob.size)} to {target.registry}")
+        repository.upload(blob.digest, path=_path(image, found, blob))
+        sent += blob.size
     if not repository.has(image.config_digest):
-        repository.send(image.config_digest, repository.begin(image.config_digest), data=image.config)
+        repository.upload(image.config_digest, data=image.config)
     repository.put(registry.Manifest(registry.MANIFESTS[0], image.digest, image.manifest), target.tag)
     return sent
 

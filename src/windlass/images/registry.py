@@ -136,17 +136,26 @@ class Repository:
 
     # Writing.
 
-    def begin(self, digest: str) -> str:
-        """Where to send a blob to; empty: it could be taken over from the repository beside this one."""
-        query = f"?{urllib.parse.urlencode({'mount': digest, 'from': self._beside})}" if self._beside else ""
-        answer = self._ask("POST", f"blobs/uploads/{query}", data=b"")
-        return "" if answer.status == 201 else answer.headers["location"]
+    def takes_over(self, digest: str) -> bool:
+        """Whether the registry could take a blob from the repository beside this one."""
+        if not self._beside:
+            return False
+        query = urllib.parse.urlencode({"mount": digest, "from": self._beside})
+        return self._ask("POST", f"blobs/uploads/?{query}", data=b"").status == 201
 
-    def send(self, digest: str, place: str, path: str = "", data: bytes = b"") -> None:
-        """Uploads a blob from a file, or bytes, to where `begin` said."""
-        url = urllib.parse.urljoin(self._base(), place)
-        url += ("&" if "?" in url else "?") + urllib.parse.urlencode({"digest": digest})
-        self._ask("PUT", url, {"Content-Type": "application/octet-stream"}, data, path)
+    def upload(self, digest: str, path: str = "", data: bytes = b"") -> None:
+        """A blob from a file, or bytes. What breaks off is begun anew: nobody knows how much of it has arrived."""
+        for number in range(1, TRIES + 1):
+            place = self._ask("POST", "blobs/uploads/", data=b"").headers["location"]
+            url = urllib.parse.urljoin(self._base(), place)
+            url += ("&" if "?" in url else "?") + urllib.parse.urlencode({"digest": digest})
+            try:
+                self._ask("PUT", url, {"Content-Type": "application/octet-stream"}, data, path, tries=1)
+                return
+            except Refused as error:
+                if number == TRIES or error.status not in (0, *_PASSING):
+                    raise
+                time.sleep(0.2 * 2**number)
 
     def put(self, manifest: Manifest, tag: str) -> None:
         self._ask("PUT", f"manifests/{tag}", {"Content-Type": manifest.kind}, manifest.text)
@@ -166,14 +175,15 @@ class Repository:
         path: str = "",
         into: str = "",
         missing: bool = False,
+        tries: int = TRIES,
     ) -> Answer:
         url = where if "://" in where else self._base() + where
         asked = False
-        for number in range(1, TRIES + 1):
+        for number in range(1, tries + 1):
             try:
                 answer = self._once(method, url, headers or {}, data, path, into)
             except (OSError, http.client.HTTPException) as error:
-                if number == TRIES:
+                if number == tries:
                     raise self._unreachable(error) from None
                 time.sleep(0.2 * 2**number)
                 continue
@@ -183,7 +193,7 @@ class Repository:
                 answer = self._once(method, url, headers or {}, data, path, into)
             if answer.status < 400 or missing and answer.status == 404:
                 return answer
-            if answer.status not in _PASSING or number == TRIES:
+            if answer.status not in _PASSING or number == tries:
                 raise self._refusal(method, answer)
             time.sleep(min(float(_digits(answer.headers.get("retry-after"))) or 0.2 * 2**number, 30.0))
         raise AssertionError("the last try has returned or raised")
