@@ -46,6 +46,7 @@ def _header(plan: Plan) -> str:
     optional = [
         ("preset", plan.preset),
         ("image", plan.image),
+        ("built on", plan.base),
         ("pull secrets", ", ".join(plan.pull_secrets)),
         ("packages", ", ".join(plan.requirements)),
         ("security", security),

@@ -108,14 +108,15 @@ class _FromRegistry(Base):
         return self._repository.reference
 
 
-def find(text: str, platform: str, blobs: str, environ: Mapping[str, str], insecure: bool = False) -> Base:
-    """The base image that is meant: a file or directory if there is one of that name, else one in a registry."""
+def find(text: str, platform: str, blobs: str, environ: Mapping[str, str], insecure: str = "") -> Base:
+    """The base image that is meant: a file or directory if there is one of that name, else one in a registry.
+    `insecure` is the one registry that is trusted without proof; `*` any."""
     if os.path.exists(text):
         return _from_file(text, platform, blobs)
     if text.endswith(".tar") or text.startswith(("./", "/", "~")):
         raise WindlassError(f"there is no {text}", "an image from a file: an OCI layout, or what `docker save` writes")
     named = reference.parse(text)
-    repository = registry.Repository(named, environ, insecure)
+    repository = registry.Repository(named, environ, insecure in ("*", named.registry))
     manifest = repository.manifest(named.asked)
     if manifest is None:
         raise WindlassError(f"there is no image {named} in {named.registry}", "see its tags there", FAILED)

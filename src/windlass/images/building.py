@@ -88,7 +88,7 @@ def build(order: Order, home: str, environ: Mapping[str, str], say: Say) -> Buil
         say(f"code: {len(names)} files, {_size(code.size)}")
         if order.tool in tools.TOOLS:
             return _by_tool(order, order.tool, "", code, names, when, home, environ, say)
-        found = bases.find(order.base, order.platform, shop.blobs, environ, order.insecure)
+        found = bases.find(order.base, order.platform, shop.blobs, environ, _trusted(order))
         key = _key(order, found.digest, code, when)
         order = _named(order, key)
         there = _there(order, key, environ)
@@ -120,6 +120,13 @@ def remove(made: record.Pushed, home: str, environ: Mapping[str, str]) -> bool:
     gone = repository.delete(made.digest)
     record.forget(home, made)
     return gone
+
+
+def _trusted(order: Order) -> str:
+    """--insecure is said of the registry that is pushed to; the base's own is not meant, unless it is the same."""
+    if not order.insecure:
+        return ""
+    return order.target.registry if order.target is not None else "*"
 
 
 # What is the same need not be done.

@@ -93,7 +93,10 @@ class Repository:
         if insecure:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
-        self._opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context), _Stay())
+        handlers: list[urllib.request.BaseHandler] = [urllib.request.HTTPSHandler(context=context), _Stay()]
+        if reference.is_local:
+            handlers.append(urllib.request.ProxyHandler({}))  # the user's proxy does not know this machine
+        self._opener = urllib.request.build_opener(*handlers)
         self._root = ""
 
     # Reading.
