@@ -125,6 +125,10 @@ def find(text: str, platform: str, blobs: str, environ: Mapping[str, str], insec
         manifest = repository.manifest(chosen)
         if manifest is None:
             raise WindlassError(f"{named.registry} has no {chosen}, which {named} names", code=FAILED)
+    if manifest.kind not in registry.MANIFESTS:
+        raise WindlassError(
+            f"{named} is kept in a form that is no longer in use: {manifest.kind}", "push it anew", FAILED
+        )
     config = _checked(json.loads(repository.blob(manifest.value["config"]["digest"])), platform, str(named))
     return _FromRegistry(repository, str(named), manifest.digest, config, _layers(manifest.value), blobs)
 

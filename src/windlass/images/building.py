@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from windlass.errors import WindlassError
+from windlass.errors import FAILED, WindlassError
 from windlass.images import base as bases
 from windlass.images import image as images
 from windlass.images import layers, packages, record, registry, tools
@@ -77,6 +77,13 @@ class Built:
 
 def build(order: Order, home: str, environ: Mapping[str, str], say: Say) -> Built:
     """Builds, writes and pushes, as ordered."""
+    try:
+        return _build(order, home, environ, say)
+    except OSError as error:  # a file that cannot be read, or goes while it is; a disk that is full
+        raise WindlassError(f"the image could not be built: {error}", code=FAILED) from None
+
+
+def _build(order: Order, home: str, environ: Mapping[str, str], say: Say) -> Built:
     if not order.push and not order.output and order.tool in ("", "none"):
         raise WindlassError("nothing would become of the image", "push it, or write it to a file: -o image.tar")
     when = layers.epoch(environ)
