@@ -116,7 +116,7 @@ def test_a_change_of_code_leaves_the_packages_as_they_are(tmp_path: Path) -> Non
 def test_what_cannot_be_written_is_said_and_nothing_half_done_is_left(tmp_path: Path) -> None:
     code, base = making.tree(tmp_path / "code"), making.base(tmp_path / "base.tar")
     order = Order("job", str(code), str(base), push=False, output=str(tmp_path / "no/such/place.tar"))
-    with pytest.raises(WindlassError, match="could not be built: .*No such file or directory: .*place.tar"):
+    with pytest.raises(WindlassError, match=r"could not be built: .*No such file or directory: .*place.tar"):
         built(order, tmp_path / "home")
     assert sorted(path.name for path in (tmp_path / "home/images").iterdir()) == ["blobs", "layers"]
 
