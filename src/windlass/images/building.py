@@ -88,27 +88,24 @@ def _build(order: Order, home: str, environ: Mapping[str, str], say: Say) -> Bui
         raise WindlassError("nothing would become of the image", "push it, or write it to a file: -o image.tar")
     when = layers.epoch(environ)
     with _workshop(home) as shop:
-        names = list(code_files(order.code))
-        code = layers.write(
-            layers.tree(order.code, images.CODE.lstrip("/"), names), os.path.join(shop.work, "code.tar.gz"), when
-        )
-        say(f"code: {len(names)} files, {_size(code.size)}")
+        tree = _packed(order, when, shop)
+        say(f"code: {len(tree.names)} files, {_size(tree.layer.size)}")
         if order.tool in tools.TOOLS:
-            return _by_tool(order, order.tool, "", code, names, when, home, environ, say)
+            return _by_tool(order, order.tool, "", tree, home, environ, say)
         found = bases.find(order.base, order.platform, shop.blobs, environ, _trusted(order))
-        key = _key(order, found.digest, code, when)
+        key = _key(order, found.digest, tree)
         order = _named(order, key)
         there = _there(order, key, environ)
         if there is not None:
             return there
         try:
-            image = _composed(order, found, code, key, when, shop, say)
+            image = _composed(order, found, tree, key, shop, say)
         except packages.NoWheel as error:
             tool = tools.found() if not order.tool else ""
             if not tool or order.output and not order.target:
                 raise
             say(f"{error.message}\n{tool} builds the image instead")
-            return _by_tool(order, tool, key, code, names, when, home, environ, say)
+            return _by_tool(order, tool, key, tree, home, environ, say)
         if order.output:
             images.write(image, order.output, order.target, lambda blob: _path(image, found, blob), when)
             say(f"{order.output}: {_size(os.path.getsize(order.output))}")
@@ -139,8 +136,9 @@ def _trusted(order: Order) -> str:
 # What is the same need not be done.
 
 
-def _key(order: Order, base: str, code: layers.Layer, when: int) -> str:
-    parts = [FORMAT, base, order.platform, order.python, f"{order.user}:{order.group}", str(when), code.diff_id]
+def _key(order: Order, base: str, tree: _Tree) -> str:
+    parts = [FORMAT, base, order.platform, order.python, f"{order.user}:{order.group}", str(tree.when)]
+    parts.append(tree.layer.diff_id)
     return hashlib.sha256("\0".join([*parts, *order.requirements]).encode()).hexdigest()[:16]
 
 
@@ -169,6 +167,22 @@ def _there(order: Order, key: str, environ: Mapping[str, str]) -> Built | None:
 
 
 @dataclass(frozen=True)
+class _Tree:
+    """The code tree: its files, and the layer that they make."""
+
+    names: tuple[str, ...]
+    layer: layers.Layer
+    when: int
+    """How old files are said to be."""
+
+
+def _packed(order: Order, when: int, shop: _Shop) -> _Tree:
+    names = tuple(code_files(order.code))
+    files = layers.tree(order.code, images.CODE.lstrip("/"), names)
+    return _Tree(names, layers.write(files, os.path.join(shop.work, "code.tar.gz"), when), when)
+
+
+@dataclass(frozen=True)
 class _Shop:
     """Directories: what may be kept, and what is of this build alone."""
 
@@ -193,27 +207,25 @@ def _workshop(home: str) -> Iterator[_Shop]:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _composed(
-    order: Order, found: bases.Base, code: layers.Layer, key: str, when: int, shop: _Shop, say: Say
-) -> images.Image:
+def _composed(order: Order, found: bases.Base, tree: _Tree, key: str, shop: _Shop, say: Say) -> images.Image:
     added = {}
     if order.requirements:
-        added["packages"] = _packages(order, found, code, when, shop, say)
-    added["code"] = code
+        added["packages"] = _packages(order, found, tree, shop, say)
+    added["code"] = tree.layer
     labels = {
         images.KEY: key,
         "org.opencontainers.image.title": order.job,
         "org.opencontainers.image.base.name": found.name,
         "org.opencontainers.image.base.digest": found.digest,
     }
-    return images.compose(found, added, images.Settings(f"{order.user}:{order.group}", labels, when))
+    return images.compose(found, added, images.Settings(f"{order.user}:{order.group}", labels, tree.when))
 
 
-def _packages(order: Order, found: bases.Base, code: layers.Layer, when: int, shop: _Shop, say: Say) -> layers.Layer:
+def _packages(order: Order, found: bases.Base, tree: _Tree, shop: _Shop, say: Say) -> layers.Layer:
     target = packages.Target(order.python, order.architecture) if order.python else found.target(order.architecture)
-    parts = [FORMAT, target.python, target.architecture, target.libc, str(when), *order.requirements]
+    parts = [FORMAT, target.python, target.architecture, target.libc, str(tree.when), *order.requirements]
     if packages.uses_tree(order.requirements):
-        parts.append(code.diff_id)
+        parts.append(tree.layer.diff_id)
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
     path, note = (os.path.join(shop.layers, f"{key}{ending}") for ending in (".tar.gz", ".json"))
     if os.path.exists(note) and os.path.exists(path):
@@ -221,9 +233,9 @@ def _packages(order: Order, found: bases.Base, code: layers.Layer, when: int, sh
             say("packages: unchanged")
             return layers.Layer(path=path, **json.load(file))
     say(f"packages: {' '.join(order.requirements)} for Python {target.python}")
-    tree = os.path.join(shop.work, "packages")
-    packages.install(order.requirements, target, tree, order.code)
-    layer = layers.write(layers.tree(tree, images.PACKAGES.lstrip("/"), packages.files(tree)), path, when)
+    made = os.path.join(shop.work, "packages")
+    packages.install(order.requirements, target, made, order.code)
+    layer = layers.write(layers.tree(made, images.PACKAGES.lstrip("/"), packages.files(made)), path, tree.when)
     with open(f"{note}.{os.getpid()}", "w", encoding="utf-8") as file:
         json.dump({"digest": layer.digest, "diff_id": layer.diff_id, "size": layer.size}, file)
     os.replace(f"{note}.{os.getpid()}", note)
@@ -263,31 +275,28 @@ def _remember(built: Built, order: Order, home: str) -> None:
 # Letting another write it.
 
 
-def _by_tool(
-    order: Order,
-    tool: str,
-    key: str,
-    code: layers.Layer,
-    names: list[str],
-    when: int,
-    home: str,
-    environ: Mapping[str, str],
-    say: Say,
-) -> Built:
+def _by_tool(order: Order, tool: str, key: str, tree: _Tree, home: str, environ: Mapping[str, str], say: Say) -> Built:
+    """Without a key, the base's digest is not known: its name stands for it."""
     if order.target is None:
         raise WindlassError(f"{tool} needs a name for the image", "-t REGISTRY/NAME:TAG")
-    key = key or _key(order, order.base, code, when)
+    key = key or _key(order, order.base, tree)
     order = _named(order, key)
     there = _there(order, key, environ)
     if there is not None:
         return there
-    assert order.target is not None
     recipe = tools.Recipe(
-        order.base, order.platform, order.requirements, f"{order.user}:{order.group}", {images.KEY: key}, when
+        base=order.base,
+        target=str(order.target),
+        platform=order.platform,
+        requirements=order.requirements,
+        user=f"{order.user}:{order.group}",
+        labels={images.KEY: key},
+        when=tree.when,
+        push=order.push,
+        output=order.output,
+        insecure=order.insecure,
     )
-    digest = tools.build(
-        tool, recipe, str(order.target), order.code, names, order.push, order.output, order.insecure, environ, say
-    )
+    digest = tools.build(tool, recipe, order.code, tree.names, environ, say)
     built = Built(order.target, digest, key, tool, order.push)
     _remember(built, order, home)
     return built

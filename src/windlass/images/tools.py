@@ -25,12 +25,18 @@ _PIP = "python3 -m pip install --no-cache-dir --no-compile --disable-pip-version
 
 @dataclass(frozen=True)
 class Recipe:
+    """What a tool is to make of a code tree, and what is to become of it."""
+
     base: str
+    target: str
     platform: str
     requirements: tuple[str, ...]
     user: str
     labels: Mapping[str, str]
     when: int
+    push: bool = True
+    output: str = ""
+    insecure: bool = False
 
     @property
     def dockerfile(self) -> str:
@@ -59,16 +65,7 @@ def found() -> str:
 
 
 def build(
-    tool: str,
-    recipe: Recipe,
-    target: str,
-    code: str,
-    names: Sequence[str],
-    push: bool,
-    output: str,
-    insecure: bool,
-    environ: Mapping[str, str],
-    say: Callable[[str], None],
+    tool: str, recipe: Recipe, code: str, names: Sequence[str], environ: Mapping[str, str], say: Callable[[str], None]
 ) -> str:
     """The digest of the image that was pushed; of one that was not, its id."""
     if shutil.which(tool) is None:
@@ -79,31 +76,30 @@ def build(
         _context(recipe, code, names, directory)
         environment = {**environ, "SOURCE_DATE_EPOCH": str(recipe.when)}
         told = os.path.join(directory, "digest")
-        for words in _commands(tool, recipe, target, directory, told, push, output, insecure):
+        for words in commands(tool, recipe, os.path.join(directory, "context"), told):
             say(f"$ {' '.join(words)}")
             _run(words, environment)
-        if push and tool != "docker":
+        if recipe.push and tool != "docker":
             with open(told) as file:
                 return file.read().strip()
-        return _digest(tool, target, push, environment)
+        return _digest(tool, recipe, environment)
 
 
-def _commands(
-    tool: str, recipe: Recipe, target: str, directory: str, told: str, push: bool, output: str, insecure: bool
-) -> list[list[str]]:
-    context = os.path.join(directory, "context")
-    verify = ["--tls-verify=false"] if insecure and tool != "docker" else []
+def commands(tool: str, recipe: Recipe, context: str, told: str) -> list[list[str]]:
+    """What is run, in this order; `told` is a file that the digest is written to."""
+    target, output = recipe.target, recipe.output
     common = ["--platform", recipe.platform, "-t", target]
     if tool == "docker":
-        commands = [["docker", "build", *common, "--build-arg", f"SOURCE_DATE_EPOCH={recipe.when}", context]]
-        commands += [["docker", "push", target]] if push else []
-        commands += [["docker", "save", "-o", output, target]] if output else []
-        return commands
+        found = [["docker", "build", *common, "--build-arg", f"SOURCE_DATE_EPOCH={recipe.when}", context]]
+        found += [["docker", "push", target]] if recipe.push else []
+        found += [["docker", "save", "-o", output, target]] if output else []
+        return found
+    verify = ["--tls-verify=false"] if recipe.insecure else []
     steady = ["--format", "oci", "--timestamp", str(recipe.when), *verify]
-    commands = [[tool, "build" if tool == "podman" else "bud", *common, *steady, context]]
-    commands += [[tool, "push", *verify, "--digestfile", told, target]] if push else []
-    commands += [[tool, "push", target, f"oci-archive:{os.path.abspath(output)}:{target}"]] if output else []
-    return commands
+    found = [[tool, "build" if tool == "podman" else "bud", *common, *steady, context]]
+    found += [[tool, "push", *verify, "--digestfile", told, target]] if recipe.push else []
+    found += [[tool, "push", target, f"oci-archive:{os.path.abspath(output)}:{target}"]] if output else []
+    return found
 
 
 def _context(recipe: Recipe, code: str, names: Sequence[str], directory: str) -> None:
@@ -133,15 +129,14 @@ def _run(words: list[str], environ: Mapping[str, str]) -> str:
     return done.stdout
 
 
-def _digest(tool: str, target: str, pushed: bool, environ: Mapping[str, str]) -> str:
+def _digest(tool: str, recipe: Recipe, environ: Mapping[str, str]) -> str:
+    target = recipe.target
     if tool == "buildah":
-        return (
-            "sha256:"
-            + _run(["buildah", "inspect", "--type", "image", "-f", "{{.FromImageID}}", target], environ).strip()
-        )
+        words = ["buildah", "inspect", "--type", "image", "-f", "{{.FromImageID}}", target]
+        return "sha256:" + _run(words, environ).strip()
     found = json.loads(_run([tool, "image", "inspect", target], environ))[0]
     name = target.rpartition(":")[0]
-    for each in found.get("RepoDigests") or () if pushed else ():
+    for each in found.get("RepoDigests") or () if recipe.push else ():
         if each.startswith(f"{name}@"):
             return str(each.partition("@")[2])
     return str(found["Id"]) if str(found["Id"]).startswith("sha256:") else f"sha256:{found['Id']}"

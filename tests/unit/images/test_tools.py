@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from windlass.images import tools
 
-RECIPE = tools.Recipe("python:3.12-slim", "linux/arm64", ("numpy",), "1000:1000", {"dev.windlass.key": "k"}, 315532800)
+RECIPE = tools.Recipe(
+    "python:3.12-slim",
+    "ghcr.io/me/x:1",
+    "linux/arm64",
+    ("numpy",),
+    "1000:1000",
+    {"dev.windlass.key": "k"},
+    315532800,
+    output="i.tar",
+)
 
 
 def test_packages_come_before_the_code_so_that_they_can_be_reused() -> None:
@@ -26,14 +37,14 @@ def test_packages_come_before_the_code_so_that_they_can_be_reused() -> None:
 
 
 def test_packages_that_are_files_of_the_tree_come_after_it() -> None:
-    recipe = tools.Recipe("python", "linux/amd64", ("./wheels/x.whl",), "1000:1000", {}, 0)
+    recipe = replace(RECIPE, requirements=("./wheels/x.whl",), labels={})
     words = [line.split()[0] for line in recipe.dockerfile.splitlines()]
     assert words == ["FROM", "USER", "COPY", "COPY", "RUN", "ENV", "WORKDIR", "USER"]
 
 
 def test_each_tool_is_spoken_to_in_its_own_words() -> None:
     def told(tool: str, insecure: bool = False) -> list[list[str]]:
-        return tools._commands(tool, RECIPE, "ghcr.io/me/x:1", "/d", "/d/digest", True, "i.tar", insecure)
+        return tools.commands(tool, replace(RECIPE, insecure=insecure), "/d/context", "/d/digest")
 
     assert [words[:2] for words in told("docker")] == [["docker", "build"], ["docker", "push"], ["docker", "save"]]
     assert [words[:2] for words in told("podman")] == [["podman", "build"], ["podman", "push"], ["podman", "push"]]
