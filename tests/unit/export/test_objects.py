@@ -133,7 +133,10 @@ def test_a_seat_fills_the_template_in(tmp_path: Path) -> None:
     [
         ("name: x\nrun: a\n", "needs an image"),
         ("name: x\nimage: i\nrun: a\npod: {hostNetwork: true}\n", "`pod` has the key hostNetwork"),
-        ("name: x\nimage: i\nrun: a\nstorage: {data: ./here}\n", "a directory of this machine"),
+        (
+            "name: x\nimage: i\nrun: a\nstorage: {data: {path: ./here, read_only: true}}\n",
+            "a directory of this machine",
+        ),
     ],
 )
 def test_what_no_pod_can_be_is_refused_with_a_fix(tmp_path: Path, job: str, wrong: str) -> None:
