@@ -7,6 +7,9 @@ run.wait()
 run.status().state, run.why().headline, list(run.logs())
 
 windlass.load("job.yaml", on="kubernetes").run(namespace="team")
+
+job = windlass.load("job.yaml", on="kubernetes")
+job.run(image=job.build("ghcr.io/me/train"))
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from windlass.plan import Plan
 
 if TYPE_CHECKING:
     from windlass.engines.finding import Where
+    from windlass.images.building import Built
     from windlass.runs.logs import Line
     from windlass.runs.values import RunState
     from windlass.runs.why import Explanation
@@ -41,6 +45,26 @@ class Job:
         """What a run would do: a frozen value, nothing is started."""
         return self.spec.plan()
 
+    def build(
+        self,
+        tag: str = "",
+        *,
+        base: str = "",
+        output: str = "",
+        push: bool | None = None,
+        tool: str = "",
+        platform: str = "linux/amd64",
+        python: str = "",
+        insecure: bool = False,
+        home: str | None = None,
+    ) -> Built:
+        """An image with the job's code and packages, pushed or written to a file; the arguments are the command's."""
+        from windlass.images import building, orders
+
+        wish = orders.Wish(tag, base, tool, platform, python, insecure, output, push)
+        order = orders.order_of(self.plan(), wish, os.environ)
+        return building.build(order, _home(home), os.environ, lambda _text: None)
+
     def run(
         self,
         home: str | None = None,
@@ -50,9 +74,10 @@ class Job:
         volume: str = "10Gi",
         storage_class: str = "",
         service_account: str = "",
+        image: Built | None = None,
     ) -> Run:
         """Starts the job in the background, on the engine that it was loaded for. All arguments but `home` are for a
-        cluster, and mean what they mean to the command."""
+        cluster, and mean what they mean to the command; `image` is what `build` gave, if that is to run."""
         from windlass.engines.local import engine, start
 
         plan = self.plan()
@@ -64,6 +89,10 @@ class Job:
         from windlass.export.objects import Setting
 
         setting = Setting(namespace, service_account, volume=volume, storage_class=storage_class)
+        if image is not None:
+            from windlass.images import orders
+
+            plan = orders.in_image(plan, image)
         copy = submitted(plan, setting, engine.secrets_from_here(plan, os.environ), where.cluster(), where.home)
         return Run(copy.run, where.home, on=plan.engine, context=context, namespace=namespace)
 

@@ -40,9 +40,10 @@ def main(args: argparse.Namespace, world: World) -> int:
     import json
 
     from windlass.images import building as images
+    from windlass.images import orders
 
     plan = load_job(args, world).plan()
-    order = building.order_of(plan, args, world, output=args.output, push=args.push)
+    order = orders.order_of(plan, building.wish_of(args, args.output, args.push), world.environ)
     built = images.build(order, world.home, world.environ, world.say)
     if args.json:
         told = {

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+import windlass
+from tests.unit.images import making
 from windlass import spec
 from windlass.cli import building
-from windlass.cli.world import World
 from windlass.errors import WindlassError
+from windlass.images import orders
 from windlass.images.building import Order
 
 
@@ -18,8 +20,8 @@ def order(directory: Path, text: str, *words: str, environ: dict[str, str] | Non
     (directory / "job.yaml").write_text(f"name: hello\nrun: 'true'\n{text}")
     parser = argparse.ArgumentParser()
     building.add_build_arguments(parser)
-    plan = spec.load(str(directory), environ={}).plan()
-    return building.order_of(plan, parser.parse_args(words), World(environ=environ or {}), output=output)
+    wish = building.wish_of(parser.parse_args(words), output)
+    return orders.order_of(spec.load(str(directory), environ={}).plan(), wish, environ or {})
 
 
 @pytest.mark.parametrize(
@@ -63,3 +65,15 @@ def test_what_is_left_open_is_asked_for(tmp_path: Path, text: str, environ: dict
 def test_the_user_is_the_jobs(tmp_path: Path) -> None:
     found = order(tmp_path, "image: i\nsecurity: {user: 7, group: 8}\n", "-t", "ghcr.io/me/x")
     assert (found.user, found.group) == (7, 8)
+
+
+def test_python_builds_too_and_a_run_of_it_carries_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "job.yaml").write_text("name: hello\nrun: 'true'\n")
+    base = making.base(tmp_path / "base.tar")
+    job = windlass.load(tmp_path)
+    monkeypatch.setenv("WINDLASS_HOME", str(tmp_path / "home"))
+    built = job.build("ghcr.io/me/x", base=str(base), output=str(tmp_path / "image.tar"), push=False)
+    assert (tmp_path / "image.tar").exists()
+    plan = orders.in_image(job.plan(), built)
+    assert plan.image == f"ghcr.io/me/x@{built.digest}"
+    assert (plan.code, plan.requirements) == ("", ())
