@@ -47,7 +47,7 @@ def main(args: argparse.Namespace, world: World) -> int:
     built = images.build(order, world.home, world.environ, world.say)
     if args.json:
         told = {
-            "image": str(built.reference) if built.reference else None,
+            "image": str(built.reference),
             "digest": built.digest,
             "key": built.key,
             "built_by": built.by,
@@ -56,13 +56,13 @@ def main(args: argparse.Namespace, world: World) -> int:
         }
         world.print(json.dumps(told, indent=2))
     else:
-        world.print(built.exact if built.reference else built.digest)
+        world.print(built.exact if built.pushed else str(built.reference))
     commands = []
     if built.pushed:
         world.say(building.told(built))
         commands = [f"windlass run{file_words(args)} --build --on kubernetes", "windlass rm --images"]
-    elif order.output and built.reference is None:
-        commands = [f"ctr -n k8s.io images import {order.output}", f"docker load -i {order.output}"]
+    elif order.output:
+        commands = [f"kind load image-archive {order.output}", f"ctr -n k8s.io images import {order.output}"]
     if commands and not args.json:
         world.say("\n".join(summary.next_lines(commands)))
     return OK

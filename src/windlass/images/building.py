@@ -57,7 +57,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Built:
-    reference: Reference | None
+    reference: Reference
     """With its tag."""
     digest: str
     key: str
@@ -71,7 +71,6 @@ class Built:
     @property
     def exact(self) -> str:
         """The image by its digest, as pods name it."""
-        assert self.reference is not None
         return str(self.reference.at(self.digest))
 
 
@@ -94,7 +93,7 @@ def _build(order: Order, home: str, environ: Mapping[str, str], say: Say) -> Bui
             return _by_tool(order, order.tool, "", tree, home, environ, say)
         found = bases.find(order.base, order.platform, shop.blobs, environ, _trusted(order))
         key = _key(order, found.digest, tree)
-        order = _named(order, key)
+        order, target = _named(order, key)
         there = _there(order, key, environ)
         if there is not None:
             return there
@@ -102,16 +101,16 @@ def _build(order: Order, home: str, environ: Mapping[str, str], say: Say) -> Bui
             image = _composed(order, found, tree, key, shop, say)
         except packages.NoWheel as error:
             tool = tools.found() if not order.tool else ""
-            if not tool or order.output and not order.target:
+            if not tool:
                 raise
             say(f"{error.message}\n{tool} builds the image instead")
             return _by_tool(order, tool, key, tree, home, environ, say)
         if order.output:
-            images.write(image, order.output, order.target, lambda blob: _path(image, found, blob), when)
+            images.write(image, order.output, target, lambda blob: _path(image, found, blob), when)
             say(f"{order.output}: {_size(os.path.getsize(order.output))}")
         sent = _pushed(order, image, found, environ, say) if order.push else 0
         size = sum(blob.size for blob in image.blobs)
-        built = Built(order.target, image.digest, key, "windlass", order.push, size, sent)
+        built = Built(target, image.digest, key, "windlass", order.push, size, sent)
         _remember(built, order, home)
         return built
 
@@ -142,10 +141,11 @@ def _key(order: Order, base: str, tree: _Tree) -> str:
     return hashlib.sha256("\0".join([*parts, *order.requirements]).encode()).hexdigest()[:16]
 
 
-def _named(order: Order, key: str) -> Order:
-    if order.target is None or order.target.tag:
-        return order
-    return replace(order, target=order.target.tagged(key))
+def _named(order: Order, key: str) -> tuple[Order, Reference]:
+    """The order with a name and a tag: a file needs them too, or who loads it could not say which image is meant."""
+    target = order.target or Reference("localhost", order.job)
+    target = target if target.tag else target.tagged(key)
+    return replace(order, target=target), target
 
 
 def _there(order: Order, key: str, environ: Mapping[str, str]) -> Built | None:
@@ -268,7 +268,7 @@ def _pushed(order: Order, image: images.Image, found: bases.Base, environ: Mappi
 
 
 def _remember(built: Built, order: Order, home: str) -> None:
-    if built.pushed and built.reference is not None:
+    if built.pushed:
         record.keep(home, str(built.reference), built.digest, order.job, built.size, order.insecure)
 
 
@@ -277,16 +277,14 @@ def _remember(built: Built, order: Order, home: str) -> None:
 
 def _by_tool(order: Order, tool: str, key: str, tree: _Tree, home: str, environ: Mapping[str, str], say: Say) -> Built:
     """Without a key, the base's digest is not known: its name stands for it."""
-    if order.target is None:
-        raise WindlassError(f"{tool} needs a name for the image", "-t REGISTRY/NAME:TAG")
     key = key or _key(order, order.base, tree)
-    order = _named(order, key)
+    order, target = _named(order, key)
     there = _there(order, key, environ)
     if there is not None:
         return there
     recipe = tools.Recipe(
         base=order.base,
-        target=str(order.target),
+        target=str(target),
         platform=order.platform,
         requirements=order.requirements,
         user=f"{order.user}:{order.group}",
@@ -297,7 +295,7 @@ def _by_tool(order: Order, tool: str, key: str, tree: _Tree, home: str, environ:
         insecure=order.insecure,
     )
     digest = tools.build(tool, recipe, order.code, tree.names, environ, say)
-    built = Built(order.target, digest, key, tool, order.push)
+    built = Built(target, digest, key, tool, order.push)
     _remember(built, order, home)
     return built
 

@@ -92,20 +92,16 @@ def _config(base: Mapping[str, Any], layers: Mapping[str, Layer], settings: Sett
     return {**kept, "created": created, "config": inside, "rootfs": rootfs, "history": history}
 
 
-def write(image: Image, path: str, name: Reference | None, path_of: Callable[[Blob], str], when: int) -> None:
+def write(image: Image, path: str, name: Reference, path_of: Callable[[Blob], str], when: int) -> None:
     """One file: an OCI layout that `ctr`, `podman` and `skopeo` read, and a list for `docker load`."""
-    annotations = {}
-    if name is not None:
-        annotations = {"io.containerd.image.name": str(name), "org.opencontainers.image.ref.name": name.asked}
     entry: dict[str, object] = {**Blob(MANIFESTS[0], image.digest, len(image.manifest)).value}
     config = json.loads(image.config)
     entry["platform"] = {"architecture": config["architecture"], "os": config["os"]}
-    if annotations:
-        entry["annotations"] = annotations
+    entry["annotations"] = {"io.containerd.image.name": str(name), "org.opencontainers.image.ref.name": name.asked}
     index = {"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": [entry]}
     listed = {
         "Config": _inside(image.config_digest),
-        "RepoTags": [str(name)] if name is not None else None,
+        "RepoTags": [str(name)],
         "Layers": [_inside(blob.digest) for blob in image.blobs],
     }
     texts = {

@@ -76,8 +76,9 @@ def test_an_image_holds_code_and_packages_for_an_ordinary_user(tmp_path: Path) -
     (code / ".git/secret").write_text("not shipped")
     base = making.base(tmp_path / "base.tar", variables={"PYTHONPATH": "/theirs"})
     order = Order("job", str(code), str(base), WHEELS, push=False, output=str(tmp_path / "image.tar"), user=1234)
-    built(order, tmp_path / "home")
+    found = built(order, tmp_path / "home")
     config, entries, contents = inside(tmp_path / "image.tar")
+    assert str(found.reference) == f"localhost/job:{found.key}", "whoever loads the file can name it"
     told = config["config"]
     assert isinstance(told, dict)
     assert (told["User"], told["WorkingDir"]) == ("1234:1000", "/opt/windlass/code")
