@@ -135,8 +135,9 @@ def test_images_that_were_pushed_can_be_removed_where_the_registry_allows_it(bui
         assert f"{registry.address} does not delete images for its users" in said
 
 
-@pytest.mark.skipif(not tools.found(), reason="there is no docker, podman or buildah that works")
+@pytest.mark.addon
 def test_a_tool_of_the_machine_builds_the_same_thing_if_it_is_told_to(builder: Builder, registry: Registry) -> None:
+    assert tools.found(), "install docker, podman or buildah for this test"
     builder.login(registry.address)
     builder.build(f"{registry.address}/tool/base:1")
     (builder.job / "train.py").write_text("print('by a tool')\n")
