@@ -29,6 +29,7 @@ class Kind(str, Enum):
     STALLED = "stalled"
     TIMED_OUT = "timed_out"
     LOST_RENDEZVOUS = "lost_rendezvous"
+    NO_NAME = "name_not_resolved"
     MPI_MISMATCH = "mpi_mismatch"
     DISK_FULL = "disk_full"
     NOT_WRITABLE = "not_writable"

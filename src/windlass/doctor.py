@@ -297,7 +297,7 @@ def of_cluster(cluster: Cluster) -> list[Finding]:
         fix = "check the kubeconfig: `kubectl cluster-info`"
         return [Finding("cluster", MISSING, f"{server.host}:{server.port}: {error.message}", fix)]
     found = [Finding("cluster", OK, f"Kubernetes {version} at {server.host}:{server.port}")]
-    found += [_namespace(cluster), *_rights(cluster), _classes(cluster), *_nodes(cluster)]
+    found += [_namespace(cluster), *_rights(cluster), _classes(cluster), _names(cluster), *_nodes(cluster)]
     return found
 
 
@@ -366,17 +366,39 @@ def _classes(cluster: Cluster) -> Finding:
 
 
 def _nodes(cluster: Cluster) -> Iterator[Finding]:
-    from windlass.engines.kubernetes import capacity
     from windlass.kube.api import ApiError
 
     try:
-        nodes = cluster.api.list("Node")
-        pods = cluster.api.request("GET", "/api/v1/pods")["items"]
+        nodes = cluster.free()
     except ApiError:
-        yield Finding("nodes", NOTE, "you may not list nodes: what is free cannot be told")
+        yield Finding("nodes", NOTE, "you may not list nodes and all pods: what is free cannot be told")
         return
-    for each in capacity.free(nodes, pods):
+    for each in nodes:
         gpus = f", {each.gpu:g} GPUs" if each.gpu else ""
-        state = OK if each.usable else NOTE
-        detail = f"free: {each.cpu:.3g} cpu, {machine.size(int(each.memory))} memory{gpus}"
-        yield Finding(f"node {each.node}", state, detail if each.usable else "not ready for pods")
+        taken = "" if each.usable else f"{each.closed}; "
+        detail = f"{taken}free: {each.cpu:.3g} cpu, {machine.size(int(each.memory))} memory{gpus}; {each.version}"
+        yield Finding(f"node {each.node}", OK if each.usable else NOTE, detail)
+
+
+def _names(cluster: Cluster) -> Finding:
+    """The cluster's DNS: where pods are told to ask, and whether somebody answers there."""
+    from windlass.kube.api import ApiError
+
+    try:
+        service = cluster.api.find("Service", "kube-dns", "kube-system")
+        slices = cluster.api.request(
+            "GET",
+            "/apis/discovery.k8s.io/v1/namespaces/kube-system/endpointslices",
+            query={"labelSelector": "kubernetes.io/service-name=kube-dns"},
+        )["items"]
+    except ApiError:
+        return Finding("names", NOTE, "you may not look at kube-system: whether the cluster has DNS cannot be told")
+    fix = "ranks that are found by name (`ps`, `average`) need it; the others do without"
+    if service is None:
+        return Finding("names", NOTE, "there is no Service kube-dns in kube-system", fix)
+    ends = [each for one in slices for each in one.get("endpoints") or ()]
+    ready = sum((each.get("conditions") or {}).get("ready") is not False for each in ends)
+    address = service["spec"].get("clusterIP")
+    if not ready:
+        return Finding("names", MISSING, f"nobody answers at {address}: kube-dns has no pod that is ready", fix)
+    return Finding("names", OK, f"DNS at {address}, {ready} of {len(ends)} pods ready")

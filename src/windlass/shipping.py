@@ -42,6 +42,9 @@ POD = "/windlass"
 MAIN = f"""import os
 import sys
 
+if sys.version_info < (3, 9):
+    sys.exit("error: Windlass needs Python 3.9 or newer in the image, and this is %d.%d" % sys.version_info[:2])
+
 # Ranks need files: a Python that a rank starts reads rank_path, and imports windlass from beside it. They are
 # written by hand, because importing zipfile takes longer than that in an image whose library was never compiled.
 

@@ -24,7 +24,9 @@ def test_no_node_has_room(place: Place) -> None:
     kind, said = why(place, text, "--pending-timeout", "6s")
     assert kind == "unschedulable"
     assert "Insufficient cpu" in said
-    assert "512 cpu" in said
+    assert "asked 512 cpu, the most that a node has free is" in said
+    node = place.cluster.api.list("Node")[0]["metadata"]["name"]
+    assert f"{node}: free " in said
 
 
 def test_an_image_that_cannot_be_pulled(place: Place) -> None:
@@ -47,6 +49,33 @@ def test_a_rank_that_takes_more_memory_than_its_limit(place: Place) -> None:
     kind, said = why(place, jobs.single(program, limits))
     assert kind == "out_of_memory"
     assert "memory" in said
+
+
+def test_a_rank_that_fills_more_disk_than_its_limit_is_not_tried_for_ever(place: Place) -> None:
+    limit = "    pod: {spec: {containers: [{name: rank, resources: {limits: {ephemeral-storage: 20Mi}}}]}}"
+    kind, said = why(place, jobs.single("head -c 80M /dev/zero > /tmp/large && sleep 300", limit))
+    assert kind == "disk_full"
+    assert "limit" in said
+    assert "20Mi" in said
+
+
+def test_a_pod_without_a_name_server(place: Place) -> None:
+    program = "python3 -c \"import socket; socket.getaddrinfo('peer.nowhere', 80)\""
+    dns = "    restarts: 0\n    pod: {spec: {dnsPolicy: None, dnsConfig: {nameservers: [192.0.2.1]}}}"
+    kind, said = why(place, jobs.single(program, dns))
+    assert kind == "name_not_resolved"
+    assert "the name server 192.0.2.1 (/etc/resolv.conf) did not answer" in said
+    assert "port 53" in said
+
+
+def test_a_driver_without_rights_says_which_and_how_to_get_them(place: Place) -> None:
+    meta = {"name": "powerless"}
+    place.cluster.api.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta})
+    run = place.start(place.job(jobs.single("python3 -c pass")), "--service-account", "powerless")
+    assert place.ended(run)["cause"]["kind"] == "forbidden"
+    said = place.windlass("why", run, "--on", "kubernetes", "-n", place.namespace)
+    assert f'cannot get resource "configmaps" in API group "" in the namespace "{place.namespace}"' in said
+    assert f"--serviceaccount={place.namespace}:powerless" in said
 
 
 def test_a_program_that_fails_is_named_with_its_line(place: Place) -> None:

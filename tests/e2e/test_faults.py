@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -23,7 +24,10 @@ STEPS = 60
 
 
 def cluster(*words: str) -> None:
-    subprocess.run([sys.executable, "-m", "tests.cluster", *words], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    """A word to the cluster that KUBECONFIG names."""
+    name = Path(os.environ["KUBECONFIG"]).parent.name
+    command = [sys.executable, "-m", "tests.cluster", "--name", name, *words]
+    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
 
 
 @pytest.fixture
@@ -70,6 +74,51 @@ def test_an_api_server_that_is_away_for_twenty_seconds_is_not_missed(place: Plac
     assert place.ended(run)["state"] == "succeeded"
     assert [e["gen"] for e in place.events(run) if e["ev"] == "gen.started"] == [1]
     assert lives(place.log(run, 1)) == {"1.0": list(range(STEPS * 4))}
+
+
+def test_the_node_of_the_driver_is_lost_and_another_driver_goes_on(place: Place, mended: list[str]) -> None:
+    job = place.job(jobs.gang(STEPS, 0.2), "gang_sgd.py")
+    run = place.start(job, "--driver-lease", "5s")
+    place.until(lambda: place.steps(run) > 12)
+    node = str(place.cluster.api.get("Pod", names.driver_pod(run))["spec"]["nodeName"])
+    mended.append(f"net-heal {node.removeprefix('node')}")
+    cluster("net-cut", node.removeprefix("node"))
+    cut = time.time()
+    there = ("--on", "kubernetes", "-n", place.namespace)
+    told = place.windlass("wait", run, *there, timeout=600)
+    assert f"{node} does not answer" in told
+    events = place.events(run)
+    assert events[-1]["state"] == "succeeded"
+    starts = [e for e in events if e["ev"] == "run.started"]
+    assert len(starts) == 2, "another driver went on"
+    print(f"driver on {node}: from the cut to the next driver {starts[1]['t'] - cut:.1f} s")
+    assert overlaps(place, run) == [], "no two generations at once"
+    plain = place.run(place.job(jobs.gang(STEPS, 0.0), "gang_sgd.py"))
+    assert place.file(run, "output/train/weights.hex") == place.file(plain, "output/train/weights.hex")
+
+
+def test_a_stopped_kubelet_is_not_missed(place: Place, mended: list[str]) -> None:
+    run = place.start(place.job(jobs.gang(STEPS * 4, 0.1), "gang_sgd.py"))
+    place.until(lambda: place.steps(run) > 5)
+    home = place.cluster.api.get("Pod", names.driver_pod(run))["spec"]["nodeName"]
+    node = next(str(p["spec"]["nodeName"]) for p in place.pods(run).values() if p["spec"]["nodeName"] != home)
+    mended.append(f"kubelet-start {node.removeprefix('node')}")
+    cluster("kubelet-stop", node.removeprefix("node"))
+    assert place.ended(run)["state"] == "succeeded"
+    assert [e["gen"] for e in place.events(run) if e["ev"] == "gen.started"] == [1]
+    assert [lives(place.log(run, rank)) for rank in range(3)] == [{"1.0": list(range(STEPS * 4))}] * 3
+
+
+def overlaps(place: Place, run: str) -> list[str]:
+    """Lives that printed a line before the last line of an earlier generation."""
+    spans: dict[int, list[float]] = {}
+    for rank in range(3):
+        for line in place.log(run, rank):
+            words = line.split()
+            if words[:1] == ["life"]:
+                spans.setdefault(int(words[1].split(".")[0]), []).append(float(words[7]))
+    pairs = itertools.pairwise(sorted(spans))
+    return [f"{one} and {two}" for one, two in pairs if max(spans[one]) >= min(spans[two])]
 
 
 def _there(place: Place) -> bool:

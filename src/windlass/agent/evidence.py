@@ -14,7 +14,7 @@ import signal
 from typing import List, NamedTuple, Optional, Sequence, Tuple
 
 from windlass import layout
-from windlass.agent import tracebacks
+from windlass.agent import resolver, tracebacks
 from windlass.agent.process import CannotStart
 from windlass.causes import Cause, Kind
 
@@ -49,6 +49,16 @@ TEXTS: Tuple[Tuple[Kind, Tuple[str, ...]], ...] = (
     (Kind.MPI_MISMATCH, ("windlass: mpi mismatch", "unsupported PMI version PMIx")),
     (Kind.DISK_FULL, ("No space left on device", "Errno 28", "Disk quota exceeded")),
     (Kind.NOT_WRITABLE, ("[Errno 30] Read-only file system",)),
+    (
+        Kind.NO_NAME,
+        (
+            "gaierror",
+            "Name or service not known",
+            "Temporary failure in name resolution",
+            "Could not resolve host",
+            "Name does not resolve",
+        ),
+    ),
     (
         Kind.LOST_RENDEZVOUS,
         (
@@ -168,6 +178,8 @@ def _of_words(code: int, lines: Sequence[str], error: str, oom: int, run_dir: st
     if kind is None or kind is Kind.DISK_FULL and not error and free >= NEARLY_FULL:
         return None
     facts = {Kind.DISK_FULL: (space,), Kind.NOT_WRITABLE: _as_whom(error)}.get(kind, ())
+    if kind is Kind.NO_NAME:
+        facts = resolver.facts()
     return Told(kind, error or next(line for line in reversed(lines) if word in line), facts)
 
 

@@ -79,4 +79,5 @@ def setting_of(args: argparse.Namespace) -> Setting:
         volume=args.volume,
         storage_class=args.storage_class,
         pending=words.seconds(args.pending_timeout),
+        lease=words.seconds(args.driver_lease),
     )

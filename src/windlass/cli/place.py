@@ -36,6 +36,9 @@ def add_submit_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--volume", default="10Gi", metavar="SIZE", help="of the run's volume (10Gi); none: no volume")
     group.add_argument("--storage-class", default="", metavar="NAME", help="of the run's volume")
+    group.add_argument(
+        "--driver-lease", default="5m", metavar="TIME", help="how long the driver goes on without the API server (5m)"
+    )
     group.add_argument("--pending-timeout", default="10m", metavar="TIME", help="how long pods may wait (10m)")
 
 
@@ -86,7 +89,11 @@ def follow(args: argparse.Namespace, world: World, text: str | None, logs: bool 
     """The run's directory, kept up to date from now on."""
     run, copy = find(args, world, text)
     if copy is not None:
-        copy.sync(logs=logs)
+        from windlass.engines.kubernetes.cluster import NoAnswer
+
+        with contextlib.suppress(NoAnswer):  # it is asked again, for as long as one watches
+            if not copy.lost:
+                copy.sync(logs=logs)
         if not copy.whole():
-            copy.follow(logs=logs)
+            copy.follow(logs=logs, say=world.say)
     return run

@@ -19,7 +19,7 @@ import selectors
 import signal
 import socket
 import time
-from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple, Union
 
 from windlass import layout
 from windlass import pipeline as p
@@ -27,7 +27,7 @@ from windlass.causes import Cause, Kind
 from windlass.driver import speech
 from windlass.driver.checkpoints import Checkpoints
 from windlass.driver.history import Before, Unfinished, metrics
-from windlass.driver.launcher import Gone, Launcher
+from windlass.driver.launcher import Doomed, Gone, Launcher, Told
 from windlass.driver.links import Link, Links, Seat
 from windlass.driver.scribe import Scribe, StageRun
 from windlass.errors import FAILED
@@ -123,10 +123,10 @@ class Driver:
                 self._links.accept()
             elif key.data is self._launcher:
                 for news in self._launcher.poll():
-                    if isinstance(news, Gone):
-                        self._gone(news)
-                    else:
+                    if isinstance(news, Told):
                         self.journal.write("note", stage=news.stage, level="warning", text=news.text)
+                    else:
+                        self._gone(news)
             elif key.data == "signals":
                 self._signalled(os.read(self._wake, 4096))
             else:
@@ -419,13 +419,14 @@ class Driver:
         if run.stage.kind == "serve" and len(run.ready) == run.stage.ranks:
             self._follow(self._pipeline.stage_ready(run.stage.name))
 
-    def _gone(self, gone: Gone) -> None:
+    def _gone(self, gone: Union[Gone, Doomed]) -> None:
         stage, role, rank = gone.seat
         for message in self._links.drain(gone.seat):
             self._heard(gone.seat, message)
         run = self._running.get(stage)
         if run is not None and (role, rank) in run.gang.members:
-            self._gang(run, g.Lost((role, rank), gone.cause, time.time()))
+            lost = isinstance(gone, Gone)
+            self._gang(run, g.Lost((role, rank), gone.cause, time.time()) if lost else g.Fault(gone.cause))
 
     def _conclude(self, finished: Optional[p.Finished]) -> int:
         finished = finished or p.Finished("failed", FAILED, Cause(Kind.INTERNAL, "the driver ended too early"))

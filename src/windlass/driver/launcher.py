@@ -21,11 +21,22 @@ class Gone:
 
 
 @dataclass(frozen=True)
+class Doomed:
+    """Whatever else is tried at this seat would end like this: the stage fails."""
+
+    seat: Seat
+    cause: Cause
+
+
+@dataclass(frozen=True)
 class Told:
     """Something an engine knows of a stage that a reader of the journal should: what its agents wait for."""
 
     stage: str
     text: str
+
+
+News = Union[Gone, Doomed, Told]
 
 
 class Launcher(Protocol):
@@ -43,7 +54,7 @@ class Launcher(Protocol):
     def fileno(self) -> int:
         """Readable when `poll` has something to tell."""
 
-    def poll(self) -> Sequence[Union[Gone, Told]]:
+    def poll(self) -> Sequence[News]:
         """Agents that have ended since the last call, and what else there is to say."""
 
     def close(self) -> None:

@@ -102,10 +102,10 @@ class Where:
 
 
 def standing(copy: Mirror) -> RunState:
-    """How a run in a cluster stands; while its driver has not begun, the cluster says why."""
+    """How a run in a cluster stands; while its driver has not begun or is lost, the cluster says why."""
     from windlass.runs.state import load
 
-    if copy.begun or copy.reachable:
+    if copy.reachable or copy.begun and not copy.lost:
         copy.sync()
         state = load(copy.path)
         return replace(state, cause=_reckoned(copy, state.cause)) if state.cause is not None else state
@@ -126,7 +126,7 @@ def _reckoned(copy: Mirror, cause: Cause) -> Cause:
         return cause
     asked = pods.asked(role, stage)
     told = copy.cluster.room(asked.cpu or 0.0, float(asked.memory or 0), float(asked.gpu))
-    return replace(cause, evidence=(*cause.evidence, told)) if told else cause
+    return replace(cause, evidence=(*cause.evidence, *told))
 
 
 def _copies(home: str) -> list[Store]:

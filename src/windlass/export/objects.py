@@ -35,6 +35,8 @@ class Setting:
     storage_class: str = ""
     pending: float = PENDING
     """Seconds that a pod may wait for a place or an image before the stage fails."""
+    lease: float = names.DRIVER_LEASE
+    """Seconds that the driver goes on without an answer from the API server."""
 
 
 def for_pods(plan: Plan) -> Plan:
@@ -222,7 +224,7 @@ def _claim(plan: Plan, run: str, setting: Setting) -> list[Manifest]:
 
 def _driver(plan: Plan, run: str, setting: Setting, image: str) -> Manifest:
     """A StatefulSet: it brings a deleted driver back at once, and never has two."""
-    spec = pods.driver_spec(plan, run, setting.account or names.driver(run), image, setting.pending)
+    spec = pods.driver_spec(plan, run, setting.account or names.driver(run), image, setting.pending, setting.lease)
     if setting.volume == "none" and pods.shared(plan) is None:
         next(each for each in spec["volumes"] if each["name"] == "run").pop("persistentVolumeClaim")
         next(each for each in spec["volumes"] if each["name"] == "run")["emptyDir"] = {}

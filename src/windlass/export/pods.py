@@ -121,13 +121,15 @@ def roles_of(stage: Stage) -> list[Role]:
     return found
 
 
-def driver_spec(plan: Plan, run: str, account: str, image: str, pending: float) -> Manifest:
+def driver_spec(plan: Plan, run: str, account: str, image: str, pending: float, lease: float) -> Manifest:
     """The pod of the driver: it needs Python, the run's volume, and the rights of its account."""
     common = shared(plan)
     env: list[Manifest] = [
         {"name": "WINDLASS_RUN", "value": run},
         {"name": "WINDLASS_PENDING", "value": f"{pending:g}"},
+        {"name": "WINDLASS_DRIVER_LEASE", "value": f"{lease:g}"},
         {"name": "WINDLASS_POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+        {"name": "WINDLASS_POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
         *_own(plan.security),
         *(
             {**each, "name": f"WINDLASS_REDACT_{number}"}
@@ -147,6 +149,15 @@ def driver_spec(plan: Plan, run: str, account: str, image: str, pending: float) 
     container["volumeMounts"].append(place)
     spec["serviceAccountName"] = account
     spec["terminationGracePeriodSeconds"] = 5
+    spec["tolerations"] = [  # told to go sooner than pods are by default: what it drives waits for it
+        {
+            "key": f"node.kubernetes.io/{key}",
+            "operator": "Exists",
+            "effect": "NoExecute",
+            "tolerationSeconds": names.DRIVER_LOST,
+        }
+        for key in ("not-ready", "unreachable")
+    ]
     if common is not None:
         _together(spec, plan, run)
     return spec

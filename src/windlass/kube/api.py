@@ -50,6 +50,8 @@ PLURALS: Mapping[str, Tuple[str, str]] = {
 """Kind -> where its objects are: every kind that Windlass touches."""
 
 CLUSTER_WIDE = frozenset({"Namespace", "Node", "PersistentVolume", "SelfSubjectAccessReview", "StorageClass"})
+EVERYWHERE = "*"
+"""As a namespace: all of them."""
 WATCH_SECONDS = 30
 """How long one watch request lasts; a server that is silent for longer is taken for dead."""
 TIMEOUT = 15.0
@@ -58,11 +60,13 @@ TIMEOUT = 15.0
 class ApiError(Exception):
     """The API server said no, or was not there for longer than the caller would wait (status 0)."""
 
-    def __init__(self, status: int, reason: str, message: str) -> None:
+    def __init__(self, status: int, reason: str, message: str, after: float = 0.0) -> None:
+        """after: seconds before which it does not want to be asked again."""
         super().__init__(message)
         self.status = status
         self.reason = reason
         self.message = message
+        self.after = after
 
     @property
     def transient(self) -> bool:
@@ -109,7 +113,18 @@ class Api:
         self.server = server
         self.patience = patience
         self.requests = 0
+        self.date = ""
+        """As the server last wrote it."""
         self._local = threading.local()
+
+    def now(self) -> float:
+        """The server's clock, as of its last answer; this machine's while it has given none."""
+        import calendar
+
+        try:
+            return float(calendar.timegm(time.strptime(self.date, "%a, %d %b %Y %H:%M:%S GMT")))
+        except ValueError:
+            return time.time()
 
     # Objects.
 
@@ -163,7 +178,8 @@ class Api:
 
     def path(self, kind: str, name: str = "", namespace: str = "") -> str:
         group, plural = PLURALS[kind]
-        place = "" if kind in CLUSTER_WIDE else f"namespaces/{quote(namespace or self.server.namespace)}/"
+        wide = kind in CLUSTER_WIDE or namespace == EVERYWHERE
+        place = "" if wide else f"namespaces/{quote(namespace or self.server.namespace)}/"
         return f"/{group}/{place}{plural}" + (f"/{quote(name)}" if name else "")
 
     # Watching.
@@ -178,30 +194,35 @@ class Api:
     ) -> Iterator[Tuple[str, Manifest]]:
         """For ever: ("LISTED", {"items": [...]}) with all there is at the start and whenever news may have been
         missed, in between ("ADDED" | "MODIFIED" | "DELETED", object). Disconnects are gone over silently."""
-        version, pause = "", 0.2
+        version, pause, renew, begun = "", 0.2, False, 0.0
         while True:
+            after = 0.0
             try:
                 if not version:
                     items, version = self._list(kind, selector, namespace, fields)
                     yield "LISTED", {"items": items}
-                for event, obj in self._watch_once(kind, selector, namespace, fields, version):
-                    pause = 0.2
+                begun = time.monotonic()
+                for event, obj in self._watch_once(kind, selector, namespace, fields, version, renew):
+                    pause, renew = 0.2, False
                     version = obj.get("metadata", {}).get("resourceVersion", version)
                     if event != "BOOKMARK":
                         yield event, obj
+                if time.monotonic() > begun + 1.0:
+                    continue  # it was quiet and has ended in its time
             except ApiError as error:
-                version = "" if error.status == 410 else version
-                if error.status != 410:
-                    trouble(error)
-                    pause = min(pause * 2, 5.0)
-                    time.sleep(pause * random.uniform(0.5, 1.0))
+                renew = error.status == 401 and not renew
+                if error.status == 410:
+                    version = ""
+                    continue
+                after = error.after
+                trouble(error)
             except (OSError, http.client.HTTPException, ValueError) as error:
                 trouble(error)
-                pause = min(pause * 2, 5.0)
-                time.sleep(pause * random.uniform(0.5, 1.0))
+            pause = min(pause * 2, 5.0)
+            time.sleep(max(after, pause * random.uniform(0.5, 1.0)))
 
     def _watch_once(
-        self, kind: str, selector: str, namespace: str, fields: str, version: str
+        self, kind: str, selector: str, namespace: str, fields: str, version: str, renew: bool
     ) -> Iterator[Tuple[str, Manifest]]:
         query = {
             "watch": "1",
@@ -213,9 +234,9 @@ class Api:
         }
         connection = self._connect(WATCH_SECONDS + 10.0)
         try:
-            response = self._send(connection, "GET", _with(self.path(kind, "", namespace), query), None, "", False)
+            response = self._send(connection, "GET", _with(self.path(kind, "", namespace), query), None, "", renew)
             if response.status >= 300:
-                raise _error(response.status, response.read())
+                raise _error(response.status, response.read(), _after(response))
             for line in response:
                 event = json.loads(line)
                 obj = event.get("object") or {}
@@ -229,7 +250,13 @@ class Api:
         found: List[Manifest] = []
         query = {"labelSelector": selector, "fieldSelector": fields, "limit": "500"}
         while True:
-            page = self.request("GET", self.path(kind, "", namespace), query=query)
+            try:
+                page = self.request("GET", self.path(kind, "", namespace), query=query)
+            except ApiError as error:
+                if error.status != 410 or not query.get("continue"):
+                    raise
+                found, query["continue"] = [], ""  # what the pages were cut from is forgotten: once more from the front
+                continue
             for item in page["items"]:
                 item.setdefault("kind", kind)
             found += page["items"]
@@ -252,23 +279,24 @@ class Api:
         data = None if body is None else json.dumps(body, ensure_ascii=False).encode()
         while True:
             try:
-                status, text, wait = self._once(method, _with(path, query or {}), data, kind, renew)
+                status, text, after = self._once(method, _with(path, query or {}), data, kind, renew)
                 if status < 300:
                     return json.loads(text) if text else {}
                 if status == 401 and not renew:
                     renew = True
                     continue
-                error = _error(status, text)
+                error = _error(status, text, after)
             except (OSError, http.client.HTTPException) as problem:
                 self._drop()
                 if isinstance(problem, ssl.SSLCertVerificationError):
                     raise ApiError(495, "BadCertificate", f"the API server's certificate: {problem}") from None
-                where, wait = f"{self.server.host}:{self.server.port}", 0.0
+                where = f"{self.server.host}:{self.server.port}"
                 error = ApiError(0, "Unreachable", f"the API server at {where} cannot be reached: {problem}")
-            pause = max(min(pause * 2, 5.0), wait)
-            if not error.transient or time.monotonic() + pause > due:
+            pause = min(pause * 2, 5.0)
+            wait = max(error.after, pause * random.uniform(0.7, 1.0))
+            if not error.transient or time.monotonic() + wait > due:
                 raise error
-            time.sleep(pause * random.uniform(0.7, 1.0))
+            time.sleep(wait)
 
     def _once(self, method: str, path: str, data: Optional[bytes], kind: str, renew: bool) -> Tuple[int, bytes, float]:
         connection = getattr(self._local, "connection", None)
@@ -283,8 +311,8 @@ class Api:
                 raise
             return self._once(method, path, data, kind, renew)  # it was closed while it lay idle
         text = response.read()
-        after = response.getheader("Retry-After") or ""
-        return response.status, text, float(after) if after.isdigit() else 0.0
+        self.date = response.getheader("Date") or self.date
+        return response.status, text, _after(response)
 
     def _send(
         self,
@@ -340,9 +368,15 @@ def _with(path: str, query: Mapping[str, str]) -> str:
     return f"{path}?{urlencode(asked)}" if asked else path
 
 
-def _error(status: int, text: bytes) -> ApiError:
+def _after(response: http.client.HTTPResponse) -> float:
+    """Seconds that the server wants to be left alone."""
+    told = response.getheader("Retry-After") or ""
+    return float(told) if told.isdigit() else 0.0
+
+
+def _error(status: int, text: bytes, after: float = 0.0) -> ApiError:
     try:
         told = json.loads(text)
-        return ApiError(status, str(told.get("reason") or ""), str(told.get("message") or text.decode()))
+        return ApiError(status, str(told.get("reason") or ""), str(told.get("message") or text.decode()), after)
     except (ValueError, AttributeError):
-        return ApiError(status, "", text.decode("utf-8", "replace").strip() or f"HTTP status {status}")
+        return ApiError(status, "", text.decode("utf-8", "replace").strip() or f"HTTP status {status}", after)

@@ -24,9 +24,10 @@ from windlass.causes import Cause, Kind
 from windlass.driver.driver import Driver
 from windlass.driver.history import look_back
 from windlass.errors import FAILED
-from windlass.kube import depot, names, pod, seats, visits
+from windlass.kube import depot, names, pod, seats, verdicts, visits
 from windlass.kube.api import Api, ApiError, Manifest, in_cluster
 from windlass.kube.launcher import PodLauncher
+from windlass.kube.tenure import Tenure
 
 LINGER = 900.0
 """Seconds that a driver stays reachable after the run has ended and the last reader was there."""
@@ -39,6 +40,8 @@ def main(environ: Mapping[str, str]) -> int:
             os.makedirs(directory, exist_ok=True)
     pod.place_plan(run_dir)
     api = Api(in_cluster())
+    lease = float(environ.get("WINDLASS_DRIVER_LEASE", names.DRIVER_LEASE))
+    Tenure(Api(in_cluster(), patience=0.0), names.driver_pod(run), environ["WINDLASS_POD_UID"], lease).begin()
     if not _over(run_dir) or _asked_again(api, run, run_dir):
         held = _take(run_dir)
         _drive(api, run, run_dir, environ)
@@ -106,7 +109,7 @@ def _drive(api: Api, run: str, run_dir: str, environ: Mapping[str, str]) -> None
         code = driver.run(listener, launcher)
         state = str(journal.read(run_dir)[-1].get("state"))
     except ApiError as error:
-        cause = Cause(Kind.FORBIDDEN if error.status == 403 else Kind.REFUSED, error.message)
+        cause = verdicts.refused(error, ("", "", -1))
         writer.write("run.ended", state="failed", code=FAILED, cause=cause)
     except Exception:
         import traceback
@@ -126,13 +129,13 @@ def _drive(api: Api, run: str, run_dir: str, environ: Mapping[str, str]) -> None
 
 
 def _patiently(api: Api, run: str) -> Tuple[Manifest, bytes, str]:
-    """Rights that were given a moment ago may not be known everywhere yet."""
+    """Rights that were given a moment ago may not be known everywhere yet; a server that is away comes back."""
     due = time.monotonic() + 15.0
     while True:
         try:
             return _met(api, run)
         except ApiError as error:
-            if error.status != 403 or time.monotonic() > due:
+            if not error.transient and (error.status != 403 or time.monotonic() > due):
                 raise
             time.sleep(0.1)
 

@@ -19,11 +19,11 @@ import queue
 import threading
 import time
 from dataclasses import dataclass, field, replace
-from typing import Callable, Deque, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
+from typing import Callable, Deque, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from windlass.causes import Cause, Kind
 from windlass.driver.driver import LEASE as SILENCE
-from windlass.driver.launcher import Gone, Told
+from windlass.driver.launcher import Doomed, Gone, News, Told
 from windlass.driver.links import Seat, name_of
 from windlass.kube import names, seats, verdicts
 from windlass.kube.api import Api, ApiError, Manifest
@@ -60,7 +60,8 @@ class _Pod:
     out_of_sight: float = 0.0
     """Since when its object is gone although nobody saw its containers end."""
     fenced: float = 0.0
-    forced: bool = False
+    overfull: bool = False
+    """It filled its own limit of disk."""
     waits: str = ""
 
 
@@ -81,7 +82,7 @@ class PodLauncher:
         self._address, self._pending, self._clock = address, pending, clock
         self._pods: Dict[str, _Pod] = {}
         self._current: Dict[Seat, str] = {}
-        self._news: Deque[Union[Gone, Told]] = collections.deque()
+        self._news: Deque[News] = collections.deque()
         self._lock = threading.RLock()
         self._work: queue.Queue[Callable[[], None]] = queue.Queue()
         self._wake, self._write = os.pipe()
@@ -129,7 +130,7 @@ class PodLauncher:
     def fileno(self) -> int:
         return self._wake
 
-    def poll(self) -> List[Union[Gone, Told]]:
+    def poll(self) -> List[News]:
         try:
             while os.read(self._wake, 4096):
                 pass
@@ -183,9 +184,12 @@ class PodLauncher:
             except ApiError as error:
                 if error.status == 409 and error.reason == "AlreadyExists":
                     return
-                if not error.transient:
+                if not error.transient or self._clock() >= pod.made + self._pending:
                     self._end(pod, verdicts.refused(error, pod.seat))
                     return
+                if error.status and error.message != pod.waits:  # one that answers and cannot: a webhook, a full disk
+                    pod.waits = error.message
+                    self._tell(Told(pod.seat[0], f"{name_of(pod.seat)} cannot be made yet: {error.message}"))
         with self._lock:
             pod.uid = str(made["metadata"]["uid"])
 
@@ -223,6 +227,9 @@ class PodLauncher:
             if known is None or _born(known.seen) <= _born(obj):
                 self._current[seat] = name
         pod.uid, pod.seen = str(meta["uid"]), obj
+        if not pod.overfull and (own := verdicts.overfull(obj, seat)) is not None:
+            pod.overfull = True  # its agent was told to go, and may have been replaced already
+            self._tell(Doomed(seat, own))
         if meta.get("deletionTimestamp"):
             pod.leaving = pod.leaving or self._clock()
         if verdicts.over(obj) and not pod.dead:
@@ -250,7 +257,7 @@ class PodLauncher:
                 for seat in sorted(pod.missed)[:1]:
                     self.launch(seat, ())
 
-    def _tell(self, news: Union[Gone, Told]) -> None:
+    def _tell(self, news: News) -> None:
         with self._lock:
             self._news.append(news)
         try:

@@ -49,6 +49,13 @@ SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 LEASE = 60.0
 """Seconds that an agent trains on without a driver; a lost node is given up after that and a margin."""
 
+DRIVER_LEASE = 300.0
+"""Seconds that a driver drives on while the API server does not answer it."""
+DRIVER_MARGIN = 30.0
+"""Seconds beyond that lease: an answer that was long on its way, a clock that drifts."""
+DRIVER_LOST = 60
+"""Seconds after which the cluster tells the driver's pod to go when its node does not answer."""
+
 
 def driver(run: str) -> str:
     return f"{run}-driver"

@@ -12,6 +12,7 @@ import re
 from typing import Any, List, Optional, Sequence, Tuple
 
 from windlass.causes import Cause, Kind
+from windlass.kube import rights
 from windlass.kube.api import ApiError, Manifest
 
 Seat = Tuple[str, str, int]
@@ -21,6 +22,10 @@ NO_CONTAINER = frozenset({"CreateContainerConfigError", "CreateContainerError", 
 TAKEN_AWAY = frozenset({"Evicted", "Preempted", "Preempting", "NodeShutdown", "Terminated", "Shutdown"})
 NODE_GONE = frozenset({"NodeLost", "NodeAffinity", "UnexpectedAdmissionError"})
 VOLUME_EVENTS = frozenset({"FailedMount", "FailedAttachVolume", "FailedMapVolume", "ProvisioningFailed"})
+_OWN_LIMIT = re.compile(r"exceeds the (total )?limit|exceeded its local ephemeral storage limit")
+"""How a node says that a pod was evicted for what it did itself."""
+TOO_OLD = "Windlass needs Python"
+"""How the zipapp says that the image's Python is too old for it (`shipping.MAIN`)."""
 _NO_PYTHON = re.compile(r"exec: \"?python3?\"?.*(not found|no such file)|python3.*no such file", re.IGNORECASE)
 
 
@@ -39,8 +44,21 @@ def unheeded(pod: Manifest) -> bool:
     return placed(pod) and status.get("phase") == "Pending" and not status.get("startTime")
 
 
+def overfull(pod: Manifest, seat: Seat) -> Optional[Cause]:
+    """It was evicted because it filled its own limit of disk: no other node would help. None: it was not."""
+    status = pod.get("status", {})
+    message = str(status.get("message") or "")
+    if status.get("reason") != "Evicted" or not _OWN_LIMIT.search(message):
+        return None
+    return _cause(
+        Kind.DISK_FULL, f"its pod was evicted for filling its own limit of disk: {message.strip()}", seat, pod
+    )
+
+
 def ended(pod: Manifest, seat: Seat) -> Cause:
     """Why the pod of an agent that did not say goodbye is over."""
+    if (own := overfull(pod, seat)) is not None:
+        return own
     status = pod.get("status", {})
     reason, message = str(status.get("reason") or ""), str(status.get("message") or "")
     node = pod.get("spec", {}).get("nodeName") or "its node"
@@ -54,6 +72,11 @@ def ended(pod: Manifest, seat: Seat) -> Cause:
         return _cause(Kind.NODE_LOST, f"{node} gave the pod up: {message or reason}", seat, pod)
     if done is None:
         return _cause(Kind.AGENT_LOST, message or "its pod ended and no container says how", seat, pod)
+    return _terminated_for(done, seat, pod)
+
+
+def _terminated_for(done: Manifest, seat: Seat, pod: Manifest) -> Cause:
+    """Why a container has ended, from what its node says of it."""
     code, why = int(done.get("exitCode", -1)), str(done.get("reason") or "")
     text = str(done.get("message") or "").strip()
     if why == "OOMKilled":
@@ -62,6 +85,9 @@ def ended(pod: Manifest, seat: Seat) -> Cause:
         return _cause(Kind.OUT_OF_MEMORY, f"the kernel ended its container for memory{asked}", seat, pod)
     if _NO_PYTHON.search(text):
         return _no_python(pod, seat, text)
+    if TOO_OLD in text:
+        image = pod["spec"]["containers"][0].get("image")
+        return _cause(Kind.NO_PYTHON, f"the image {image} has too old a Python", seat, pod, [text])
     if why in ("StartError", "ContainerCannotRun"):
         return _cause(Kind.NOT_EXECUTABLE, f"its container did not start: {text}", seat, pod)
     last = text.splitlines()[-1] if text else ""
@@ -94,6 +120,11 @@ def waiting(pod: Manifest, seat: Seat) -> Optional[Cause]:
             if _NO_PYTHON.search(message):
                 return _no_python(pod, seat, message)
             return _cause(Kind.NOT_EXECUTABLE, f"its container cannot be made: {message or reason}", seat, pod)
+        if reason == "CrashLoopBackOff":
+            done = (state.get("lastState") or {}).get("terminated") or {}
+            found = _terminated_for(done, seat, pod)
+            times = f"it ended {state.get('restartCount')} times and is started again"
+            return dataclasses.replace(found, evidence=(*found.evidence, times))
         if reason == "ContainerCreating":
             return _cause(Kind.VOLUME, "a volume of it cannot be mounted", seat)
     return None
@@ -108,12 +139,14 @@ def with_events(cause: Cause, events: Sequence[Manifest]) -> Optional[Cause]:
 
 
 def refused(error: ApiError, seat: Seat) -> Cause:
-    """Why the API server would not take a pod."""
+    """Why the API server would not take a pod, or let the driver do what it must."""
     role, rank = seat[1], seat[2]
     if "exceeded quota" in error.message:
         return Cause(Kind.QUOTA, error.message, role=role, rank=rank)
-    if error.status == 403 and "cannot create resource" in error.message:
-        return Cause(Kind.FORBIDDEN, error.message, role=role, rank=rank)
+    lacks = rights.lacking(error.message) if error.status == 403 else None
+    if lacks is not None:
+        facts = (f"a Role with this rule would do: {lacks.rule}", *lacks.commands)
+        return Cause(Kind.FORBIDDEN, error.message, role=role, rank=rank, evidence=facts)
     return Cause(Kind.REFUSED, error.message, role=role, rank=rank, evidence=(f"status {error.status} {error.reason}",))
 
 

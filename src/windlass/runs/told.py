@@ -121,6 +121,14 @@ WORDS: Mapping[Kind, Words] = {
         "see the last lines of the other ranks too: whoever closed the connection may say why",
         (LOGS, DOCTOR, RESUME),
     ),
+    Kind.NO_NAME: Words(
+        "a name could not be resolved",
+        "A rank's error is that a host's name has no address. Whether the name servers of its machine or pod answer at "
+        "all is said beside it.",
+        "where a name server answers, the name is wrong; where none does, the cluster has no DNS or a NetworkPolicy "
+        "keeps pods from it: allow UDP and TCP port 53 to kube-system",
+        (LOGS, NODES, RESUME),
+    ),
     Kind.MPI_MISMATCH: Words(
         "mpirun and the program's MPI library do not belong together",
         "mpirun started N processes and each sees itself alone: N jobs of size 1 instead of one of size N.",

@@ -81,7 +81,7 @@ def main() -> None:
         gradient = [w - draw.gauss(1.0, 0.1) for w in weights]
         total = reduced(peers, rank, gradient)
         weights = [w - 0.05 * g / world for w, g in zip(weights, total)]  # noqa: B905
-        print(f"life {life} line {number} step {step}", flush=True)
+        print(f"life {life} line {number} step {step} at {time.time():.3f}", flush=True)
         windlass.report(step=step + 1, total=STEPS, lines=number, loss=sum(g * g for g in total))
         if rank == 0 and step % EVERY == EVERY - 1:
             windlass.checkpoint.save({"w": array.array("d", weights)}, step=step)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -123,6 +124,58 @@ def test_a_watch_goes_on_after_an_end_and_lists_again_when_it_has_missed_somethi
     versions = [asked[1].partition("resourceVersion=")[2].partition("&")[0] for asked in script.asked]
     assert versions == ["", "1", "5", "", "9"], "it resumes behind the bookmark"
     watch.close()  # type: ignore[attr-defined]
+
+
+def test_a_watch_proves_itself_anew_when_its_credentials_have_expired(script: Script) -> None:
+    renewed: list[bool] = []
+
+    def headers(renew: bool) -> dict[str, str]:
+        renewed.append(renew)
+        return {}
+
+    script.answers = [
+        (200, {}, [{"items": [], "metadata": {"resourceVersion": "1"}}]),
+        (401, {}, [status(401, "Unauthorized")]),
+        (200, {}, [{"type": "ADDED", "object": {"metadata": {"resourceVersion": "2"}}}]),
+    ]
+    watch = Api(Server("127.0.0.1", script.server_port, None, headers)).watch("Pod")
+    assert [next(watch)[0] for _ in range(2)] == ["LISTED", "ADDED"]
+    assert renewed == [False, False, True]
+
+
+def test_the_time_that_an_overloaded_server_asks_for_is_given_to_it(script: Script) -> None:
+    busy: Answer = (429, {"Retry-After": "1"}, [status(429, "TooManyRequests")])
+    script.answers = [
+        busy,
+        (200, {}, [{"items": [], "metadata": {"resourceVersion": "1"}}]),
+        busy,
+        (200, {}, [{"type": "ADDED", "object": {}}]),
+    ]
+    watch = client(script).watch("Pod")
+    begun = time.monotonic()
+    assert [next(watch)[0] for _ in range(2)] == ["LISTED", "ADDED"]
+    assert time.monotonic() - begun >= 2.0
+    script.answers = [busy]
+    with pytest.raises(ApiError, match="429|TooMany") as error:
+        client(script, patience=0.5).get("Pod", "a")
+    assert error.value.after == 1.0, "more than one would wait is not waited for"
+
+
+def test_a_list_whose_pages_have_expired_is_read_from_the_front(script: Script) -> None:
+    script.answers = [
+        (200, {}, [{"items": [{"metadata": {"name": "a"}}], "metadata": {"continue": "next"}}]),
+        (410, {}, [status(410, "Expired")]),
+        (200, {}, [{"items": [{"metadata": {"name": "b"}}], "metadata": {"resourceVersion": "9"}}]),
+    ]
+    assert [pod["metadata"]["name"] for pod in client(script).list("Pod")] == ["b"]
+
+
+def test_the_clock_is_the_servers(script: Script) -> None:
+    script.answers = [(200, {}, [{}])]
+    api = client(script)
+    api.get("Pod", "a")
+    api.date = "Sun, 06 Nov 1994 08:49:37 GMT"
+    assert api.now() == 784111777.0
 
 
 def test_a_server_that_is_away_is_waited_for_no_longer_than_the_patience(script: Script) -> None:

@@ -11,6 +11,7 @@ import yaml
 
 from windlass.engines.kubernetes import capacity, config
 from windlass.errors import WindlassError
+from windlass.kube.api import Manifest
 
 
 def kubeconfig(path: Path, user: dict[str, object], **context: str) -> str:
@@ -96,5 +97,24 @@ def test_what_is_free_and_why_a_pod_fits_nowhere() -> None:
     pod = {"spec": {"nodeName": "n", "containers": [resources]}, "status": {"phase": "Running"}}
     (found,) = capacity.free([node], [pod])
     assert (found.cpu, found.memory, found.usable) == (1.5, 4 * 2**30, True)
-    assert capacity.shortfall([found], 4, 0, 0) == "asked 4 cpu, the most that a node has free is 1.5"
-    assert capacity.shortfall([found], 1, 2**30, 0) == ""
+    said = capacity.arithmetic([found], 4, 0, 0)
+    assert said[0] == "asked 4 cpu, the most that a node has free is 1.5"
+    assert said[1].startswith(f"{found.node}: free 1.5 cpu")
+    assert capacity.arithmetic([found], 1, 2**30, 0) == []
+
+
+def test_a_node_that_takes_no_pods_says_why_and_is_not_counted() -> None:
+    ready = {"conditions": [{"type": "Ready", "status": "True"}], "allocatable": {"cpu": "64", "memory": "1Gi"}}
+    away = {**ready, "conditions": [{"type": "Ready", "status": "Unknown", "message": "no word from it"}]}
+    taint = {"key": "gpu-only", "effect": "NoSchedule"}
+    nodes: list[Manifest] = [
+        {"metadata": {"name": "a"}, "spec": {}, "status": away},
+        {"metadata": {"name": "b"}, "spec": {"unschedulable": True}, "status": ready},
+        {"metadata": {"name": "c"}, "spec": {"taints": [taint]}, "status": ready},
+    ]
+    assert capacity.arithmetic(capacity.free(nodes, []), 1, 0, 0) == [
+        "no node takes pods",
+        "a: free 64 cpu, 1 GiB memory (not ready: no word from it)",
+        "b: free 64 cpu, 1 GiB memory (closed to pods (cordoned))",
+        "c: free 64 cpu, 1 GiB memory (tainted gpu-only)",
+    ]

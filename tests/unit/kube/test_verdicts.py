@@ -30,6 +30,7 @@ def held(reason: str, message: str = "") -> Manifest:
     return {"phase": "Pending", "containerStatuses": [{"image": "x:1", "state": state}]}
 
 
+OVERFULL = "Pod ephemeral local storage usage exceeds the total limit of containers 20Mi. "
 NO_PYTHON = 'exec: "python3": executable file not found in $PATH'
 
 
@@ -40,6 +41,12 @@ NO_PYTHON = 'exec: "python3": executable file not found in $PATH'
         (over("Error", 1, "the agent gave up: no route"), Kind.AGENT_LOST, "no route"),
         (over("StartError", 128, NO_PYTHON), Kind.NO_PYTHON, "x:1 has no python3"),
         ({"phase": "Failed", "reason": "Evicted", "message": "low on memory"}, Kind.PREEMPTED, "low on memory"),
+        ({"phase": "Failed", "reason": "Evicted", "message": OVERFULL}, Kind.DISK_FULL, "limit of containers 20Mi"),
+        (
+            over("Error", 1, "error: Windlass needs Python 3.9 or newer in the image, and this is 3.6"),
+            Kind.NO_PYTHON,
+            "x",
+        ),
         ({"phase": "Failed", "reason": "NodeLost"}, Kind.NODE_LOST, "n1"),
     ],
 )
@@ -95,3 +102,28 @@ def test_a_pod_that_runs_waits_for_nothing() -> None:
 def test_why_a_pod_was_refused(status: int, message: str, kind: Kind) -> None:
     cause = verdicts.refused(ApiError(status, "", message), SEAT)
     assert (cause.kind, cause.message) == (kind, message)
+
+
+def test_a_container_that_ends_again_and_again_is_explained_by_its_last_end() -> None:
+    status = held("CrashLoopBackOff", "back-off 10s restarting failed container")
+    done = {"exitCode": 1, "reason": "Error", "message": "ModuleNotFoundError: No module named 'json'"}
+    status["containerStatuses"][0] |= {"lastState": {"terminated": done}, "restartCount": 3}
+    cause = verdicts.waiting(pod(status), SEAT)
+    assert cause is not None
+    assert "No module named 'json'" in cause.message
+    assert "it ended 3 times and is started again" in cause.evidence
+
+
+def test_a_right_that_is_lacking_is_told_with_what_gives_it() -> None:
+    message = (
+        'pods is forbidden: User "system:serviceaccount:team:windlass-driver" cannot create resource "pods" '
+        'in API group "" in the namespace "team"'
+    )
+    cause = verdicts.refused(ApiError(403, "Forbidden", message), SEAT)
+    assert cause.kind is Kind.FORBIDDEN
+    assert cause.evidence == (
+        'a Role with this rule would do: {apiGroups: [""], resources: ["pods"], verbs: ["create"]}',
+        "kubectl create role windlass-create-pods --verb=create --resource=pods -n team",
+        "kubectl create rolebinding windlass-create-pods --role=windlass-create-pods "
+        "--serviceaccount=team:windlass-driver -n team",
+    )

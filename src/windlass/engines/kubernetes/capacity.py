@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from windlass.kube.api import Manifest
 
 GPU = "nvidia.com/gpu"
+SHOWN = 8
+"""Nodes that are listed one by one."""
 _UNITS = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40, "Pi": 1 << 50}
 _TENS = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 
@@ -18,8 +20,13 @@ class Free:
     cpu: float
     memory: float
     gpu: float
-    usable: bool = True
-    """Ready, and not closed to pods."""
+    closed: str = ""
+    """Why it takes no pods; empty: it does."""
+    version: str = ""
+
+    @property
+    def usable(self) -> bool:
+        return not self.closed
 
 
 def amount(text: object) -> float:
@@ -45,9 +52,19 @@ def free(nodes: Iterable[Manifest], pods: Iterable[Manifest]) -> list[Free]:
 
 def _free(node: Manifest, used: Mapping[str, float]) -> Free:
     gives = node["status"].get("allocatable") or {}
-    ready = any(c["type"] == "Ready" and c["status"] == "True" for c in node["status"].get("conditions") or ())
     cpu, memory, gpu = (amount(gives.get(name)) - used.get(name, 0.0) for name in ("cpu", "memory", GPU))
-    return Free(str(node["metadata"]["name"]), cpu, memory, gpu, ready and not node["spec"].get("unschedulable"))
+    version = str((node["status"].get("nodeInfo") or {}).get("kubeletVersion", ""))
+    return Free(str(node["metadata"]["name"]), cpu, memory, gpu, _closed(node), version)
+
+
+def _closed(node: Manifest) -> str:
+    ready = next((c for c in node["status"].get("conditions") or () if c["type"] == "Ready"), {"status": "Unknown"})
+    if ready["status"] != "True":
+        return "not ready" + (f": {ready['message']}" if ready.get("message") else "")
+    if node["spec"].get("unschedulable"):
+        return "closed to pods (cordoned)"
+    taints = [t for t in node["spec"].get("taints") or () if t.get("effect") in ("NoSchedule", "NoExecute")]
+    return f"tainted {taints[0]['key']}" if taints else ""
 
 
 def _asked(container: Manifest) -> dict[str, str]:
@@ -55,19 +72,26 @@ def _asked(container: Manifest) -> dict[str, str]:
     return {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
 
 
-def shortfall(nodes: Iterable[Free], cpu: float, memory: float, gpu: float) -> str:
-    """The arithmetic of a pod that fits on no node; empty when some node has room for it."""
-    usable = [node for node in nodes if node.usable]
-    if not usable:
-        return "no node is ready"
+def arithmetic(nodes: Iterable[Free], cpu: float, memory: float, gpu: float) -> list[str]:
+    """Why a pod fits on no node: what it lacks most, then each node; nothing when some node has room for it."""
+    all_of_them = list(nodes)
+    usable = [node for node in all_of_them if node.usable]
     if any(n.cpu >= cpu and n.memory >= memory and n.gpu >= gpu for n in usable):
-        return ""
+        return []
     told = []
-    for name, asked, most in (
-        ("cpu", cpu, max(n.cpu for n in usable)),
-        ("memory (GiB)", memory / (1 << 30), max(n.memory for n in usable) / (1 << 30)),
-        ("gpu", gpu, max(n.gpu for n in usable)),
+    for name, asked, free in (
+        ("cpu", cpu, [n.cpu for n in usable]),
+        ("memory (GiB)", memory / (1 << 30), [n.memory / (1 << 30) for n in usable]),
+        ("gpu", gpu, [n.gpu for n in usable]),
     ):
-        if asked > most:
-            told.append(f"asked {asked:g} {name}, the most that a node has free is {most:.3g}")
-    return "; ".join(told) or "each is free on some node, but on no node all of it"
+        if asked > max(free, default=0.0):
+            told.append(f"asked {asked:g} {name}, the most that a node has free is {max(free, default=0.0):.3g}")
+    head = "; ".join(told) or "each is free on some node, but on no node all of it"
+    lines = [head if usable else "no node takes pods", *map(_line, all_of_them[:SHOWN])]
+    return [*lines, *([f"and {len(all_of_them) - SHOWN} more nodes"] if len(all_of_them) > SHOWN else [])]
+
+
+def _line(node: Free) -> str:
+    gpus = f", {node.gpu:g} gpu" if node.gpu else ""
+    closed = f" ({node.closed})" if node.closed else ""
+    return f"{node.node}: free {node.cpu:.3g} cpu, {node.memory / (1 << 30):.3g} GiB memory{gpus}{closed}"

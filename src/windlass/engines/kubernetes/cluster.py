@@ -13,14 +13,14 @@ from dataclasses import dataclass
 
 from windlass import shipping
 from windlass.causes import Cause
-from windlass.engines.kubernetes import admission, capacity, config, storage, tunnel
-from windlass.errors import WindlassError
+from windlass.engines.kubernetes import admission, capacity, config, lost, storage, tunnel
+from windlass.errors import FAILED, WindlassError
 from windlass.export import cargo, objects
 from windlass.export.objects import Setting
 from windlass.export.storage import PART
 from windlass.export.text import yaml_of
-from windlass.kube import names, seats, verdicts
-from windlass.kube.api import Api, ApiError, Manifest
+from windlass.kube import names, rights, seats, verdicts
+from windlass.kube.api import EVERYWHERE, Api, ApiError, Manifest
 from windlass.plan import Plan, from_json
 from windlass.runs.store import fresh_id
 
@@ -54,6 +54,10 @@ class Listed:
     started: float
     code: int | None
     plan: str
+
+
+class NoAnswer(WindlassError):
+    """The driver's pod runs, says the cluster, and does not answer: worth another try."""
 
 
 class Cluster:
@@ -178,12 +182,22 @@ class Cluster:
         }
         return found if len(found) <= AT_ONCE else {}
 
+    def unheard(self, error: ApiError | OSError, run: str) -> WindlassError:
+        """Why a question to the driver was not answered."""
+        if isinstance(error, ApiError) and not error.transient:
+            return self.refusal(error)
+        hint = f"its node may be lost: windlass why {run}; kubectl get nodes"
+        return NoAnswer(f"the driver of {run} does not answer: {error}", hint, FAILED)
+
     def refusal(self, error: ApiError, submitting: bool = False) -> WindlassError:
         """What the API server said, with what can be done about it."""
         if error.status == 401:
             return WindlassError("the cluster does not know who you are", "log in again: the credentials have expired?")
         if error.status == 403 and "cannot " in error.message:
-            hint = "ask an admin for that right in this namespace"
+            lacks = rights.lacking(error.message)
+            commands = "".join(f"\n{line}" for line in lacks.commands) if lacks else ""
+            rule = f": a Role with the rule {lacks.rule}" if lacks else ""
+            hint = f"ask an admin for that right in this namespace{rule}{commands}"
             if submitting and ("roles" in error.message or "escalat" in error.message):
                 hint = (
                     "an admin can make the driver's account once, and everybody may name it:\n"
@@ -218,6 +232,8 @@ class Cluster:
         seat = ("", "driver", 0)
         if pod is None:
             return self._unmade(run)
+        if (gone := lost.cause(pod, self.api.now())) is not None:
+            return gone
         cause = verdicts.ended(pod, seat) if verdicts.over(pod) else verdicts.waiting(pod, seat)
         if cause is not None and not cause.evidence:
             events = self.api.list("Event", fields=f"involvedObject.name={names.driver_pod(run)}")
@@ -236,12 +252,14 @@ class Cluster:
     # Asking the driver.
 
     def reach(self, run: str, patience: float = 120.0) -> str:
-        """The driver's pod, running: one that was sent home is brought back."""
+        """The driver's pod, running: one that was sent home is brought back, one that was lost is given up."""
         due, name = time.monotonic() + patience, names.driver_pod(run)
         while True:
             pod = self.api.find("Pod", name)
             if pod is not None and is_running(pod):
                 return name
+            if pod is not None and 0.0 < lost.over(pod) < self.api.now():
+                self.api.delete("Pod", name, grace=0, uid=str(pod["metadata"]["uid"]))
             if pod is None:
                 home = self.api.find("StatefulSet", names.driver(run))
                 if home is None:
@@ -261,8 +279,8 @@ class Cluster:
         pod = self.reach(run)
         try:
             code, out, err = tunnel.output(self.api, pod, command(*words), "driver")
-        except ApiError as error:
-            raise self.refusal(error) from None
+        except (ApiError, OSError) as error:
+            raise self.unheard(error, run) from None
         if code and err:
             raise WindlassError(f"the driver of {run} says: {err.decode('utf-8', 'replace').strip()}")
         return code, out
@@ -311,14 +329,20 @@ class Cluster:
         """The plan of every run of the namespace that has one."""
         return {run.id: from_json(run.plan) for run in self.runs() if run.plan}
 
-    def room(self, cpu: float, memory: float, gpu: float) -> str:
-        """Why a pod that asks for so much fits nowhere; empty when it would, or when that cannot be seen from here."""
+    def room(self, cpu: float, memory: float, gpu: float) -> list[str]:
+        """Why a pod that asks for so much fits nowhere: the arithmetic, then each node; nothing when it would fit."""
         try:
-            nodes = self.api.list("Node")
-            pods = self.api.request("GET", "/api/v1/pods")["items"]
-        except ApiError:
-            return ""
-        return capacity.shortfall(capacity.free(nodes, pods), cpu, memory, gpu)
+            nodes = self.free()
+        except ApiError as error:
+            lacks = rights.lacking(error.message)
+            why = f"you may not {lacks.verb} {lacks.resource} of the cluster" if lacks else error.message
+            return [f"what is free on each node cannot be seen from here: {why}; the scheduler's words have to do"]
+        return capacity.arithmetic(nodes, cpu, memory, gpu)
+
+    def free(self) -> list[capacity.Free]:
+        """What is free on each node: needs the right to list nodes, and pods in all namespaces."""
+        living = "status.phase!=Succeeded,status.phase!=Failed"
+        return capacity.free(self.api.list("Node"), self.api.list("Pod", namespace=EVERYWHERE, fields=living))
 
     def may(self, verb: str, resource: str, group: str = "", part: str = "", everywhere: bool = False) -> bool:
         """Whether we are allowed to: in this namespace, or where things belong to none."""

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from windlass import journal, layout, parcel
+from windlass.causes import Kind
 from windlass.engines.kubernetes import storage
 from windlass.engines.kubernetes.cluster import Cluster, Listed, command
 from windlass.engines.kubernetes.shelf import ClusterShelf
@@ -163,6 +164,12 @@ class Mirror:
             return False
         return True
 
+    @property
+    def lost(self) -> bool:
+        """The driver's node does not answer: it will be back, but not within the patience of a question."""
+        cause = None if self.reachable else self.cluster.trouble(self.run)
+        return cause is not None and cause.kind is Kind.NODE_LOST
+
     def _stream(self, asked: dict[str, object]) -> None:
         """Takes in what the driver's desk sends, from where this copy ends."""
         at = {path: os.path.getsize(self.path / path) for path in self._have()}
@@ -173,8 +180,8 @@ class Mirror:
         try:
             with Exec(self.cluster.api, pod, words, "driver") as program:
                 self._take(program)
-        except ApiError as error:
-            raise self.cluster.refusal(error) from None
+        except (ApiError, OSError) as error:
+            raise self.cluster.unheard(error, self.run) from None
 
     def _have(self) -> list[str]:
         found = [name for name in FILES if (self.path / name).exists()]

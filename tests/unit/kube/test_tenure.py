@@ -1,0 +1,67 @@
+"""Never two drivers: one leaves when its pod is to go or is another's, or when nobody answers; then force is safe."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.kube.test_api import Answer, Script, client, script, status
+from windlass.engines.kubernetes import lost
+from windlass.kube.tenure import Tenure
+
+__all__ = ["script"]
+
+
+def pod(uid: str = "a", told: str = "") -> dict[str, object]:
+    meta = {"name": "r-driver-0", "uid": uid, **({"deletionTimestamp": told} if told else {})}
+    env = [{"name": "WINDLASS_DRIVER_LEASE", "value": "20"}]
+    return {"metadata": meta, "spec": {"nodeName": "node1", "containers": [{"env": env}]}}
+
+
+class Hands:
+    """A clock that is set by hand."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [
+        (pod(), None),
+        (pod(uid="b"), "another pod has taken its place"),
+        (pod(told="2026-01-01T00:00:00Z"), "its pod was told to go"),
+        (None, "another pod has taken its place"),
+    ],
+)
+def test_a_driver_goes_by_what_has_become_of_its_pod(script: Script, found: object, why: str | None) -> None:
+    script.answers = [(200, {}, [found]) if found else (404, {}, [status(404, "NotFound")])]
+    assert Tenure(client(script), "r-driver-0", "a", 20.0).over() == why
+
+
+def test_a_driver_that_nobody_answers_leaves_when_its_lease_is_over(script: Script) -> None:
+    clock = Hands()
+    tenure = Tenure(client(script, patience=0.0), "r-driver-0", "a", 20.0, clock)
+    away: Answer = (503, {}, [status(503, "ServiceUnavailable", "away")])
+    script.answers = [(200, {}, [pod()]), away, away, (200, {}, [pod()]), away]
+    assert tenure.over() is None
+    clock.now += 19.0
+    assert tenure.over() is None, "the lease runs from the last answer"
+    clock.now += 1.0
+    assert tenure.over() == "the API server has not answered for 20 s: away"
+    assert tenure.over() is None, "it is back"
+    clock.now += 19.0
+    assert tenure.over() is None
+
+
+def test_a_lost_driver_is_given_up_when_its_lease_and_a_margin_are_over() -> None:
+    told = pod(told="2026-01-01T00:00:00Z")
+    at = 1767225600.0
+    assert lost.over(pod()) == 0.0, "it was never told to go"
+    assert lost.over(told) == at + 20.0 + 30.0
+    assert lost.cause(pod(), at + 1e6) is None
+    assert lost.cause(told, at + 5.0) is None, "it may just be going"
+    cause = lost.cause(told, at + 31.0)
+    assert cause is not None
+    assert cause.message.startswith("node1 does not answer")
