@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import os
 import signal
 import subprocess
@@ -13,6 +12,7 @@ from pathlib import Path
 from bench.cluster.ground import Ground
 from bench.harness import Bench, Contender, Target
 from windlass.kube.api import Api, Manifest, dial
+from windlass.kube.http import Connection
 
 LINE = "the first line"
 BARE, WHOLE = "windlass run --volume none", "windlass run"
@@ -95,12 +95,10 @@ def _job(ground: Ground, claim: bool) -> float:
 
 def _line(api: Api, pod: str) -> bool:
     """Whether the pod's first line has come; waits for it where the container runs."""
-    connection = http.client.HTTPConnection(api.server.host, api.server.port)
-    connection.sock = dial(api.server, PATIENCE)
+    connection = Connection(lambda: dial(api.server, PATIENCE), api.server.host)
     try:
-        connection.request("GET", f"{api.path('Pod', pod)}/log?follow=true", headers=dict(api.server.headers(False)))
-        response = connection.getresponse()
-        return response.status == 200 and LINE.encode() in response.readline()
+        answer = connection.request("GET", f"{api.path('Pod', pod)}/log?follow=true", None, api.server.headers(False))
+        return answer.status == 200 and LINE.encode() in next(answer.lines(), b"")
     finally:
         connection.close()
 

@@ -20,7 +20,7 @@ from windlass.shapes import MERGE_ROLE
 
 RUN_MOUNT = "run"
 """The mount of this name is the run's volume, if the job has one that all pods can share."""
-DRIVER = Resources(cpu=0.05, memory=64 << 20, cpu_limit=1.0, memory_limit=512 << 20)
+DRIVER = Resources(cpu=0.05, memory=64 << 20, cpu_limit=2.0, memory_limit=512 << 20)
 PROBE_SECONDS = 300
 HELPER_SECONDS = 6 * 3600
 """A helper's pod is ended after this, whatever it does."""

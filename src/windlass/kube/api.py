@@ -9,17 +9,16 @@ Ships into strangers' images: standard library only, Python 3.9.
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
-import random
 import socket
 import ssl
 import threading
 import time
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
-from urllib.parse import quote, urlencode
+
+from windlass.kube.http import Answer, BadAnswer, Closed, Connection, quoted
 
 Manifest = Dict[str, Any]
 
@@ -179,8 +178,8 @@ class Api:
     def path(self, kind: str, name: str = "", namespace: str = "") -> str:
         group, plural = PLURALS[kind]
         wide = kind in CLUSTER_WIDE or namespace == EVERYWHERE
-        place = "" if wide else f"namespaces/{quote(namespace or self.server.namespace)}/"
-        return f"/{group}/{place}{plural}" + (f"/{quote(name)}" if name else "")
+        place = "" if wide else f"namespaces/{quoted(namespace or self.server.namespace)}/"
+        return f"/{group}/{place}{plural}" + (f"/{quoted(name)}" if name else "")
 
     # Watching.
 
@@ -216,10 +215,10 @@ class Api:
                     continue
                 after = error.after
                 trouble(error)
-            except (OSError, http.client.HTTPException, ValueError) as error:
+            except (OSError, BadAnswer, ValueError) as error:
                 trouble(error)
             pause = min(pause * 2, 5.0)
-            time.sleep(max(after, pause * random.uniform(0.5, 1.0)))
+            time.sleep(max(after, pause * _jitter()))
 
     def _watch_once(
         self, kind: str, selector: str, namespace: str, fields: str, version: str, renew: bool
@@ -237,7 +236,7 @@ class Api:
             response = self._send(connection, "GET", _with(self.path(kind, "", namespace), query), None, "", renew)
             if response.status >= 300:
                 raise _error(response.status, response.read(), _after(response))
-            for line in response:
+            for line in response.lines():
                 event = json.loads(line)
                 obj = event.get("object") or {}
                 if event["type"] == "ERROR":
@@ -286,14 +285,14 @@ class Api:
                     renew = True
                     continue
                 error = _error(status, text, after)
-            except (OSError, http.client.HTTPException) as problem:
+            except (OSError, BadAnswer) as problem:
                 self._drop()
                 if isinstance(problem, ssl.SSLCertVerificationError):
                     raise ApiError(495, "BadCertificate", f"the API server's certificate: {problem}") from None
                 where = f"{self.server.host}:{self.server.port}"
                 error = ApiError(0, "Unreachable", f"the API server at {where} cannot be reached: {problem}")
             pause = min(pause * 2, 5.0)
-            wait = max(error.after, pause * random.uniform(0.7, 1.0))
+            wait = max(error.after, pause * _jitter())
             if not error.transient or time.monotonic() + wait > due:
                 raise error
             time.sleep(wait)
@@ -305,50 +304,39 @@ class Api:
             connection = self._local.connection = self._connect(TIMEOUT)
         try:
             response = self._send(connection, method, path, data, kind, renew)
-        except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
+        except (Closed, BrokenPipeError, ConnectionResetError):
             self._drop()
             if fresh:
                 raise
             return self._once(method, path, data, kind, renew)  # it was closed while it lay idle
         text = response.read()
-        self.date = response.getheader("Date") or self.date
+        self.date = response.header("date") or self.date
         return response.status, text, _after(response)
 
     def _send(
         self,
-        connection: http.client.HTTPConnection,
+        connection: Connection,
         method: str,
         path: str,
         data: Optional[bytes],
         kind: str,
         renew: bool,
-    ) -> http.client.HTTPResponse:
+    ) -> Answer:
         headers = {"Accept": "application/json", "User-Agent": MANAGER, **self.server.headers(renew)}
         if data is not None:
             headers["Content-Type"] = kind
         self.requests += 1
-        connection.request(method, self.server.prefix + path, data, headers)
-        return connection.getresponse()
+        return connection.request(method, self.server.prefix + path, data, headers)
 
-    def _connect(self, timeout: float) -> http.client.HTTPConnection:
-        return _Connection(self.server, timeout)
+    def _connect(self, timeout: float) -> Connection:
+        host = f"[{self.server.host}]" if ":" in self.server.host else self.server.host
+        return Connection(lambda: dial(self.server, timeout), f"{host}:{self.server.port}")
 
     def _drop(self) -> None:
         connection = getattr(self._local, "connection", None)
         if connection is not None:
             connection.close()
             self._local.connection = None
-
-
-class _Connection(http.client.HTTPConnection):
-    """To a server whose certificate may have another name than the host, and which may stand behind a proxy."""
-
-    def __init__(self, server: Server, timeout: float) -> None:
-        super().__init__(server.host, server.port, timeout=timeout)
-        self._server = server
-
-    def connect(self) -> None:
-        self.sock = dial(self._server, self.timeout)
 
 
 def dial(server: Server, timeout: Optional[float]) -> socket.socket:
@@ -363,14 +351,19 @@ def dial(server: Server, timeout: Optional[float]) -> socket.socket:
     return server.tls.wrap_socket(plain, server_hostname=server.name or server.host)
 
 
+def _jitter() -> float:
+    """Between a half and one, so that many who wait do not come back together."""
+    return 0.5 + os.urandom(1)[0] / 512
+
+
 def _with(path: str, query: Mapping[str, str]) -> str:
     asked = {key: value for key, value in query.items() if value}
-    return f"{path}?{urlencode(asked)}" if asked else path
+    return f"{path}?{'&'.join(f'{quoted(key)}={quoted(value)}' for key, value in asked.items())}" if asked else path
 
 
-def _after(response: http.client.HTTPResponse) -> float:
+def _after(response: Answer) -> float:
     """Seconds that the server wants to be left alone."""
-    told = response.getheader("Retry-After") or ""
+    told = response.header("retry-after")
     return float(told) if told.isdigit() else 0.0
 
 

@@ -39,9 +39,10 @@ def main(environ: Mapping[str, str]) -> int:
         if directory:
             os.makedirs(directory, exist_ok=True)
     pod.place_plan(run_dir)
-    api = Api(in_cluster())
+    server = in_cluster()
+    api = Api(server)
     lease = float(environ.get("WINDLASS_DRIVER_LEASE", names.DRIVER_LEASE))
-    Tenure(Api(in_cluster(), patience=0.0), names.driver_pod(run), environ["WINDLASS_POD_UID"], lease).begin()
+    Tenure(Api(server, patience=0.0), names.driver_pod(run), environ["WINDLASS_POD_UID"], lease).begin()
     if not _over(run_dir) or _asked_again(api, run, run_dir):
         held = _take(run_dir)
         _drive(api, run, run_dir, environ)

@@ -124,6 +124,8 @@ def test_a_right_that_is_lacking_is_told_with_what_gives_it() -> None:
     assert cause.evidence == (
         'a Role with this rule would do: {apiGroups: [""], resources: ["pods"], verbs: ["create"]}',
         "kubectl create role windlass-create-pods --verb=create --resource=pods -n team",
-        "kubectl create rolebinding windlass-create-pods --role=windlass-create-pods "
-        "--serviceaccount=team:windlass-driver -n team",
+        (
+            "kubectl create rolebinding windlass-create-pods --role=windlass-create-pods "
+            "--serviceaccount=team:windlass-driver -n team"
+        ),
     )
