@@ -10,7 +10,9 @@ import uuid
 from pathlib import Path
 
 from bench.cluster.ground import Ground
-from bench.harness import Bench, Contender, Target
+from bench.cluster.report import Report
+from bench.harness import Bench, Contender, Target, markdown
+from bench.harness import measure as measured
 from windlass.kube.api import Api, Manifest, dial
 from windlass.kube.http import Connection
 
@@ -21,7 +23,12 @@ SPARE = 1.0
 PATIENCE = 120.0
 
 
-def bench(ground: Ground) -> Bench:
+def measure(ground: Ground, rounds: int) -> Report:
+    found = measured(_bench(ground), rounds)
+    return Report(markdown(found), sum(verdict.state == "missed" for verdict in found.verdicts))
+
+
+def _bench(ground: Ground) -> Bench:
     job = ground.job(f"name: first\nimage: {ground.image}\nrun: echo {LINE}; sleep 1\n")
     raw, claimed = "a raw Job", "a raw Job with a new claim"
     return Bench(

@@ -1,9 +1,10 @@
-"""Deletes pods of a run at random moments and prints how long training took to go on: `python -m tests.e2e.hunt`.
+"""Deletes pods of a run at random moments and says how long training took to go on: `python -m tests.e2e.hunt`.
 
     python -m tests.e2e.hunt NAMESPACE [LOSSES] [SEED]
 
-The job trains long enough to lose as many pods; at the end the weights must be those of an undisturbed run, and no line
-of any log may be missing. KUBECONFIG names the cluster; the namespace must exist.
+The job trains long enough to lose as many pods; at the end the weights must be those of an undisturbed run, no line
+of any log may be missing, and no pod but the lost ones may have been replaced. KUBECONFIG names the cluster; the
+namespace must exist.
 """
 
 from __future__ import annotations
@@ -12,53 +13,76 @@ import random
 import sys
 import tempfile
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.e2e import jobs
 from tests.e2e.place import Place, lives, told
 
+RANKS = 3
+
+
+@dataclass
+class Hunt:
+    seconds: list[float] = field(default_factory=list)
+    """From each deletion until all ranks of the next generation had started."""
+    state: str = ""
+    same: bool = False
+    """The weights are those of an undisturbed run."""
+    missing: int = 0
+    """Lives that lack a line."""
+    replaced: int = 0
+    """Survivors' pods that were replaced."""
+
+
+def hunt(place: Place, losses: int, draw: random.Random, grace: int | None = None, loud: bool = False) -> Hunt:
+    """grace 0: by force, without a word to the pod."""
+    found, steps = Hunt(), max(losses * 40, 80)
+    plain = place.run(place.job(jobs.gang(steps, 0.0), "gang_sgd.py"))
+    weights = place.file(plain, "output/train/weights.hex")
+    place.cluster.remove(plain)
+    run = place.start(place.job(jobs.gang(steps, 0.15), "gang_sgd.py"))
+    for number in range(1, losses + 1):
+        place.until(lambda number=number: _training(place, run, number))  # type: ignore[misc]
+        time.sleep(draw.uniform(0.0, 3.0))
+        before = place.pods(run)
+        seat = draw.choice(sorted(before))
+        at = time.time()
+        place.cluster.api.delete("Pod", before[seat]["metadata"]["name"], grace=grace)
+        again = place.until(lambda number=number: _training(place, run, number + 1))  # type: ignore[misc]
+        found.seconds.append(again - at)
+        after = place.pods(run)
+        kept = [before[each]["metadata"]["uid"] == after[each]["metadata"]["uid"] for each in before if each != seat]
+        found.replaced += kept.count(False)
+        if loud:
+            print(f"{number:2} {seat}: training again after {again - at:.1f} s", flush=True)
+    found.state = str(place.ended(run)["state"])
+    events = place.events(run)
+    for rank in range(RANKS):
+        written, said = lives(place.log(run, rank)), told(events, rank)
+        for life, numbers in written.items():
+            found.missing += numbers != list(range(len(numbers))) or len(numbers) <= said.get(life.split(".")[0], -1)
+    found.same = place.file(run, "output/train/weights.hex") == weights
+    place.cluster.remove(run)
+    return found
+
 
 def main(namespace: str, losses: int, seed: int) -> int:
-    draw = random.Random(seed)
     with tempfile.TemporaryDirectory() as directory:
-        place = Place(namespace, Path(directory))
-        steps = losses * 40
-        plain = place.run(place.job(jobs.gang(steps, 0.0), "gang_sgd.py"))
-        weights = place.file(plain, "output/train/weights.hex")
-        place.cluster.remove(plain)
-        run = place.start(place.job(jobs.gang(steps, 0.15), "gang_sgd.py"))
-        seconds = []
-        for number in range(1, losses + 1):
-            place.until(lambda number=number: _training(place, run, number))  # type: ignore[misc]
-            time.sleep(draw.uniform(0.0, 3.0))
-            seat = draw.choice(sorted(place.pods(run)))
-            at = time.time()
-            place.cluster.api.delete("Pod", place.pods(run)[seat]["metadata"]["name"])
-            again = place.until(lambda number=number: _training(place, run, number + 1))  # type: ignore[misc]
-            seconds.append(again - at)
-            print(f"{number:2} {seat}: training again after {again - at:.1f} s", flush=True)
-        last = place.ended(run)
-        events = place.events(run)
-        missing = 0
-        for rank in range(3):
-            written, said = lives(place.log(run, rank)), told(events, rank)
-            for life, numbers in written.items():
-                missing += numbers != list(range(len(numbers))) or len(numbers) <= said.get(life.split(".")[0], -1)
-        same = place.file(run, "output/train/weights.hex") == weights
-        place.cluster.remove(run)
-    seconds.sort()
+        found = hunt(Place(namespace, Path(directory)), losses, random.Random(seed), loud=True)
+    found.seconds.sort()
     print(
-        f"{losses} pods deleted (seed {seed}): {last['state']}, weights {'identical' if same else 'DIFFER'}, "
-        f"{missing} lives with lines missing; training again after {seconds[0]:.1f} to {seconds[-1]:.1f} s, "
-        f"median {seconds[len(seconds) // 2]:.1f} s"
+        f"{losses} pods deleted (seed {seed}): {found.state}, weights {'identical' if found.same else 'DIFFER'}, "
+        f"{found.missing} lives with lines missing, {found.replaced} survivors replaced; training again after "
+        f"{found.seconds[0]:.1f} to {found.seconds[-1]:.1f} s, median {found.seconds[losses // 2]:.1f} s"
     )
-    return 0 if last["state"] == "succeeded" and same and not missing else 1
+    return 0 if found.state == "succeeded" and found.same and not found.missing and not found.replaced else 1
 
 
 def _training(place: Place, run: str, generation: int) -> float:
     """When all ranks of a generation had started; 0: they have not."""
     started = [e for e in place.events(run) if e["ev"] == "rank.started" and e["gen"] == generation]
-    return max(e["t"] for e in started) if len({e["rank"] for e in started}) == 3 else 0.0
+    return max(e["t"] for e in started) if len({e["rank"] for e in started}) == RANKS else 0.0
 
 
 if __name__ == "__main__":

@@ -60,8 +60,6 @@ class _Pod:
     out_of_sight: float = 0.0
     """Since when its object is gone although nobody saw its containers end."""
     fenced: float = 0.0
-    overfull: bool = False
-    """It filled its own limit of disk."""
     waits: str = ""
 
 
@@ -108,6 +106,8 @@ class PodLauncher:
             self._pods[made.name] = made
             self._current[first] = made.name
         self._work.put(lambda: self._create(made, tuple(ports)))
+        if pod is not None and not pod.leaving:  # nobody has deleted it: did its node send it away, and what for?
+            self._work.put(lambda: self._ask_why(pod))
         if pod is not None and pod.dead:
             self._work.put(lambda: self._delete(pod, None))
 
@@ -227,9 +227,6 @@ class PodLauncher:
             if known is None or _born(known.seen) <= _born(obj):
                 self._current[seat] = name
         pod.uid, pod.seen = str(meta["uid"]), obj
-        if not pod.overfull and (own := verdicts.overfull(obj, seat)) is not None:
-            pod.overfull = True  # its agent was told to go, and may have been replaced already
-            self._tell(Doomed(seat, own))
         if meta.get("deletionTimestamp"):
             pod.leaving = pod.leaving or self._clock()
         if verdicts.over(obj) and not pod.dead:
@@ -313,6 +310,12 @@ class PodLauncher:
         if now >= pod.made + (self._pending if cause.kind is not Kind.NO_PYTHON else 0.0):
             self._work.put(lambda: self._delete(pod, 1))
             self._end(pod, cause)
+
+    def _ask_why(self, pod: _Pod) -> None:
+        """An agent that its node tells to go leaves in time, so that its pod ends well: only events know the reason."""
+        cause = verdicts.overfull(self._events(pod.name), pod.seat)
+        if cause is not None:
+            self._tell(Doomed(pod.seat, cause))
 
     def _events(self, name: str) -> List[Manifest]:
         try:

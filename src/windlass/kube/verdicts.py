@@ -44,22 +44,21 @@ def unheeded(pod: Manifest) -> bool:
     return placed(pod) and status.get("phase") == "Pending" and not status.get("startTime")
 
 
-def overfull(pod: Manifest, seat: Seat) -> Optional[Cause]:
-    """It was evicted because it filled its own limit of disk: no other node would help. None: it was not."""
-    status = pod.get("status", {})
-    message = str(status.get("message") or "")
-    if status.get("reason") != "Evicted" or not _OWN_LIMIT.search(message):
-        return None
-    return _cause(
-        Kind.DISK_FULL, f"its pod was evicted for filling its own limit of disk: {message.strip()}", seat, pod
-    )
+def overfull(told: Sequence[Manifest], seat: Seat) -> Optional[Cause]:
+    """From the events or the status of a pod: it was evicted because it filled its own limit of disk, and no other
+    node would help. None: it was not."""
+    for each in told:
+        message = str(each.get("message") or "").strip()
+        if each.get("reason") == "Evicted" and _OWN_LIMIT.search(message):
+            return _cause(Kind.DISK_FULL, f"its pod was evicted for filling its own limit of disk: {message}", seat)
+    return None
 
 
 def ended(pod: Manifest, seat: Seat) -> Cause:
     """Why the pod of an agent that did not say goodbye is over."""
-    if (own := overfull(pod, seat)) is not None:
-        return own
     status = pod.get("status", {})
+    if (own := overfull([status], seat)) is not None:
+        return own
     reason, message = str(status.get("reason") or ""), str(status.get("message") or "")
     node = pod.get("spec", {}).get("nodeName") or "its node"
     target = next((c for c in status.get("conditions") or () if c.get("type") == "DisruptionTarget"), None)

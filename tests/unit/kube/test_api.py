@@ -123,7 +123,7 @@ def test_a_watch_goes_on_after_an_end_and_lists_again_when_it_has_missed_somethi
     assert [kind for kind, _ in seen] == ["LISTED", "ADDED", "DELETED", "LISTED", "ADDED"]
     versions = [asked[1].partition("resourceVersion=")[2].partition("&")[0] for asked in script.asked]
     assert versions == ["", "1", "5", "", "9"], "it resumes behind the bookmark"
-    watch.close()  # type: ignore[attr-defined]
+    watch.close()
 
 
 def test_a_watch_proves_itself_anew_when_its_credentials_have_expired(script: Script) -> None:

@@ -305,7 +305,11 @@ class Cluster:
         """The root, and with it all; what has lost its owner is found by its labels."""
         try:
             self.api.delete("ConfigMap", run)
+            with contextlib.suppress(ApiError):  # a thousand pods at once, where one may; else one by one
+                self.api.delete_all("Pod", names.selector(run, "rank"), grace=2)
             for obj in self.left(run):  # what one may not see goes with its owner
+                if obj["metadata"].get("deletionTimestamp"):
+                    continue
                 if is_data(obj) or _of_another(obj, run):
                     continue  # data outlives its run, and what runs share goes with the last of them
                 grace = 2 if obj["kind"] == "Pod" else None
