@@ -92,7 +92,7 @@ class Gang:
         """Members that the new driver has not heard of yet."""
         self._unfinished = self.members.to_finish()
         self._since = now
-        """When the present phase began."""
+        """When the present phase began; a gang that fails again and again forms later than now."""
         self._next_lease_check = now + rules.lease
         self._ending: Optional[Ending] = None
         self._falls: List[Exited] = []
@@ -126,7 +126,7 @@ class Gang:
         """When `Tick` is due at the latest."""
         times = [self._next_lease_check]
         if self.phase is Phase.FORMING:
-            times.append(self._since + self.rules.form_timeout)
+            times.append(self._since + (self.rules.form_timeout if self.members.absent else 0.0))
         if self.phase is Phase.RECOVERING:
             times.append(self._since + self.rules.lease)
         if self.phase is Phase.RUNNING:
@@ -194,7 +194,7 @@ class Gang:
             return [Kill(event.seat, event.life, 0.0)]
         self.members.move(member, At.IDLE)
         if self.phase is Phase.FORMING:
-            return self._start_generation(now) if not self.members.absent else []
+            return self._formed(now)
         if self.phase is not Phase.RUNNING or not member.alone:
             return []
         if member.succeeded:
@@ -204,6 +204,10 @@ class Gang:
             text = "the rank came back at another address than its peers know"
             return self._fail(Cause(Kind.AGENT_LOST, text, role=event.seat[0], rank=event.seat[1]), now)
         return self._start_alone(event.seat, now)
+
+    def _formed(self, now: float) -> List[Action]:
+        """Starts the generation if all are there and its time has come."""
+        return [] if self.members.absent or now < self._since else self._start_generation(now)
 
     def _start_generation(self, now: float) -> List[Action]:
         self.generation += 1
@@ -425,11 +429,16 @@ class Gang:
         return actions + self._form_again(cause, now)
 
     def _form_again(self, cause: Cause, now: float) -> List[Action]:
-        self.phase, self._since = Phase.FORMING, now
+        pause = self._purse.pause
+        self.phase, self._since = Phase.FORMING, now + pause
         self._reason = cause.kind.value
+        actions: List[Action] = []
+        if pause:
+            text = f"starts again in {pause:g} s: it failed {self._purse.vain} times in a row without progress"
+            actions.append(Record("note", {"text": text, "level": "warning"}))
         if not self.members.absent:
-            return self._start_generation(now)
-        return [launch for seat in self.members.who(At.ABSENT) for launch in self._launch(seat)]
+            return actions + self._formed(now)
+        return actions + [launch for seat in self.members.who(At.ABSENT) for launch in self._launch(seat)]
 
     # Time.
 
@@ -440,8 +449,9 @@ class Gang:
             actions += self._check_leases(now)
         if self.phase is Phase.RECOVERING and now >= self._since + self.rules.lease:
             return actions + self._give_up_recovery(now)
-        if self.phase is Phase.FORMING and now >= self._since + self.rules.form_timeout:
-            return actions + self._never_formed(now)
+        if self.phase is Phase.FORMING:
+            late = self.members.absent and now >= self._since + self.rules.form_timeout
+            return actions + (self._never_formed(now) if late else self._formed(now))
         if self.phase is not Phase.RUNNING:
             return actions
         if self.rules.timeout and self.first_started is not None and now >= self.first_started + self.rules.timeout:

@@ -1,7 +1,9 @@
 """The restarts a gang may still spend, and when it should not although it could.
 
 A failure costs one; a cause the job is not to blame for costs none; a newer complete checkpoint
-fills the purse again. The same failure twice without progress in between is not tried a third time.
+fills the purse again. The same failure twice without progress in between is not tried a third time;
+different ones are, but after the second one waits ever longer, so that a gang that crashes at once
+does not do so a hundred times a second.
 
 Ships into strangers' images: standard library only, Python 3.9.
 """
@@ -17,6 +19,10 @@ FREE = frozenset({Kind.PREEMPTED, Kind.SUPERVISOR_LOST})
 """Causes that cost no restart: the job is not to blame."""
 
 SAME = "the same failure twice without progress"
+AT_ONCE = 2
+"""Failures in a row without progress after which the next generation starts at once."""
+PAUSE_MOST = 60.0
+"""Seconds; the pause before a generation doubles until then."""
 
 
 class Purse:
@@ -28,6 +34,8 @@ class Purse:
         self._best = -1
         """How far any has come."""
         self._last: Optional[Tuple[Any, ...]] = None
+        self.vain = 0
+        """Failures in a row without progress."""
 
     def begin(self) -> None:
         """A generation starts."""
@@ -37,7 +45,7 @@ class Purse:
         self._step = max(self._step, step)
 
     def refill(self) -> None:
-        self.left, self._last = self._full, None
+        self.left, self._last, self.vain = self._full, None, 0
 
     def refusal(self, cause: Cause, alone: Optional[Seat]) -> str:
         """Why this failure is not followed by a restart; empty when it is. `alone`: the seat that fell, if
@@ -53,7 +61,15 @@ class Purse:
     def pay(self, cause: Cause, alone: Optional[Seat]) -> None:
         self.left -= cause.kind not in FREE
         self._last = self._failure(cause, alone) if cause.kind is Kind.USER_ERROR else None
-        self._best = max(self._best, self._step)
+        if self._step > self._best:
+            self._best, self.vain = self._step, 0
+        elif cause.kind not in FREE:
+            self.vain += 1
+
+    @property
+    def pause(self) -> float:
+        """Seconds to wait before the next generation."""
+        return 0.0 if self.vain <= AT_ONCE else min(2.0 ** (self.vain - AT_ONCE - 1), PAUSE_MOST)
 
     def _failure(self, cause: Cause, alone: Optional[Seat]) -> Tuple[Any, ...]:
         """What makes two failures the same: kind, place in the code, and how far training had come; of

@@ -181,6 +181,7 @@ def test_two_different_failures_are_not_the_same() -> None:
     it.exit(W0, 1, user_error("KeyError: 1"))
     it.exit(W0, 1, user_error("KeyError: 2"))
     it.exit(W0, 1, user_error("KeyError: 1"))
+    it.tick(1.0)  # the third failure in a row without progress is waited for
     assert it.gang.generation == 4
 
 

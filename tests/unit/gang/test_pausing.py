@@ -1,0 +1,80 @@
+"""A gang that fails again and again without getting anywhere waits ever longer before it starts again."""
+
+from __future__ import annotations
+
+from tests.unit.gang.driven import GONE, STOPPED, TOGETHER, W0, Driven, records, running
+from windlass.causes import Cause, Kind
+from windlass.gang.machine import Phase
+from windlass.gang.words import Checkpoint, Progress, Start, Stop
+
+
+def fail(it: Driven, number: int) -> float:
+    """Fails in a way of its own; how long the gang waits before it starts again."""
+    it.exit(W0, -1, Cause(Kind.KILLED, f"killed {number}", signal=9), signal=9)
+    return max(0.0, (it.gang.deadline() or 0.0) - it.now) if it.gang.phase is Phase.FORMING else 0.0
+
+
+def wait(it: Driven, seconds: float) -> None:
+    """Until the next generation, with a heartbeat a second."""
+    due = it.now + seconds
+    while it.now < due:
+        assert it.gang.phase is Phase.FORMING
+        it.now += min(1.0, due - it.now)
+        it.beat()
+        it.tick(0.0)
+    assert it.gang.phase is Phase.RUNNING
+
+
+def paused(it: Driven, number: int) -> float:
+    fail(it, number)
+    notes = records(it.all, "note")
+    if it.gang.phase is Phase.RUNNING:
+        return 0.0
+    seconds = float(notes[-1]["text"].split()[3])
+    wait(it, seconds)
+    return seconds
+
+
+def test_the_pause_doubles_from_the_third_failure_on_and_has_a_bound() -> None:
+    it = running({W0: TOGETHER}, restarts=100)
+    assert [paused(it, number) for number in range(11)] == [0, 0, 1, 2, 4, 8, 16, 32, 60, 60, 60]
+    text = "starts again in 1 s: it failed 3 times in a row without progress"
+    assert records(it.all, "note")[0] == {"text": text, "level": "warning"}
+
+
+def test_progress_and_checkpoints_end_the_waiting() -> None:
+    it = running({W0: TOGETHER}, restarts=100)
+    assert [paused(it, number) for number in range(4)] == [0, 0, 1, 2]
+    it(Progress(W0, it.gang.generation, 7))
+    assert [paused(it, number) for number in range(4)] == [0, 0, 0, 1]
+    it(Progress(W0, it.gang.generation, 7))
+    assert paused(it, 4) == 2, "a step that was reached before is no progress"
+    it(Checkpoint())
+    assert [paused(it, number) for number in range(3)] == [0, 0, 1]
+
+
+def test_what_the_job_is_not_to_blame_for_is_not_waited_for() -> None:
+    it = running({W0: TOGETHER}, restarts=3)
+    for _ in range(6):
+        it.lost(W0, Cause(Kind.PREEMPTED, "its machine was taken away"))
+        assert any(isinstance(action, Start) for action in it.join())
+
+
+def test_a_stop_during_the_pause_ends_the_gang_at_once() -> None:
+    it = running({W0: TOGETHER}, restarts=100)
+    for number in range(4):
+        paused(it, number)
+    fail(it, 9)
+    assert it.gang.phase is Phase.FORMING
+    it(Stop(STOPPED))
+    assert it.over.state == "stopped"
+
+
+def test_an_agent_that_comes_back_during_the_pause_does_not_shorten_it() -> None:
+    it = running({W0: TOGETHER}, restarts=100)
+    for _ in range(2):
+        it.lost(W0, GONE)
+        it.join()
+    it.lost(W0, GONE)
+    assert not any(isinstance(action, Start) for action in it.join())
+    wait(it, 1.0)
