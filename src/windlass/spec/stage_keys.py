@@ -174,7 +174,8 @@ STAGE = Record(
         Field(
             "restarts",
             Integer(0, 1_000_000),
-            "New generations of the gang after a failure; refilled by each complete checkpoint. Preemption costs none.",
+            "New generations of the gang after a failure; refilled by each complete checkpoint. Preemption costs none. "
+            "From the third failure in a row without progress on, there is a pause before each: 1, 2, 4 ... 60 s.",
             3,
             only=_GANG,
             also=("max_restarts", "backoff_limit"),
