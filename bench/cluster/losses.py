@@ -1,19 +1,22 @@
 """Pods of a training run deleted at random, rank 0's too: how soon all train again, and whether anything is missing.
 
-Announced: the pod is deleted and has its grace period. Unannounced: it is deleted by force, as when
-its node is gone: nothing may start before its lease is over, for it may still be training.
+Deleted, with and without a grace period, a pod's agent can still say goodbye. Unannounced, its node is
+cut off: nothing may start before its lease is over, for it may still be training. That takes a cluster
+whose nodes are ours.
 """
 
 from __future__ import annotations
 
 import os
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 from bench.cluster.ground import Ground
 from bench.cluster.report import Kept, Report, table
 from bench.harness import Series
-from tests.e2e.hunt import Hunt, hunt
+from tests.e2e.breaking import OURS
+from tests.e2e.hunt import cut, hunt
 from tests.e2e.place import Place
 from windlass.kube import names
 from windlass.kube.launcher import MARGIN
@@ -30,6 +33,8 @@ def measure(ground: Ground, _rounds: int) -> Report:
     ground.empty()
     forced = hunt(place, 1, random.Random(seed), grace=0)
     ground.empty()
+    lost = [cut(place)] if OURS else []
+    ground.empty()
     slowest = max(announced.seconds)
     kept = [
         Kept(f"{LOSSES} of {LOSSES} resumed", announced.state, announced.state == "succeeded"),
@@ -37,15 +42,17 @@ def measure(ground: Ground, _rounds: int) -> Report:
         Kept("no line lost", f"{announced.missing} lives lack one", announced.missing == 0),
         Kept("survivors keep their pods", f"{announced.replaced} were replaced", announced.replaced == 0),
         Kept(f"announced: training again within {MOST:g} s", f"{slowest:.1f} s at most", slowest <= MOST),
-        Kept("unannounced: the run ends right", forced.state, forced.state == "succeeded" and forced.same),
+        Kept("by force: the run ends right", forced.state, forced.state == "succeeded" and forced.same),
     ]
-    lease = f"unannounced (lease {names.LEASE:g} s and {MARGIN:g} s of margin)"
-    rows = [_row("announced", announced), _row(lease, forced)]
-    headers = ["pods deleted", "losses", "training again, s: least", "median", "most"]
+    lease = f"its node cut off (lease {names.LEASE:g} s and {MARGIN:g} s of margin)"
+    rows = [_row("deleted", announced.seconds), _row("deleted by force", forced.seconds), _row(lease, lost)]
+    headers = ["pod", "losses", "training again, s: least", "median", "most"]
     return table("losses", f"Three ranks in step, seed {seed}.", headers, rows, kept)
 
 
-def _row(what: str, found: Hunt) -> list[str]:
-    series = Series(tuple(found.seconds))
+def _row(what: str, seconds: Sequence[float]) -> list[str]:
+    if not seconds:
+        return [what, "not measured", "", "", ""]
+    series = Series(tuple(seconds))
     figures = (min(series.values), series.median, max(series.values))
-    return [what, str(len(found.seconds)), *(f"{value:.1f}" for value in figures)]
+    return [what, str(len(seconds)), *(f"{value:.1f}" for value in figures)]

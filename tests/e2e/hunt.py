@@ -17,7 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.e2e import jobs
+from tests.e2e.breaking import cluster
 from tests.e2e.place import Place, lives, told
+from windlass.kube import names
 
 RANKS = 3
 
@@ -65,6 +67,21 @@ def hunt(place: Place, losses: int, draw: random.Random, grace: int | None = Non
     found.same = place.file(run, "output/train/weights.hex") == weights
     place.cluster.remove(run)
     return found
+
+
+def cut(place: Place) -> float:
+    """Cuts the node of a rank off without a word, on a cluster of ours; seconds until all ranks train again."""
+    run = place.start(place.job(jobs.gang(400, 0.15), "gang_sgd.py"))
+    place.until(lambda: _training(place, run, 1))
+    home = place.cluster.api.get("Pod", names.driver_pod(run))["spec"]["nodeName"]
+    node = next(str(p["spec"]["nodeName"]) for p in place.pods(run).values() if p["spec"]["nodeName"] != home)
+    cluster("net-cut", node.removeprefix("node"))
+    try:
+        at = time.time()
+        return place.until(lambda: _training(place, run, 2)) - at
+    finally:
+        cluster("net-heal", node.removeprefix("node"))
+        place.cluster.remove(run)
 
 
 def main(namespace: str, losses: int, seed: int) -> int:

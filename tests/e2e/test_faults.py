@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 import itertools
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.e2e import jobs
+from tests.e2e.breaking import OURS, cluster
 from tests.e2e.place import Place, lives
 from windlass.kube import names
 
-ROOT = Path(os.environ.get("WINDLASS_CLUSTER_ROOT") or Path(__file__).parents[2])
-OURS = str(ROOT / ".cluster") in os.environ.get("KUBECONFIG", "")
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not OURS, reason="this cluster's nodes are not ours to break")]
 
 STEPS = 60
-
-
-def cluster(*words: str) -> None:
-    """A word to the cluster that KUBECONFIG names."""
-    name = Path(os.environ["KUBECONFIG"]).parent.name
-    command = [sys.executable, "-m", "tests.cluster", "--name", name, *words]
-    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
 
 
 @pytest.fixture
