@@ -29,6 +29,16 @@ def test_no_node_has_room(place: Place) -> None:
     assert f"{node}: free " in said
 
 
+def test_why_a_run_waits_is_told_while_it_waits(place: Place) -> None:
+    run = place.start(place.job(jobs.single("python3 -c pass", "    resources: {cpu: 512}")))
+    there = ("--on", "kubernetes", "-n", place.namespace)
+    place.until(lambda: "asked 512 cpu, the most that a node has free is" in place.windlass("why", run, *there))
+    said = place.windlass("why", run, *there)
+    assert f"{run} is still " in said
+    assert "main/worker-0: no node has room for it" in said
+    place.windlass("rm", "--force", run, *there)
+
+
 def test_an_image_that_cannot_be_pulled(place: Place) -> None:
     text = jobs.single("python3 -c pass") + "    ranks: {worker: {image: registry.invalid/none:1}}\n"
     kind, said = why(place, text, "--pending-timeout", "6s")

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from windlass.cli import place
 from windlass.cli.summary import next_lines
 from windlass.cli.world import World
-from windlass.engines.finding import standing
+from windlass.engines.finding import explained
 from windlass.errors import OK
 from windlass.runs.state import load
 from windlass.runs.values import as_json
@@ -31,7 +31,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace, world: World) -> int:
     run, copy = place.find(args, world, args.run)
-    state = load(run) if copy is None else standing(copy)
+    state = load(run) if copy is None else explained(copy)
     explanation = explain(state, time.time())
     if args.json:
         world.print(json.dumps({**as_json(explanation), "cause": as_json(state.cause)}, indent=2, ensure_ascii=False))

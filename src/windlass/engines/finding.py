@@ -112,6 +112,19 @@ def standing(copy: Mirror) -> RunState:
     return replace(load(copy.path), cause=copy.cluster.trouble(copy.run))
 
 
+def explained(copy: Mirror) -> RunState:
+    """The same, with what keeps pods of a run that goes on from running: nobody waits for the end to ask why."""
+    state = standing(copy)
+    if state.over or state.cause is not None or any(stage.cause for stage in state.stages):
+        return state
+    cause = copy.cluster.waits(copy.run)
+    if cause is None:
+        return state
+    found = _reckoned(copy, cause)
+    stages = tuple(replace(each, cause=found) if each.name == found.stage else each for each in state.stages)
+    return replace(state, stages=stages)
+
+
 def _reckoned(copy: Mirror, cause: Cause) -> Cause:
     """Where no node had room: the arithmetic, which the driver may not do, for it may not see nodes."""
     from windlass.export import pods

@@ -9,7 +9,7 @@ import contextlib
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from windlass import shipping
 from windlass.causes import Cause
@@ -239,6 +239,22 @@ class Cluster:
             events = self.api.list("Event", fields=f"involvedObject.name={names.driver_pod(run)}")
             cause = verdicts.with_events(cause, events)
         return cause
+
+    def waits(self, run: str) -> Cause | None:
+        """What keeps a rank's pod from running; None when all run, or nothing is known to."""
+        try:
+            pods = self.api.list("Pod", names.selector(run, "rank"), fields="status.phase=Pending")
+            for pod in pods:
+                seat = seats.seat_of(pod["metadata"].get("labels"))
+                cause = verdicts.waiting(pod, seat)
+                if cause is not None and not cause.evidence:
+                    events = self.api.list("Event", fields=f"involvedObject.name={pod['metadata']['name']}")
+                    cause = verdicts.with_events(cause, events)
+                if cause is not None:
+                    return replace(cause, stage=seat[0])
+        except ApiError:
+            return None  # who may not look is told what the journal says
+        return None
 
     def _unmade(self, run: str) -> Cause | None:
         """No pod of the driver: whoever should make it may have said why it cannot."""
