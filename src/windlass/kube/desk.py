@@ -24,7 +24,7 @@ from windlass import layout
 from windlass.kube import names, visits
 
 PIECE = 1 << 20
-PAUSE = (0.02, 0.2)
+PAUSE = (0.02, 0.1)
 """How often files are looked at: while they grow, and while they are quiet."""
 BEAT = 3.0
 

@@ -29,8 +29,9 @@ from windlass.plan import Plan, from_json, to_json
 from windlass.runs.store import Store
 
 FILES = (journal.FILE, layout.PLAN, layout.VERDICT)
-AGAIN = (0.05, 0.5)
-"""Seconds between two looks for a driver that does not answer: at first, and in the end."""
+AGAIN = (0.08, 0.5)
+"""Seconds between two looks for a driver that does not answer: while it may just be starting, and later."""
+STARTING = 10.0
 SILENCE = 20.0
 """Seconds without a word after which a stream is taken for dead."""
 TRIES = 3
@@ -130,7 +131,7 @@ class Mirror:
         threading.Thread(target=self._follow, args=(logs, say), daemon=True).start()
 
     def _follow(self, logs: bool, say: Callable[[str], None] | None) -> None:
-        begun, pause = time.monotonic(), AGAIN[0]
+        begun = time.monotonic()
         while True:
             try:
                 if self.reachable:
@@ -146,8 +147,7 @@ class Mirror:
                 self.problem = error
             except (OSError, ApiError, ValueError):
                 pass
-            time.sleep(pause)
-            pause = min(pause * 1.5, AGAIN[1])
+            time.sleep(AGAIN[time.monotonic() > begun + STARTING])
 
     def _tell(self, say: Callable[[str], None]) -> None:
         cause = self.cluster.trouble(self.run)
