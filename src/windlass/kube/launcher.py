@@ -52,6 +52,8 @@ class _Pod:
     """Of several seats, those whose agents the driver wants anew, before all of the pod has ended."""
     uid: str = ""
     made: float = 0.0
+    placed: float = 0.0
+    """Since when it has a node; it may have waited for one for long."""
     seen: Optional[Manifest] = None
     dead: bool = False
     """Its containers have ended."""
@@ -227,6 +229,8 @@ class PodLauncher:
             if known is None or _born(known.seen) <= _born(obj):
                 self._current[seat] = name
         pod.uid, pod.seen = str(meta["uid"]), obj
+        if verdicts.placed(obj):
+            pod.placed = pod.placed or self._clock()
         if meta.get("deletionTimestamp"):
             pod.leaving = pod.leaving or self._clock()
         if verdicts.over(obj) and not pod.dead:
@@ -281,7 +285,7 @@ class PodLauncher:
             self._give_up(pod, f"a lease of {names.LEASE:g} s and {MARGIN:g} s of margin")
         elif pod.leaving and now >= pod.leaving + patience + _grace(pod.seen):
             self._give_up(pod, "its grace period and a lease")
-        elif pod.seen is not None and verdicts.unheeded(pod.seen) and now >= pod.made + UNHEEDED:
+        elif pod.seen is not None and verdicts.unheeded(pod.seen) and now >= pod.placed + UNHEEDED:
             self._give_up(pod, f"{UNHEEDED:g} s in which its node did not begin to start it")
         elif pod.seen is not None and not pod.leaving and self._current.get(pod.seat) == pod.name:
             self._waiting(pod, now)
