@@ -51,6 +51,7 @@ class Found:
     submit: float
     made: float
     status: float
+    kubectl: float
     submit_rss: int
     status_rss: int
     attach_rss: int
@@ -67,6 +68,7 @@ def measure(ground: Ground, _rounds: int) -> Report:
         _row("`windlass run --detach`, s", few.submit, many.submit),
         _row("until all pods are made, s", few.made, many.made),
         _row("`windlass status RUN`, s", few.status, many.status),
+        _row("beside it: `kubectl get pods -l windlass.dev/run=RUN`, s", few.kubectl, many.kubectl),
         _row("memory of `run --detach`, MiB", few.submit_rss / 1024, many.submit_rss / 1024),
         _row("memory of `status`, MiB", few.status_rss / 1024, many.status_rss / 1024),
         _row("memory of `attach`, MiB", few.attach_rss / 1024, many.attach_rss / 1024),
@@ -101,6 +103,7 @@ def _once(ground: Ground, ranks: int) -> Found:
     _until(lambda: _settled(ground, run))
     looks = [_timed(ground, ["status", run, *there]) for _ in range(LOOKS)]
     status, status_rss = statistics.median(look[0] for look in looks), max(look[1] for look in looks)
+    kubectl = _kubectl(ground, run)
     _, attach_rss, _ = _timed(ground, ["attach", run, *there], WATCHED)
     driver_rss = _peak(ground, run)
     requests = _asked(ground) - before
@@ -112,6 +115,7 @@ def _once(ground: Ground, ranks: int) -> Found:
         submit,
         made,
         status,
+        kubectl,
         submit_rss,
         status_rss,
         attach_rss,
@@ -146,6 +150,16 @@ def _most(status: Path) -> int:
     except OSError:
         return 0
     return int(found[1]) if found else 0
+
+
+def _kubectl(ground: Ground, run: str) -> float:
+    command = ["kubectl", "get", "pods", "-n", ground.namespace, "-l", f"{names.RUN_LABEL}={run}"]
+    took = []
+    for _ in range(LOOKS):
+        begun = time.monotonic()
+        subprocess.run(command, env=ground.environ, check=True, capture_output=True)
+        took.append(time.monotonic() - begun)
+    return statistics.median(took)
 
 
 def _settled(ground: Ground, run: str) -> bool:

@@ -366,10 +366,11 @@ def _classes(cluster: Cluster) -> Finding:
 
 
 def _nodes(cluster: Cluster) -> Iterator[Finding]:
+    from windlass.engines.kubernetes import pending
     from windlass.kube.api import ApiError
 
     try:
-        nodes = cluster.free()
+        nodes = pending.free(cluster.api)
     except ApiError:
         yield Finding("nodes", NOTE, "you may not list nodes and all pods: what is free cannot be told")
         return

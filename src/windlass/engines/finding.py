@@ -103,21 +103,24 @@ class Where:
 
 def standing(copy: Mirror) -> RunState:
     """How a run in a cluster stands; while its driver has not begun or is lost, the cluster says why."""
+    from windlass.engines.kubernetes import pending
     from windlass.runs.state import load
 
     if copy.reachable or copy.begun and not copy.lost:
         copy.sync()
         state = load(copy.path)
         return replace(state, cause=_reckoned(copy, state.cause)) if state.cause is not None else state
-    return replace(load(copy.path), cause=copy.cluster.trouble(copy.run))
+    return replace(load(copy.path), cause=pending.driver(copy.cluster.api, copy.run))
 
 
 def explained(copy: Mirror) -> RunState:
     """The same, with what keeps pods of a run that goes on from running: nobody waits for the end to ask why."""
+    from windlass.engines.kubernetes import pending
+
     state = standing(copy)
     if state.over or state.cause is not None or any(stage.cause for stage in state.stages):
         return state
-    cause = copy.cluster.waits(copy.run)
+    cause = pending.rank(copy.cluster.api, copy.run)
     if cause is None:
         return state
     found = _reckoned(copy, cause)
@@ -127,6 +130,7 @@ def explained(copy: Mirror) -> RunState:
 
 def _reckoned(copy: Mirror, cause: Cause) -> Cause:
     """Where no node had room: the arithmetic, which the driver may not do, for it may not see nodes."""
+    from windlass.engines.kubernetes import pending
     from windlass.export import pods
     from windlass.runs.state import plan_of
 
@@ -138,7 +142,7 @@ def _reckoned(copy: Mirror, cause: Cause) -> Cause:
     if stage is None or role is None:
         return cause
     asked = pods.asked(role, stage)
-    told = copy.cluster.room(asked.cpu or 0.0, float(asked.memory or 0), float(asked.gpu))
+    told = pending.room(copy.cluster.api, asked.cpu or 0.0, float(asked.memory or 0), float(asked.gpu))
     return replace(cause, evidence=(*cause.evidence, *told))
 
 

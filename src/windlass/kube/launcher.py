@@ -228,6 +228,7 @@ class PodLauncher:
             known = self._pods.get(self._current.get(seat, ""))
             if known is None or _born(known.seen) <= _born(obj):
                 self._current[seat] = name
+        meta.pop("managedFields", None)  # half of what a pod takes, and of no use here
         pod.uid, pod.seen = str(meta["uid"]), obj
         if verdicts.placed(obj):
             pod.placed = pod.placed or self._clock()

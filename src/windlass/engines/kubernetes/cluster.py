@@ -9,18 +9,17 @@ import contextlib
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from windlass import shipping
-from windlass.causes import Cause
-from windlass.engines.kubernetes import admission, capacity, config, lost, storage, tunnel
+from windlass.engines.kubernetes import admission, config, lost, pending, storage, tunnel
 from windlass.errors import FAILED, WindlassError
 from windlass.export import cargo, objects
 from windlass.export.objects import Setting
 from windlass.export.storage import PART
 from windlass.export.text import yaml_of
-from windlass.kube import names, rights, seats, verdicts
-from windlass.kube.api import EVERYWHERE, Api, ApiError, Manifest
+from windlass.kube import names, rights, seats
+from windlass.kube.api import Api, ApiError, Manifest
 from windlass.plan import Plan, from_json
 from windlass.runs.store import fresh_id
 
@@ -226,45 +225,6 @@ class Cluster:
         found = self.api.find("ConfigMap", run)
         return _listed(found) if found is not None else None
 
-    def trouble(self, run: str) -> Cause | None:
-        """What keeps the driver of a run from driving, as far as the cluster says."""
-        pod = self.api.find("Pod", names.driver_pod(run))
-        seat = ("", "driver", 0)
-        if pod is None:
-            return self._unmade(run)
-        if (gone := lost.cause(pod, self.api.now())) is not None:
-            return gone
-        cause = verdicts.ended(pod, seat) if verdicts.over(pod) else verdicts.waiting(pod, seat)
-        if cause is not None and not cause.evidence:
-            events = self.api.list("Event", fields=f"involvedObject.name={names.driver_pod(run)}")
-            cause = verdicts.with_events(cause, events)
-        return cause
-
-    def waits(self, run: str) -> Cause | None:
-        """What keeps a rank's pod from running; None when all run, or nothing is known to."""
-        try:
-            pods = self.api.list("Pod", names.selector(run, "rank"), fields="status.phase=Pending")
-            for pod in pods:
-                seat = seats.seat_of(pod["metadata"].get("labels"))
-                cause = verdicts.waiting(pod, seat)
-                if cause is not None and not cause.evidence:
-                    events = self.api.list("Event", fields=f"involvedObject.name={pod['metadata']['name']}")
-                    cause = verdicts.with_events(cause, events)
-                if cause is not None:
-                    return replace(cause, stage=seat[0])
-        except ApiError:
-            return None  # who may not look is told what the journal says
-        return None
-
-    def _unmade(self, run: str) -> Cause | None:
-        """No pod of the driver: whoever should make it may have said why it cannot."""
-        name = names.driver(run)
-        events = self.api.list("Event", fields=f"involvedObject.name={name}")
-        told = [str(event.get("message")) for event in events if event.get("type") == "Warning"]
-        if not told:
-            return None
-        return verdicts.refused(ApiError(422, "FailedCreate", told[-1]), ("", "driver", 0))
-
     # Asking the driver.
 
     def reach(self, run: str, patience: float = 120.0) -> str:
@@ -285,7 +245,7 @@ class Cluster:
                 if home["spec"].get("replicas") == 0:
                     self.api.patch("StatefulSet", names.driver(run), {"spec": {"replicas": 1}})
             if time.monotonic() > due:
-                cause = self.trouble(run)
+                cause = pending.driver(self.api, run)
                 why = f": {cause.message}" if cause else ""
                 raise WindlassError(f"the driver of {run} does not run{why}", f"kubectl describe pod {name}")
             time.sleep(0.2)
@@ -348,21 +308,6 @@ class Cluster:
     def plans(self) -> dict[str, Plan]:
         """The plan of every run of the namespace that has one."""
         return {run.id: from_json(run.plan) for run in self.runs() if run.plan}
-
-    def room(self, cpu: float, memory: float, gpu: float) -> list[str]:
-        """Why a pod that asks for so much fits nowhere: the arithmetic, then each node; nothing when it would fit."""
-        try:
-            nodes = self.free()
-        except ApiError as error:
-            lacks = rights.lacking(error.message)
-            why = f"you may not {lacks.verb} {lacks.resource} of the cluster" if lacks else error.message
-            return [f"what is free on each node cannot be seen from here: {why}; the scheduler's words have to do"]
-        return capacity.arithmetic(nodes, cpu, memory, gpu)
-
-    def free(self) -> list[capacity.Free]:
-        """What is free on each node: needs the right to list nodes, and pods in all namespaces."""
-        living = "status.phase!=Succeeded,status.phase!=Failed"
-        return capacity.free(self.api.list("Node"), self.api.list("Pod", namespace=EVERYWHERE, fields=living))
 
     def may(self, verb: str, resource: str, group: str = "", part: str = "", everywhere: bool = False) -> bool:
         """Whether we are allowed to: in this namespace, or where things belong to none."""

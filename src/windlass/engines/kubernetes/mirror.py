@@ -17,7 +17,7 @@ from pathlib import Path
 
 from windlass import journal, layout, parcel
 from windlass.causes import Kind
-from windlass.engines.kubernetes import storage
+from windlass.engines.kubernetes import pending, storage
 from windlass.engines.kubernetes.cluster import Cluster, Listed, command
 from windlass.engines.kubernetes.shelf import ClusterShelf
 from windlass.engines.kubernetes.storage import Kept
@@ -150,7 +150,7 @@ class Mirror:
             time.sleep(AGAIN[time.monotonic() > begun + STARTING])
 
     def _tell(self, say: Callable[[str], None]) -> None:
-        cause = self.cluster.trouble(self.run)
+        cause = pending.driver(self.cluster.api, self.run)
         if cause is not None and cause.message != self._said:
             self._said = cause.message
             say(f"the driver waits: {cause.message}")
@@ -167,7 +167,7 @@ class Mirror:
     @property
     def lost(self) -> bool:
         """The driver's node does not answer: it will be back, but not within the patience of a question."""
-        cause = None if self.reachable else self.cluster.trouble(self.run)
+        cause = None if self.reachable else pending.driver(self.cluster.api, self.run)
         return cause is not None and cause.kind is Kind.NODE_LOST
 
     def _stream(self, asked: dict[str, object]) -> None:
