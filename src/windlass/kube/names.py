@@ -51,8 +51,8 @@ LEASE = 60.0
 
 DRIVER_LEASE = 300.0
 """Seconds that a driver drives on while the API server does not answer it."""
-DRIVER_MARGIN = 30.0
-"""Seconds beyond that lease: an answer that was long on its way, a clock that drifts."""
+DRIVER_MARGIN = 60.0
+"""Seconds beyond that lease: a last question that is not answered in its time, a clock that drifts."""
 DRIVER_LOST = 60
 """Seconds after which the cluster tells the driver's pod to go when its node does not answer."""
 

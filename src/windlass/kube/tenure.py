@@ -47,7 +47,7 @@ class Tenure:
         except ApiError as error:
             if not error.transient:  # it answers; what it refuses is told where it is needed
                 self._answered = asked
-            if asked < self._answered + self._lease:
+            if self._clock() < self._answered + self._lease:  # by now, not when it was asked: that takes its time
                 return None
             return f"the API server has not answered for {self._lease:g} s: {error.message}"
         self._answered = asked
@@ -59,7 +59,7 @@ class Tenure:
 
     def _keep(self) -> None:
         while True:
-            time.sleep(LOOK)
+            time.sleep(max(0.0, min(LOOK, self._answered + self._lease - self._clock())))
             why = self.over()
             if why:
                 sys.stderr.write(f"the driver leaves: {why}\n")

@@ -6,6 +6,7 @@ import pytest
 
 from tests.unit.kube.test_api import Answer, Script, client, script, status
 from windlass.engines.kubernetes import lost
+from windlass.kube import names
 from windlass.kube.tenure import Tenure
 
 __all__ = ["script"]
@@ -59,7 +60,7 @@ def test_a_lost_driver_is_given_up_when_its_lease_and_a_margin_are_over() -> Non
     told = pod(told="2026-01-01T00:00:00Z")
     at = 1767225600.0
     assert lost.over(pod()) == 0.0, "it was never told to go"
-    assert lost.over(told) == at + 20.0 + 30.0
+    assert lost.over(told) == at + 20.0 + names.DRIVER_MARGIN
     assert lost.cause(pod(), at + 1e6) is None
     assert lost.cause(told, at + 5.0) is None, "it may just be going"
     cause = lost.cause(told, at + 31.0)
