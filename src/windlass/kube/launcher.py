@@ -36,6 +36,10 @@ LOOK = 1.0
 """Seconds between two looks at what has come due."""
 UNHEEDED = 45.0
 """Seconds that a node may take before it begins to start a pod."""
+QUESTIONS = 4
+"""Pods whose events are asked for in one look: a thousand that pull a large image must not flood the API server."""
+SELDOM = 30.0
+"""Seconds between two such questions about one pod, in the end."""
 SOON = 4.0
 """How long a pod may wait before the journal says what it waits for."""
 
@@ -63,6 +67,8 @@ class _Pod:
     """Since when its object is gone although nobody saw its containers end."""
     fenced: float = 0.0
     waits: str = ""
+    quiet: float = 0.0
+    """Until when its events are not asked for again."""
 
 
 class PodLauncher:
@@ -89,6 +95,7 @@ class PodLauncher:
         for fd in (self._wake, self._write):
             os.set_blocking(fd, False)
         self._listed = threading.Event()
+        self._questions = QUESTIONS
         for task in [self._watch, self._look, *([self._toil] * HANDS)]:
             threading.Thread(target=task, daemon=True).start()
         self._listed.wait()  # a new driver must know who is there before it hears them
@@ -272,7 +279,7 @@ class PodLauncher:
     def _look(self) -> None:
         while True:
             time.sleep(LOOK)
-            now = self._clock()
+            now, self._questions = self._clock(), QUESTIONS
             for pod in self._all():
                 if not pod.dead:
                     self._due(pod, now)
@@ -306,6 +313,10 @@ class PodLauncher:
         if cause is None or now < pod.made + SOON:
             return
         if not cause.evidence and cause.kind is Kind.VOLUME:
+            if now < pod.quiet or not self._questions:
+                return
+            self._questions -= 1
+            pod.quiet = now + min(now - pod.made, SELDOM)
             cause = verdicts.with_events(cause, self._events(pod.name))
             if cause is None:
                 return
