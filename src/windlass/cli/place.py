@@ -86,7 +86,5 @@ def follow(args: argparse.Namespace, world: World, text: str | None, logs: bool 
     """The run's directory, kept up to date from now on."""
     run, copy = find(args, world, text)
     if copy is not None:
-        copy.sync(logs=logs)
-        if not copy.whole():
-            copy.follow(logs=logs)
+        copy.keep_up(logs)
     return run
