@@ -281,6 +281,7 @@ _RIGHTS = (
     ("see runs", "list", "", "configmaps"),
     ("see runs", "list", "", "pods"),
     ("read runs", "create", "", "pods/exec"),
+    ("reach what runs serve", "create", "", "pods/portforward"),
     ("remove runs", "delete", "", "configmaps"),
 )
 """What it is needed for, verb, API group, resource."""

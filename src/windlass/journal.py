@@ -5,7 +5,7 @@ the names below. Where an event speaks of a rank it has `stage`, `role`, `rank`,
 
 | ev | further keys | meaning |
 |---|---|---|
-| run.started | run, name, pid, host, engine, contained, resumed | the driver took the run up |
+| run.started | run, name, pid, host, engine, contained, resumed, order, again, left_out | the driver took the run up |
 | stage.started | stage, attempt, round | a stage's gang is being formed |
 | stage.reused | stage | `--resume`: the stage had passed before and is not run again |
 | gen.started | stage, gen, attempt, round, merging, reason, resume_step | all ranks are told to start |

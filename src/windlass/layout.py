@@ -40,6 +40,11 @@ def output(run_dir: str, stage: str) -> str:
     return os.path.join(run_dir, "output", stage)
 
 
+def models(run_dir: str, stage: str) -> str:
+    """On a cluster: what a stage that serves has served, one numbered directory for each model."""
+    return os.path.join(run_dir, "models", stage)
+
+
 def run_of_output(path: str) -> str:
     """The run directory that a stage's output lies in."""
     return os.path.dirname(os.path.dirname(path))

@@ -129,6 +129,15 @@ class Gate:
 
 
 @dataclass(frozen=True)
+class Autoscale:
+    """More servers while they are busy; the fewest are the stage's `replicas`."""
+
+    most: int
+    cpu: int = 70
+    """Per cent of the asked-for cores, on average, above which one more is started."""
+
+
+@dataclass(frozen=True)
 class Serve:
     model: str
     replicas: int = 1
@@ -136,7 +145,11 @@ class Serve:
     grpc_port: int = 8500
     expose: str = "ClusterIP"
     image: str = ""
+    """One that serves by itself, such as a stock TF Serving; empty: the job's, with our own server."""
     name: str = ""
+    autoscale: Optional[Autoscale] = None
+    token: str = ""
+    """The Secret of the plan that clients must send; empty: anybody may ask."""
 
 
 @dataclass(frozen=True)
@@ -208,6 +221,16 @@ class Security:
 
 
 @dataclass(frozen=True)
+class Board:
+    """TensorBoard beside the run, on a cluster."""
+
+    image: str = ""
+    """Empty: the job's."""
+    port: int = 5001
+    expose: str = "ClusterIP"
+
+
+@dataclass(frozen=True)
 class Plan:
     name: str
     engine: str = "local"
@@ -226,6 +249,7 @@ class Plan:
     secrets: Tuple[Secret, ...] = ()
     storage: Tuple[Mount, ...] = ()
     security: Security = Security()
+    board: Optional[Board] = None
     stages: Tuple[Stage, ...] = ()
     """In an order in which every stage stands behind those it comes after."""
     notes: Tuple[str, ...] = ()

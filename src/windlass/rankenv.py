@@ -128,7 +128,7 @@ def environment(
 ) -> Dict[str, str]:
     """All variables of the rank: `base` (whoever runs Windlass), the job's own, then ours."""
     env = dict(base)
-    env.update(_job_variables(stage, role))
+    env.update(_job_variables(stage, role, base))
     for name in THREADS:
         if places.threads:
             env.setdefault(name, str(places.threads))
@@ -154,11 +154,11 @@ def counted(stage: Stage) -> List[Tuple[str, int]]:
     return [(role.name, rank) for role in roles for rank in range(role.ranks)]
 
 
-def _job_variables(stage: Stage, role: str) -> Dict[str, str]:
-    found = {v.name: v.value for v in stage.env if not v.secret}
-    for r in stage.roles:
-        if r.name == role:
-            found.update((v.name, v.value) for v in r.env if not v.secret)
+def _job_variables(stage: Stage, role: str, base: Mapping[str, str]) -> Dict[str, str]:
+    """A secret's value is in `base` under its own name, and may be wanted under another."""
+    own = [v for r in stage.roles if r.name == role for v in r.env]
+    found = {v.name: v.value for v in (*stage.env, *own) if not v.secret}
+    found.update((v.name, base[v.secret]) for v in own if v.secret in base)
     return found
 
 

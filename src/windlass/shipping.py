@@ -2,7 +2,9 @@
 
 `build` gives a zipapp of the shipped modules, the same bytes each time. `python windlass.pyz` is
 the agent of one seat, and with a word one of the things that a pod can be (`kube.__main__`). It
-unpacks itself first, because ranks need files: in a pod once for all that is started there.
+unpacks itself first, because ranks need files: in a pod once for all that is started there. Where a run
+serves a model, all of Windlass travels: the server's image has the libraries, not Windlass. That part
+needs Python 3.11.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import io
 import os
 import zipfile
+from collections.abc import Iterator
 
 SHIPPED = (
     "__init__.py",
@@ -36,6 +39,8 @@ SHIPPED = (
     "tensors.py",
     "wire.py",
 )
+WHOLE = (".py", ".binpb", ".html", ".js", ".css")
+"""Kinds of files that the whole of Windlass is made of."""
 EPOCH = (1980, 1, 1, 0, 0, 0)
 POD = "/windlass"
 """Where a pod has its writable volume (`kube.names.HOME`)."""
@@ -93,27 +98,36 @@ sys.exit(code)
 """
 
 
-def files() -> list[tuple[str, bytes]]:
+def files(whole: bool = False) -> list[tuple[str, bytes]]:
     """Name in the archive and content of every shipped file, sorted."""
     package = os.path.dirname(os.path.abspath(__file__))
     found = []
-    for name in SHIPPED:
-        path = os.path.join(package, name)
-        places = [path] if os.path.isfile(path) else [os.path.join(path, f) for f in sorted(os.listdir(path))]
-        for place in places:
-            if place.endswith(".py"):
-                with open(place, "rb") as file:
-                    found.append(("windlass/" + os.path.relpath(place, package).replace(os.sep, "/"), file.read()))
+    for place in _whole(package) if whole else _shipped(package):
+        with open(place, "rb") as file:
+            found.append(("windlass/" + os.path.relpath(place, package).replace(os.sep, "/"), file.read()))
     names = sorted(name for name, _ in found)
     return sorted([*found, ("__main__.py", f"NAMES = {names}\n{MAIN}".encode())])
 
 
-def build() -> bytes:
-    """The zipapp."""
+def _shipped(package: str) -> Iterator[str]:
+    for name in SHIPPED:
+        path = os.path.join(package, name)
+        places = [path] if os.path.isfile(path) else [os.path.join(path, f) for f in sorted(os.listdir(path))]
+        yield from (place for place in places if place.endswith(".py"))
+
+
+def _whole(package: str) -> Iterator[str]:
+    for folder, folders, names in os.walk(package):
+        folders[:] = [name for name in folders if name != "__pycache__"]
+        yield from (os.path.join(folder, name) for name in names if name.endswith(WHOLE))
+
+
+def build(whole: bool = False) -> bytes:
+    """The zipapp. whole: all of Windlass, for runs that serve or load-test: about half a megabyte."""
     target = io.BytesIO()
     target.write(b"#!/usr/bin/env python3\n")
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in files():
+        for name, content in files(whole):
             entry = zipfile.ZipInfo(name, EPOCH)
             entry.compress_type = zipfile.ZIP_DEFLATED
             entry.external_attr = 0o644 << 16

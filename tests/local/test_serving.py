@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import urllib.error
 import urllib.request
 from typing import Any
 
@@ -82,6 +83,24 @@ def test_one_file_trains_until_good_enough_serves_and_load_tests(
     assert f"windlass serve {windlass.id}" in said.err
     with pytest.raises(OSError, match="refused"):
         ask(ports["rest"], "/v1/models/digits")
+
+
+def test_a_token_is_asked_of_clients_and_the_load_test_has_it(
+    windlass: Place, ports: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KEY", "hush")
+    job = JOB.format(protocol="rest", **ports).replace("name: digits,", "name: digits, token: API_KEY,")
+    windlass.job("secrets: {API_KEY: {env: KEY}}" + job, train=TRAIN)
+    assert windlass("run", "--detach").code == 0
+    assert windlass("wait").code == 0
+    (ready,) = windlass.events("stage.ready")
+    assert len(ready["prediction"]) == 3
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        ask(ports["rest"], "/v1/models/digits")
+    assert windlass("url").out.strip() == f"http://127.0.0.1:{ports['rest']}"
+    assert windlass("url", "--grpc").out.strip() == f"127.0.0.1:{ports['grpc']}"
+    assert windlass("stop").code == 0
+    assert windlass("url").code == 2
 
 
 def test_a_run_that_is_kept_serves_until_it_is_stopped(windlass: Place, ports: dict[str, int]) -> None:

@@ -45,6 +45,20 @@ def test_a_process_that_is_killed_is_replaced_and_the_others_answer(models: Path
         assert not Path(f"/proc/{pid}").exists()
 
 
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_server_that_lingers_is_not_ready_answers_and_keeps_no_connection(
+    models: Path, tmp_path: Path, workers: str
+) -> None:
+    with serving(tmp_path, models / "mnist", "--workers", workers, "--linger", "60") as server:
+        assert "connection" not in server.get("/readyz").headers
+        server.process.send_signal(signal.SIGTERM)
+        server.until(lambda: server.get("/readyz").status == 503)
+        answer = server.post("/v1/models/mnist:predict", {"instances": ROW})
+        assert (answer.status, answer.headers["connection"]) == (200, "close"), "the next request is to go elsewhere"
+        assert server.get("/healthz").status == 200
+        assert server.stop() in (0, 130), "a second signal does not wait"
+
+
 def test_a_killed_parent_takes_its_processes_along(models: Path, tmp_path: Path) -> None:
     with serving(tmp_path, models / "mnist", "--workers", "2", "--no-grpc") as server:
         own = children(server.process.pid)

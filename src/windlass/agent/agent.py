@@ -221,7 +221,7 @@ class Agent:
             ranks = self.stage.role("worker").ranks
             logs += [layout.log(self.post.run_dir, self.post.stage, "worker", rank) for rank in range(ranks)]
         self._awaited = message
-        self._courier.begin(logs, trees, ("begin", message["life"]))
+        self._courier.begin(logs, trees, ("begin", message["life"]), places.output)
 
     def _take_delivery(self) -> None:
         """What the courier has carried: a life can begin, a checkpoint has arrived."""

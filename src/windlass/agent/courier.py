@@ -26,6 +26,10 @@ from windlass.agent.freight import PIECE, Depot
 PAUSE = (0.05, 0.25)
 """How often logs are looked at: while they grow, and while they are quiet."""
 RETRY = 0.5
+LOOK = 2.0
+"""Seconds between two looks for new files of TensorBoard."""
+EVENTS = ".tfevents."
+"""In the name of a file of TensorBoard, which is only ever appended to."""
 KEPT = 2
 """Checkpoints whose local copy is kept."""
 
@@ -41,18 +45,21 @@ class Courier:
         self._known: Dict[str, Tuple[int, int]] = {}
         self._done: List[Any] = []
         self._sent_steps: List[str] = []
+        self._board, self._next_look = "", 0.0
         threading.Thread(target=self._work, daemon=True).start()
 
     # What the agent asks for; none of it waits.
 
-    def begin(self, logs: Sequence[str], trees: Sequence[str], token: Any) -> None:
-        """Before a life: logs are taken over, trees of the run are fetched; then the token is done."""
+    def begin(self, logs: Sequence[str], trees: Sequence[str], token: Any, board: str = "") -> None:
+        """Before a life: logs are taken over, trees of the run are fetched; then the token is done. board: where
+        files of TensorBoard may appear, which are sent as they grow."""
 
         def fetch(depot: Depot) -> None:
             for log in logs:
                 self._adopt(depot, log)
             for tree in trees:
                 self._fetch(depot, tree)
+            self._board = board
 
         self._put("begin", fetch, token)
 
@@ -100,6 +107,7 @@ class Courier:
             try:
                 if depot is None:
                     depot = Depot(self._address, self._token, self._name)
+                self._look(depot)
                 busy = self._tail(depot)
                 busy = self._job(depot) or busy
             except (OSError, wire.WireError, ValueError) as error:
@@ -146,7 +154,8 @@ class Courier:
                 if not data:
                     break
                 depot.append(self._inside(path), sent, data)
-                _show(data)
+                if path.endswith(".log"):
+                    _show(data)
                 sent += len(data)
                 moved = True
                 with self._lock:
@@ -154,6 +163,20 @@ class Courier:
         if moved:
             self._wake()
         return moved
+
+    def _look(self, depot: Depot) -> None:
+        """New files of TensorBoard: whoever looks at them does not want to wait for the rank's end."""
+        if not self._board or time.monotonic() < self._next_look:
+            return
+        self._next_look = time.monotonic() + LOOK
+        for folder, _, names in os.walk(self._board):
+            for path in (os.path.join(folder, name) for name in names if EVENTS in name):
+                with self._lock:
+                    known = path in self._tails
+                start = 0 if known else depot.size(self._inside(path))
+                if not known and start <= _size(path):  # a longer one is another rank's
+                    with self._lock:
+                        self._tails[path] = start
 
     # Jobs.
 

@@ -18,7 +18,7 @@ from windlass import wire
 PIECE = 1 << 20
 CONNECT = 2.0
 """Seconds to reach the depot; there is always another try."""
-PLACES = ("logs", "checkpoints", "output", "storage")
+PLACES = ("logs", "checkpoints", "output", "storage", "models", "board")
 """The parts of a run directory that agents may send to and fetch from."""
 _HEAD = struct.Struct(">I")
 

@@ -9,6 +9,7 @@ are asked for when a model is written).
 
 from __future__ import annotations
 
+from windlass.bundle.form import MANIFEST as MANIFEST
 from windlass.bundle.form import Bundle as Bundle
 from windlass.bundle.form import Example as Example
 from windlass.bundle.form import Tensor as Tensor

@@ -24,6 +24,8 @@ Signature = Union[Mapping[str, Tuple[str, Sequence[Optional[int]]]], Sequence[Te
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 UNFINISHED = ".unfinished-"
+LAST = ".last-version"
+"""In a model's directory: the highest number given so far, where the versions themselves are elsewhere."""
 
 
 def save(
@@ -134,7 +136,33 @@ def _next_version(directory: str) -> int:
         names = os.listdir(directory)
     except OSError:
         names = []
-    return 1 + max((int(name) for name in names if name.isdecimal()), default=0)
+    return 1 + max([int(name) for name in names if name.isdecimal()] + [_last(directory)])
+
+
+def _last(directory: str) -> int:
+    try:
+        with open(os.path.join(directory, LAST)) as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return 0
+
+
+def numbered(output: str) -> Mapping[str, int]:
+    """Model -> the highest number that a version of it has, below a stage's output."""
+    found = {}
+    for name in sorted(os.listdir(output)):
+        last = _next_version(os.path.join(output, name)) - 1 if not name.isdecimal() else 0
+        if last > 0:
+            found[name] = last
+    return found
+
+
+def go_on_behind(directory: str, last: int) -> None:
+    """The versions of a model are being put aside: the next one gets a number that none of them had, because clients
+    and servers tell versions apart by it."""
+    os.makedirs(directory, exist_ok=True)
+    with open(os.path.join(directory, LAST), "w") as file:
+        file.write(f"{last}\n")
 
 
 def _agree(said: Tuple[Tensor, ...], found: Tuple[Tensor, ...], what: str) -> Tuple[Tensor, ...]:

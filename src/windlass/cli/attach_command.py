@@ -1,4 +1,5 @@
-"""Watches a run that is under way until it ends, and ends with the run's own exit code.
+"""Watches a run that is under way until it ends, and ends with the run's own exit code. On a cluster a run that does
+nothing but serve has been watched, too: it is said where it answers.
 
 RUN is a run's id, the beginning of one, or a job's name; without it, the newest run.
 Ctrl-C ends the viewing only: the run goes on (exit 130).
@@ -12,7 +13,7 @@ import time
 from windlass.cli import place, summary
 from windlass.cli.display import Display
 from windlass.cli.world import World
-from windlass.errors import FAILED, INTERRUPTED
+from windlass.errors import FAILED, INTERRUPTED, OK
 from windlass.runs import why
 from windlass.runs.state import load
 
@@ -28,8 +29,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace, world: World) -> int:
-    run = place.follow(args, world, args.run, logs=not args.quiet and not args.json)
+    run, copy = place.find(args, world, args.run)
+    logs = not args.quiet and not args.json
+    if copy is not None:
+        copy.keep_up(logs, world.say)
     state = load(run)
+    if copy is not None and state.state == "serving" and not args.json:
+        from windlass.cli.cluster_run import serves
+
+        world.say(serves(copy, state))
+        return OK
     if not args.json:
         if state.over:
             world.say(summary.ending(state, run, time.time()))
@@ -37,9 +46,23 @@ def main(args: argparse.Namespace, world: World) -> int:
         world.say(f"attached to {run.name}, {state.state} for {why.took(state, time.time())}")
     try:
         after = 0 if args.json else state.events
-        state = Display(world, run, json=args.json, quiet=args.quiet, after=after, tail=args.tail).follow()
+        display = Display(
+            world,
+            run,
+            json=args.json,
+            quiet=args.quiet,
+            after=after,
+            tail=args.tail,
+            until_serving=copy is not None,
+        )
+        state = display.follow()
     except KeyboardInterrupt:
         lines = summary.next_lines([f"windlass attach {run.name}", f"windlass stop {run.name}"])
         world.say("\n".join([f"{run.name} goes on", *lines]))
         return INTERRUPTED
+    if copy is not None and state.state == "serving":
+        from windlass.cli.cluster_run import serves
+
+        world.say(serves(copy, state))
+        return OK
     return FAILED if state.code is None else state.code

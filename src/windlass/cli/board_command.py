@@ -2,7 +2,7 @@
 
 RUN is a run's id, the beginning of one, or a job's name; without it, the newest run. It may be under way: what is
 new appears as it comes. Curves are named after the stage and the rank; what a stage wrote below its output directory
-(histograms, images, profiles) stands under STAGE/output.
+(histograms, images, profiles) stands under STAGE/output. Of a run in a cluster all of it is copied to here as it comes.
 
 The address is printed. Ctrl-C ends the viewing only: the run goes on (exit 130).
 
@@ -23,31 +23,47 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from windlass.cli import place
 from windlass.cli.world import World
 from windlass.errors import INTERRUPTED, WindlassError
-from windlass.runs.store import Store
+from windlass.kube.api import ApiError
+from windlass.runs.state import plan_of
 
 if TYPE_CHECKING:
     from tensorboard.program import TensorBoard
 
+    from windlass.engines.kubernetes.mirror import Mirror
+
+PORT = 5001
 PAUSE = 1.0
 """Seconds between two looks at the journal."""
+FETCH = 5.0
+"""Seconds between two looks at a cluster for what stages have written."""
 _ANY_PORT = "name another port: `--port 0` takes any that is free"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", nargs="?", metavar="RUN", help="a run (the newest if not given)")
-    parser.add_argument("--port", type=int, default=5001, metavar="N", help="where to listen (5001); 0: any free port")
+    parser.add_argument(
+        "--port", type=int, metavar="N", help="where to listen (that of `board:`, else 5001); 0: any free port"
+    )
     parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="on which address to listen (127.0.0.1)")
+    place.add_place_arguments(parser)
 
 
 def main(args: argparse.Namespace, world: World) -> int:
-    from windlass.runs.board import Board
+    from windlass.driver.board import Board
 
-    if not 0 <= args.port <= 65535:
+    if args.port is not None and not 0 <= args.port <= 65535:
         raise WindlassError(f"--port {args.port}: a port is a number from 1 to 65535, or 0 for any that is free")
-    run = Store(world.home).find(args.run)
+    run, copy = place.find(args, world, args.run)
+    plan = plan_of(run)
+    if args.port is None:
+        args.port = plan.board.port if plan is not None and plan.board is not None else PORT
     viewer = _tensorboard()
+    if copy is not None:
+        copy.keep_up(logs=False)
+        copy.fetch_board()
     board = Board(run)
     board.poll()
     url = _launch(viewer, board.directory, args.host, args.port)
@@ -59,13 +75,25 @@ def main(args: argparse.Namespace, world: World) -> int:
     world.print(url)
     world.out.flush()
     try:
+        fetched = time.monotonic()
         while True:
             time.sleep(PAUSE)
+            if copy is not None and time.monotonic() - fetched > FETCH:
+                _fetch(copy, world)
+                fetched = time.monotonic()
             board.poll()
     except KeyboardInterrupt:
         return INTERRUPTED
     finally:
         board.close()
+
+
+def _fetch(copy: Mirror, world: World) -> None:
+    """The cluster may be away for a while: the page goes on with what is here."""
+    try:
+        copy.fetch_board()
+    except (WindlassError, OSError, ApiError) as error:
+        world.say(f"warning: nothing new could be fetched: {getattr(error, 'message', error)}")
 
 
 def _tensorboard() -> TensorBoard:

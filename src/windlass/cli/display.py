@@ -56,7 +56,8 @@ class Display:
 
     quiet: leave out what the ranks print. after: that many events are history and are not
     shown, nor what was logged until now but for the last `tail` lines of each rank. resumed: an
-    end among them is not the end. living: asks after the driver, by its lock if not given.
+    end among them is not the end. living: asks after the driver, by its lock if not given. until_serving: a run that
+    does nothing but serve has been shown, too.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Display:
         tail: int = 0,
         resumed: bool = False,
         living: Callable[[], bool] | None = None,
+        until_serving: bool = False,
     ) -> None:
         self._world = world
         self._run = Path(run_dir)
@@ -76,6 +78,7 @@ class Display:
         self._quiet = quiet
         self._after = after
         self._told = 0
+        self._until_serving = until_serving
         self._gone = False
         self._watch = Watch(self._run, after if resumed else 0, living)
         stages = [stage.name for stage in self._watch.plan.stages] if self._watch.plan else []
@@ -95,7 +98,8 @@ class Display:
         finally:
             _unless_gone(screen.close)
         state = self._watch.state
-        _unless_gone(lambda: self._world.say(summary.ending(state, self._run, time.time())))
+        if state.over:
+            _unless_gone(lambda: self._world.say(summary.ending(state, self._run, time.time())))
         return state
 
     def _look(self, screen: Screen) -> bool:
@@ -118,7 +122,13 @@ class Display:
         except (OSError, ValueError):
             self._gone = True
             self._logs.behind = False
-        return over
+        return over or self._until_serving and self._serves
+
+    @property
+    def _serves(self) -> bool:
+        """The run does nothing but serve, and all has been shown; of one that goes on, what it did before is over."""
+        behind = self._told > self._after or not self._after
+        return behind and self._watch.state.state == "serving" and not self._logs.behind
 
     def _screen(self) -> Screen:
         if self._gone:

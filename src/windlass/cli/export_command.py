@@ -31,13 +31,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace, world: World) -> int:
-    from windlass import shipping
     from windlass.export import cargo, objects, storage, text
     from windlass.runs.store import fresh_id
 
     plan = load_job(args, world).plan()
     run = args.run or fresh_id(plan.name)
-    packed = cargo.pack(plan.code, shipping.build())
+    packed = cargo.load(plan)
     kept = storage.objects(plan, run, args.namespace)
     made = [*objects.in_namespace(kept, args.namespace), *objects.objects(plan, run, packed, setting_of(args))]
     written = text.yaml_of(made, objects.head(plan, run, packed, args.namespace))

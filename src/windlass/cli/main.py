@@ -33,6 +33,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "run": "run a job",
         "attach": "watch a run that is under way",
         "wait": "wait until a run has ended and take over its exit code",
+        "url": "print the address of a run's served model",
         "stop": "stop a run",
         "exec": "run a command beside a rank",
     },

@@ -89,11 +89,5 @@ def follow(args: argparse.Namespace, world: World, text: str | None, logs: bool 
     """The run's directory, kept up to date from now on."""
     run, copy = find(args, world, text)
     if copy is not None:
-        from windlass.engines.kubernetes.cluster import NoAnswer
-
-        with contextlib.suppress(NoAnswer):  # it is asked again, for as long as one watches
-            if not copy.lost:
-                copy.sync(logs=logs)
-        if not copy.whole():
-            copy.follow(logs=logs, say=world.say)
+        copy.keep_up(logs, world.say)
     return run

@@ -242,4 +242,8 @@ def _untouched(required: bool, set_by: str) -> bool:
 def _notes(plan: Plan) -> list[str]:
     left = [param.name for param in plan.params if _untouched(param.required, param.set_by)]
     said = [f"required and still as in the file: {', '.join(left)}"] if left else []
+    if plan.engine == "kubernetes" and any(stage.serve is not None for stage in plan.stages):
+        from windlass.export.serving import warnings
+
+        said += warnings(plan)
     return [*plan.notes, *said]

@@ -11,7 +11,8 @@ SavedModel is served too, with TensorFlow installed.
 
 A new version in a model's directory takes over as soon as it is complete and loads; the old one finishes what it was
 asked. A broken one is refused, and /v1/models/NAME says why. Requests that arrive together are computed together; a
-full queue is answered with 429 (RESOURCE_EXHAUSTED). SIGTERM or Ctrl-C answers what is under way, then ends.
+full queue is answered with 429 (RESOURCE_EXHAUSTED). SIGTERM or Ctrl-C answers what is under way, then ends; with
+--linger, for load balancers, SIGTERM first makes /readyz say no and the server go on taking requests for a while.
 
 Only this machine can reach the server unless --host says otherwise. With --token, or the variable
 WINDLASS_SERVE_TOKEN, clients must send `Authorization: Bearer TOKEN`.
@@ -61,6 +62,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--token-file", default="", metavar="FILE", help="the file that holds the token")
     add("--tls-cert", default="", metavar="FILE", help="the certificate chain, PEM: serve over TLS")
     add("--tls-key", default="", metavar="FILE", help="its private key, PEM")
+    add(
+        "--linger",
+        type=float,
+        default=0,
+        metavar="S",
+        help="after SIGTERM take requests for S more seconds, not ready (0)",
+    )
     add("--drain", type=float, default=30, metavar="S", help="seconds to finish what is under way when stopped (30)")
 
 
@@ -78,7 +86,7 @@ def _check(args: argparse.Namespace) -> None:
     for option, low, high in (
         ("port", 0, 65535), ("grpc_port", 0, 65535), ("workers", 1, 256), ("threads", 0, 1024), ("queue", 1, 1 << 30),
         ("max_batch", 1, 1 << 20), ("batch_wait", 0, 60000), ("latency", 0, 600000), ("timeout", 0.1, 86400),
-        ("drain", 0, 86400),
+        ("drain", 0, 86400), ("linger", 0, 86400),
     ):  # fmt: skip
         value = getattr(args, option)
         if not low <= value <= high:
@@ -128,6 +136,7 @@ def _settings(args: argparse.Namespace, world: World) -> Settings:
         args.drain,
         Limits(args.max_batch, args.batch_wait / 1000, args.queue, args.latency / 1000, args.timeout),
         Bounds(body=args.max_body, request=args.timeout),
+        args.linger,
     )
 
 
@@ -160,6 +169,7 @@ def _ready(ready: Ready, settings: Settings, world: World) -> None:
     if announce.in_a_run(world.environ):
         grpc = grpc.rpartition(" ")[2]
         announce.announce(url, grpc, name, settings.sources[0].directory, world.environ, settings.token)
+    if world.environ.get("WINDLASS_STAGE"):  # whoever reads its log cannot reach it at that address
         return
     world.say(
         f"\nnext:\n  windlass predict {url}/v1/models/{name}\n  windlass bench {url}/v1/models/{name} -d DATA\n"

@@ -49,6 +49,9 @@ def _stop_there(copy: Mirror, args: argparse.Namespace, world: World) -> int:
     """In a cluster: the driver is asked, and its journal says when all has ended."""
     copy.sync()
     if copy.whole() or not copy.cluster.stop(copy.run, "windlass stop", args.now):
+        if copy.cluster.take_down(copy.run):
+            world.say(f"{copy.run} had ended; the servers that it had left are gone\nnext:\n  windlass rm {copy.run}")
+            return OK
         raise WindlassError(f"{copy.run} is not running", f"see windlass status {copy.run}")
     if args.no_wait:
         world.say(f"{copy.run} was asked to stop")

@@ -53,6 +53,8 @@ def _rank(event: Event) -> str:
 def _rank_started(event: Event) -> str:
     again = f" restart {event['restart']}" if event.get("restart") else ""
     gen = f" generation {event['gen']}" if event.get("gen", 1) > 1 else ""
+    if event.get("pod"):
+        return f"{_rank(event)} started in the pod {event['pod']} on {event.get('node')}{again}"
     return f"{_rank(event)} started pid {event.get('pid')}{gen}{again}"
 
 

@@ -30,6 +30,7 @@ from windlass.driver.history import Before, Unfinished, metrics
 from windlass.driver.launcher import Doomed, Gone, Launcher, Told
 from windlass.driver.links import Link, Links, Seat
 from windlass.driver.scribe import Scribe, StageRun
+from windlass.driver.services import Attendant, Services
 from windlass.errors import FAILED
 from windlass.gang import words as g
 from windlass.gang.machine import Gang
@@ -57,11 +58,13 @@ class Driver:
         left_out: Sequence[str] = (),
         keep: bool = False,
         pods: bool = False,
+        services: Optional[Services] = None,
     ) -> None:
         """recover: the agents of an earlier driver may still be there; take over from it.
         left_out: stages that are not to run. keep: servers go on when all else is done.
         pods: agents are in pods and outlive this driver: SIGTERM ends it alone, for another one will take over; they
         come when there is room for them; and the ranks that a launcher starts have agents too.
+        services: who keeps stages up that serve; without, they are gangs.
 
         Signals that ask for an end are the driver's from here on, so it is made before anybody hears of the run."""
         self._pods = pods
@@ -73,6 +76,7 @@ class Driver:
         self._unfinished = before.unfinished if recover else {}
         running = frozenset(self._unfinished)
         self._pipeline = p.Pipeline(plan, frozenset(before.passed), before.attempts, running, frozenset(left_out), keep)
+        self._attendant = None if services is None else Attendant(services, self._pipeline, journal)
         for stage, values in before.metrics.items():
             for name, value in values.items():
                 self._pipeline.metric(stage, name, value)
@@ -97,6 +101,8 @@ class Driver:
         self._launcher = launcher
         self._links = Links(listener, self._token, self._selector)
         self._selector.register(launcher.fileno(), selectors.EVENT_READ, launcher)
+        if self._attendant is not None:
+            self._selector.register(self._attendant.services.fileno(), selectors.EVENT_READ, self._attendant)
         try:
             try:
                 for name, left in self._unfinished.items():
@@ -111,6 +117,8 @@ class Driver:
             finally:
                 self._launcher.close()
                 self._links.close()
+                if self._attendant is not None:
+                    self._attendant.services.close()
             return self._conclude(self._finished)
         finally:
             signal.set_wakeup_fd(-1)
@@ -122,11 +130,9 @@ class Driver:
             if key.data is self._links:
                 self._links.accept()
             elif key.data is self._launcher:
-                for news in self._launcher.poll():
-                    if isinstance(news, Told):
-                        self.journal.write("note", stage=news.stage, level="warning", text=news.text)
-                    else:
-                        self._gone(news)
+                self._launched()
+            elif isinstance(key.data, Attendant):
+                self._follow(key.data.hear())
             elif key.data == "signals":
                 self._signalled(os.read(self._wake, 4096))
             else:
@@ -142,6 +148,13 @@ class Driver:
         if now >= self._next_look:
             self._next_look = now + 1.0
             self._look_around()
+
+    def _launched(self) -> None:
+        for news in self._launcher.poll():
+            if isinstance(news, Told):
+                self.journal.write("note", stage=news.stage, level="warning", text=news.text)
+            else:
+                self._gone(news)
 
     def _patience(self) -> float:
         now = time.monotonic()
@@ -200,11 +213,7 @@ class Driver:
             if isinstance(step, p.Begin):
                 self._begin(step.stage, step.attempt)
             elif isinstance(step, p.Halt):
-                run = self._running.get(step.stage)
-                if run is not None and not run.halted:
-                    run.halted = True
-                    why = "stopped because all is done" if step.done else "stopped because another stage failed"
-                    self._gang(run, g.Stop(Cause(Kind.STOPPED, why)))
+                self._halt(step)
             elif isinstance(step, p.Answer):
                 self._scribe.verdict(step)
             elif isinstance(step, p.StageEnded):
@@ -217,16 +226,33 @@ class Driver:
                 self.journal.write("stage.ready", stage=step.stage, **self._scribe.serving(step.stage))
             elif isinstance(step, p.Serving):
                 self.journal.write("run.serving")
+                if self._attendant is not None:
+                    self._attendant.services.settled()
             elif isinstance(step, p.Finished):
                 self._finished = step
+
+    def _halt(self, step: p.Halt) -> None:
+        if self._attendant is not None and self._attendant.halt(step.stage):
+            return
+        run = self._running.get(step.stage)
+        if run is not None and not run.halted:
+            run.halted = True
+            why = "stopped because all is done" if step.done else "stopped because another stage failed"
+            self._gang(run, g.Stop(Cause(Kind.STOPPED, why)))
 
     def _begin(self, name: str, attempt: int) -> None:
         stage = self.plan.stage(name)
         self.journal.write("stage.started", stage=name, attempt=attempt)
+        if stage.kind == "serve" and self._attendant is not None:
+            self._attendant.begin(name)
+            return
         round_, merging = self._rounds.get(name, (1, False))
         self._form(StageRun(stage, attempt, self._new_gang(stage, merging), round_, merging))
 
     def _take_over(self, stage: Stage, left: Unfinished) -> None:
+        if stage.kind == "serve" and self._attendant is not None:
+            self._attendant.begin(stage.name)
+            return
         gang = self._new_gang(stage, left.merging, left.open, left.restarts_left)
         run = StageRun(stage, left.attempt, gang, left.round, left.merging)
         if not left.decided:

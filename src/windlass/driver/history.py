@@ -37,6 +37,10 @@ class Before:
     unfinished: Mapping[str, Unfinished] = field(default_factory=dict)
     rounds: Mapping[str, Tuple[int, bool]] = field(default_factory=dict)
     """Round in which a stage stands that has not succeeded, and whether that was being merged."""
+    left_out: Tuple[str, ...] = ()
+    """Stages that the newest order leaves out."""
+    order: str = ""
+    """The newest order that a driver has taken up."""
 
 
 def look_back(events: Sequence[Dict[str, Any]]) -> Before:
@@ -46,9 +50,13 @@ def look_back(events: Sequence[Dict[str, Any]]) -> Before:
     values: Dict[str, Dict[str, float]] = {}
     unfinished: Dict[str, Unfinished] = {}
     rounds: Dict[str, Tuple[int, bool]] = {}
+    order: Dict[str, Any] = {}
     for event in events:
         ev, stage = event["ev"], event.get("stage", "")
-        if ev == "stage.started":
+        if event.get("order"):  # of run.started
+            order = event
+            _ordered(event, passed, values, unfinished)
+        elif ev == "stage.started":
             attempts[stage] = event.get("attempt", 1)
             passed[stage] = False
             unfinished[stage] = Unfinished(attempts[stage])
@@ -68,10 +76,8 @@ def look_back(events: Sequence[Dict[str, Any]]) -> Before:
             unfinished[stage] = replace(
                 unfinished[stage], open=False, restarts_left=left, decided=decided, cause=cause_of(event)
             )
-        elif ev == "rank.ended" and stage in unfinished and event.get("restarts_left") is not None:
-            unfinished[stage] = replace(unfinished[stage], restarts_left=event["restarts_left"])
-        elif ev == "checkpoint" and stage in unfinished:
-            unfinished[stage] = replace(unfinished[stage], restarts_left=None)
+        elif ev in ("rank.ended", "checkpoint") and stage in unfinished:
+            unfinished[stage] = _spent(unfinished[stage], event)
         elif ev == "stage.ended":
             passed[stage] = event.get("state") == "succeeded"
             unfinished.pop(stage, None)
@@ -82,7 +88,31 @@ def look_back(events: Sequence[Dict[str, Any]]) -> Before:
         elif ev == "rank.report":
             for point in event.get("points", ()):
                 values.setdefault(stage, {}).update(metrics(point))
-    return Before(tuple(s for s, ok in passed.items() if ok), attempts, generations, values, unfinished, rounds)
+    done = tuple(s for s, ok in passed.items() if ok)
+    left_out = tuple(order.get("left_out", ()))
+    return Before(done, attempts, generations, values, unfinished, rounds, left_out, str(order.get("order", "")))
+
+
+def _spent(stage: Unfinished, event: Mapping[str, Any]) -> Unfinished:
+    """A rank's end may cost restarts; a checkpoint gives all of them back."""
+    if event["ev"] == "checkpoint":
+        return replace(stage, restarts_left=None)
+    left = event.get("restarts_left")
+    return stage if left is None else replace(stage, restarts_left=left)
+
+
+def _ordered(
+    event: Mapping[str, Any],
+    passed: Dict[str, bool],
+    values: Dict[str, Dict[str, float]],
+    unfinished: Dict[str, Unfinished],
+) -> None:
+    """Somebody has said how the run is to go on: these stages run anew. Nothing is under way but servers, which are
+    brought up again when their turn comes."""
+    unfinished.clear()
+    for name in event.get("again", ()):
+        passed[name] = False
+        values.pop(name, None)
 
 
 def run_anew(before: Before, stages: Sequence[str]) -> Before:

@@ -21,7 +21,7 @@ from windlass.gang.machine import Gang
 from windlass.journal import Writer, cause_of
 from windlass.plan import Stage
 
-SERVING_KEYS = ("url", "page", "grpc", "model", "example", "label", "prediction", "answer")
+SERVING_KEYS = ("url", "page", "grpc", "model", "version", "example", "label", "prediction", "answer")
 """What a server leaves about itself that the journal repeats."""
 
 

@@ -11,16 +11,20 @@ import gzip
 import io
 import os
 import tarfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 
+from windlass import shipping
 from windlass.errors import WindlassError
+from windlass.plan import Plan
 from windlass.spec.tree import IGNORE_FILE, code_files
 
 PART = 1_000_000
 """Bytes of the tree in one ConfigMap: below the limit, with room for names."""
 PARTS = 16
 """ConfigMaps that one tree may take."""
+PRINTS = 300_000
+"""Bytes of the root that fingerprints may take; a tree of thousands of files goes without."""
 
 
 @dataclass(frozen=True)
@@ -32,16 +36,36 @@ class Cargo:
     sha256: str = ""
     """Of all parts together."""
     files: int = 0
+    edition: str = ""
+    """Told apart by their names: ConfigMaps that hold what a run goes on with. Empty: what it began with."""
+
+    fingerprints: str = ""
+    """What each stage's result depends on, for a run that goes on; empty: not known."""
 
     @property
     def size(self) -> int:
         return sum(map(len, self.parts))
 
 
-def pack(code: str, archive: bytes) -> Cargo:
-    """Reads the code tree; WindlassError when it is too large to travel like this. Without one, the image has it."""
+def load(plan: Plan, edition: bool = False) -> Cargo:
+    """All that a plan's pods need from here. edition: for a run that goes on."""
+    from windlass.spec import fingerprint
+
+    packed = pack(plan.code, shipping.build(whole(plan)), edition)
+    told = fingerprint.to_json(fingerprint.fingerprints(plan))
+    return replace(packed, fingerprints=told if len(told) <= PRINTS else "")
+
+
+def whole(plan: Plan) -> bool:
+    """Whether pods of the plan run more of Windlass than what ships everywhere: a server or a load test."""
+    return any(stage.kind == "bench" or stage.serve is not None and not stage.serve.image for stage in plan.stages)
+
+
+def pack(code: str, archive: bytes, edition: bool = False) -> Cargo:
+    """Reads the code tree; WindlassError when it is too large to travel like this. Without one, the image has it.
+    edition: for a run that goes on."""
     if not code:
-        return Cargo(archive)
+        return Cargo(archive, edition=sha256(archive).hexdigest()[:8] if edition else "")
     sizes: dict[str, int] = {}
     target = io.BytesIO()
     # The clock and whoever packs must not show: the same tree is the same bytes.
@@ -60,7 +84,8 @@ def pack(code: str, archive: bytes) -> Cargo:
     if len(data) > PARTS * PART:
         raise _too_large(code, sizes, len(data))
     parts = tuple(data[begin : begin + PART] for begin in range(0, len(data), PART))
-    return Cargo(archive, parts, sha256(data).hexdigest(), len(sizes))
+    name = sha256(archive + data).hexdigest()[:8] if edition else ""
+    return Cargo(archive, parts, sha256(data).hexdigest(), len(sizes), name)
 
 
 def _too_large(code: str, sizes: dict[str, int], packed: int) -> WindlassError:

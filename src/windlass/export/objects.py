@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from windlass import layout
 from windlass.errors import WindlassError
-from windlass.export import identity, pods
+from windlass.export import board, identity, pods, serving
 from windlass.export.cargo import Cargo
 from windlass.kube import names
 from windlass.kube.api import CLUSTER_WIDE, Manifest
@@ -54,11 +56,6 @@ def check(plan: Plan) -> None:
     for stage in plan.stages:
         if stage.per_node > 1:
             _check_crew(stage)
-        if stage.kind in ("serve", "bench"):
-            raise WindlassError(
-                f"stage {stage.name}: this version has no {stage.kind} stages on a cluster",
-                "leave the stage out, or put the server into a `run:` stage",
-            )
 
 
 def _check_crew(stage: Stage) -> None:
@@ -87,13 +84,14 @@ def objects(plan: Plan, run: str, cargo: Cargo, setting: Setting) -> list[Manife
     made = [
         _root(inside, run, cargo),
         _ship(inside, run, cargo),
-        *(_code(inside, run, number, part) for number, part in enumerate(cargo.parts)),
+        *(_code(inside, run, cargo, number) for number in range(len(cargo.parts))),
         *([] if setting.account else _rights(inside, run)),
         *([] if account is None else [account]),
         _headless(inside, run),
         _service(inside, run),
         *_claim(inside, run, setting),
-        _driver(inside, run, setting, setting.driver_image or pods.image_of(plan)),
+        _driver(inside, run, setting, setting.driver_image or pods.image_of(plan), cargo),
+        *board.objects(inside, run, cargo.edition),
     ]
     return in_namespace(made, setting.namespace)
 
@@ -131,9 +129,9 @@ def head(plan: Plan, run: str, cargo: Cargo, namespace: str) -> str:
 def templates(plan: Plan, run: str, cargo: Cargo) -> dict[str, Manifest]:
     """Key in the root -> the pod of a role."""
     return {
-        names.template(stage.name, role.name): pods.pod_of(plan, run, stage, role, len(cargo.parts))
+        names.template(stage.name, role.name): pods.pod_of(plan, run, stage, role, len(cargo.parts), cargo.edition)
         for stage in plan.stages
-        if stage.kind == "gang"
+        if stage.kind in ("gang", "bench")
         for role in pods.roles_of(stage)
     }
 
@@ -141,8 +139,16 @@ def templates(plan: Plan, run: str, cargo: Cargo) -> dict[str, Manifest]:
 def _root(plan: Plan, run: str, cargo: Cargo) -> Manifest:
     data = {"plan.json": to_json(plan)}
     data |= {key: json.dumps(pod, indent=2) for key, pod in templates(plan, run, cargo).items()}
+    data |= {
+        names.servers(stage.name): json.dumps(
+            serving.objects(plan, run, stage, len(cargo.parts), cargo.edition), indent=2
+        )
+        for stage in plan.stages
+        if stage.serve is not None
+    }
     data["code.sha256"] = cargo.sha256
     data |= identity.files(plan.security)
+    data |= {layout.FINGERPRINTS: cargo.fingerprints} if cargo.fingerprints else {}
     root = _meta("v1", "ConfigMap", run, plan, run, "root")
     root["metadata"]["annotations"] = {names.STATE: "submitted"}
     if pods.shared(plan) is not None:
@@ -152,20 +158,48 @@ def _root(plan: Plan, run: str, cargo: Cargo) -> Manifest:
 
 def _ship(plan: Plan, run: str, cargo: Cargo) -> Manifest:
     data = {names.ARCHIVE: base64.b64encode(cargo.archive).decode()}
-    return {**_meta("v1", "ConfigMap", f"{run}-ship", plan, run, "ship"), "immutable": True, "binaryData": data}
-
-
-def _code(plan: Plan, run: str, number: int, part: bytes) -> Manifest:
-    data = {f"code.{number:03}": base64.b64encode(part).decode()}
     return {
-        **_meta("v1", "ConfigMap", f"{run}-code-{number}", plan, run, "code"),
+        **_meta("v1", "ConfigMap", names.ship(run, cargo.edition), plan, run, "ship"),
         "immutable": True,
         "binaryData": data,
     }
 
 
-def rules(run: str) -> list[Manifest]:
-    """All that a driver may do: namespaced rights, by name wherever rights can be given by name."""
+def _code(plan: Plan, run: str, cargo: Cargo, number: int) -> Manifest:
+    data = {f"code.{number:03}": base64.b64encode(cargo.parts[number]).decode()}
+    return {
+        **_meta("v1", "ConfigMap", names.code(run, cargo.edition, number), plan, run, "code"),
+        "immutable": True,
+        "binaryData": data,
+    }
+
+
+def rules(run: str, served: Sequence[str] = ()) -> list[Manifest]:
+    """All that a driver may do: namespaced rights, by name wherever rights can be given by name. `served`: the names
+    of what the run serves; a run that serves nothing has none of those rights."""
+    return [*_rules(run), *(_serving_rules(served) if served else [])]
+
+
+def _serving_rules(served: Sequence[str]) -> list[Manifest]:
+    kinds = (
+        ("apps", "deployments"),
+        ("", "services"),
+        ("policy", "poddisruptionbudgets"),
+        ("autoscaling", "horizontalpodautoscalers"),
+    )
+    change = ["get", "patch", "delete"]
+    return [
+        {"apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"]},
+        {"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["list", "watch"]},
+        *({"apiGroups": [group], "resources": [kind], "verbs": ["create"]} for group, kind in kinds),
+        *(
+            {"apiGroups": [group], "resources": [kind], "verbs": change, "resourceNames": list(served)}
+            for group, kind in kinds
+        ),
+    ]
+
+
+def _rules(run: str) -> list[Manifest]:
     return [
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["create", "delete", "get", "list", "watch"]},
         {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "get", "list"]},
@@ -182,9 +216,17 @@ def rules(run: str) -> list[Manifest]:
     ]
 
 
+def served(plan: Plan, run: str) -> list[str]:
+    """The names of the Deployments and Services that the plan will have."""
+    return [names.service(run, stage.name) for stage in plan.stages if stage.serve is not None]
+
+
 def role(plan: Plan, run: str) -> Manifest:
     group = "rbac.authorization.k8s.io"
-    return {**_meta(f"{group}/v1", "Role", names.driver(run), plan, run, "rights"), "rules": rules(run)}
+    return {
+        **_meta(f"{group}/v1", "Role", names.driver(run), plan, run, "rights"),
+        "rules": rules(run, served(plan, run)),
+    }
 
 
 def _rights(plan: Plan, run: str) -> list[Manifest]:
@@ -222,9 +264,10 @@ def _claim(plan: Plan, run: str, setting: Setting) -> list[Manifest]:
     return [{**_meta("v1", "PersistentVolumeClaim", names.volume(run), plan, run, "volume"), "spec": spec}]
 
 
-def _driver(plan: Plan, run: str, setting: Setting, image: str) -> Manifest:
+def _driver(plan: Plan, run: str, setting: Setting, image: str, cargo: Cargo) -> Manifest:
     """A StatefulSet: it brings a deleted driver back at once, and never has two."""
-    spec = pods.driver_spec(plan, run, setting.account or names.driver(run), image, setting.pending, setting.lease)
+    account = setting.account or names.driver(run)
+    spec = pods.driver_spec(plan, run, account, image, setting.pending, setting.lease, cargo.edition)
     if setting.volume == "none" and pods.shared(plan) is None:
         next(each for each in spec["volumes"] if each["name"] == "run").pop("persistentVolumeClaim")
         next(each for each in spec["volumes"] if each["name"] == "run")["emptyDir"] = {}

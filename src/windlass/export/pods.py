@@ -17,6 +17,7 @@ from windlass.kube import names
 from windlass.kube.api import Manifest
 from windlass.plan import Mount, Plan, Resources, Role, Security, Stage, Variable
 from windlass.shapes import MERGE_ROLE
+from windlass.spec.serving import server_before
 
 RUN_MOUNT = "run"
 """The mount of this name is the run's volume, if the job has one that all pods can share."""
@@ -37,8 +38,8 @@ def shared(plan: Plan) -> Mount | None:
     return next((m for m in plan.storage if m.name == RUN_MOUNT and m.kind in ("pvc", "nfs", "hostPath")), None)
 
 
-def pod_of(plan: Plan, run: str, stage: Stage, role: Role, parts: int) -> Manifest:
-    """The template of a role's pods; values that are a seat's own are empty."""
+def pod_of(plan: Plan, run: str, stage: Stage, role: Role, parts: int, edition: str = "") -> Manifest:
+    """The template of a role's pods; values that are a seat's own are empty. parts, edition: of the cargo."""
     common = shared(plan)
     image = role.image or plan.image
     if not image:
@@ -59,13 +60,14 @@ def pod_of(plan: Plan, run: str, stage: Stage, role: Role, parts: int) -> Manife
         {"name": "WINDLASS_AGENT_LEASE", "value": f"{names.LEASE:g}"},
         *_own(plan.security),
         *_secret_variables(plan, run, (*stage.env, *role.env)),
+        *_server(plan, run, stage),
     ]
     if stage.per_node > 1:
         crew = {"CREW": stage.per_node, "GPUS": role.resources.gpu}
         env += [{"name": f"WINDLASS_AGENT_{name}", "value": str(value)} for name, value in crew.items()]
     if common is not None:
         env = [each for each in env if each["name"] != "WINDLASS_AGENT_DEPOT"]
-    spec = _spec(plan, run, image, role.pull_policy, env, asked(role, stage), ["agent"], parts)
+    spec = _spec(plan, run, image, role.pull_policy, env, asked(role, stage), ["agent"], parts, edition)
     volume = {"emptyDir": {}} if common is None else _volume(common)
     spec["volumes"] += [
         {"name": "run", **volume},
@@ -112,6 +114,12 @@ def asked(role: Role, stage: Stage) -> Resources:
     )
 
 
+def _server(plan: Plan, run: str, stage: Stage) -> list[Manifest]:
+    """A load test is told where the servers are that it comes after."""
+    found = server_before(stage.name, {each.name: each for each in plan.stages}) if stage.bench else None
+    return [] if found is None else [{"name": "WINDLASS_SERVER", "value": names.service(run, found.name)}]
+
+
 def roles_of(stage: Stage) -> list[Role]:
     """The roles of a stage that have pods: an `average` stage has one for its merge besides."""
     found = list(stage.roles)
@@ -121,7 +129,9 @@ def roles_of(stage: Stage) -> list[Role]:
     return found
 
 
-def driver_spec(plan: Plan, run: str, account: str, image: str, pending: float, lease: float) -> Manifest:
+def driver_spec(
+    plan: Plan, run: str, account: str, image: str, pending: float, lease: float, edition: str = ""
+) -> Manifest:
     """The pod of the driver: it needs Python, the run's volume, and the rights of its account."""
     common = shared(plan)
     env: list[Manifest] = [
@@ -135,8 +145,9 @@ def driver_spec(plan: Plan, run: str, account: str, image: str, pending: float, 
             {**each, "name": f"WINDLASS_REDACT_{number}"}
             for number, each in enumerate(_secret_variables(plan, run, _all_variables(plan)))
         ),
+        *_serve_token(plan, run),
     ]
-    spec = _spec(plan, run, image, "", env, DRIVER, ["drive"], 0)
+    spec = _spec(plan, run, image, "", env, DRIVER, ["drive"], 0, edition)
     container = spec["containers"][0]
     container["name"] = "driver"
     container["ports"] = [{"name": "agents", "containerPort": names.PORT}]
@@ -210,8 +221,17 @@ def probe_of(plan: Plan, image: str, mounts: Sequence[Mount], command: list[str]
 
 def image_of(plan: Plan) -> str:
     """The job's image, or the first that a role of it names."""
-    roles = (role.image for stage in plan.stages for role in stage.roles)
+    roles = (role.image for stage in plan.stages if stage.serve is None for role in stage.roles)
     return plan.image or next(filter(None, roles), "")
+
+
+def _serve_token(plan: Plan, run: str) -> list[Manifest]:
+    """The driver asks the servers whether they answer, so it needs what they ask of clients."""
+    found = [each for each in _all_variables(plan) if each.name == "WINDLASS_SERVE_TOKEN"]
+    return [
+        *_secret_variables(plan, run, tuple(found)),
+        *({"name": each.name, "value": each.value} for each in found if not each.secret),
+    ]
 
 
 def _spec(
@@ -223,6 +243,7 @@ def _spec(
     resources: Resources,
     words: list[str],
     parts: int,
+    edition: str = "",
 ) -> Manifest:
     """What all pods of a run have in common."""
     security = plan.security
@@ -249,7 +270,7 @@ def _spec(
     }
     if policy:
         container["imagePullPolicy"] = policy
-    sources = [f"{run}-ship", run, *(f"{run}-code-{number}" for number in range(parts))]
+    sources = [names.ship(run, edition), run, *(names.code(run, edition, number) for number in range(parts))]
     spec: Manifest = {
         "enableServiceLinks": False,
         "securityContext": {

@@ -3,6 +3,9 @@
 | word | who asks | what it does |
 |---|---|---|
 | agent | the pod of a seat | unpacks the code, then is the agent of the seat |
+| fetch | the pod of a server | brings the model from the driver |
+| board | the pod of a TensorBoard | brings what it shows, as that grows |
+| server | the pod of a server | becomes the model server, whose words follow |
 | drive | the driver's pod | drives the run; once it has ended, stays reachable for a while |
 | read | `windlass` on a laptop | streams files of the run to stdout, from offsets, until the run ends if asked |
 | list, give, take | the same, in the driver's or a helper's pod | lists files, sends them, stores them |
@@ -33,6 +36,18 @@ def main(words: List[str], environ: Mapping[str, str], package: str) -> int:
         from windlass.agent.__main__ import main as be_agent
 
         return be_agent(environ, package)
+    if word == "fetch":
+        from windlass.kube import fetch
+
+        return fetch.fetch(environ)
+    if word == "board":
+        from windlass.kube import fetch
+
+        return fetch.board(environ)
+    if word == "server":
+        from windlass.kube import fetch
+
+        return fetch.serve(rest, environ, package)
     if word == "drive":
         from windlass.kube import drive
 

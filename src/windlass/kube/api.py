@@ -30,12 +30,15 @@ MERGE = "application/merge-patch+json"
 
 PLURALS: Mapping[str, Tuple[str, str]] = {
     "ConfigMap": ("api/v1", "configmaps"),
+    "Deployment": ("apis/apps/v1", "deployments"),
     "Event": ("api/v1", "events"),
+    "HorizontalPodAutoscaler": ("apis/autoscaling/v2", "horizontalpodautoscalers"),
     "Namespace": ("api/v1", "namespaces"),
     "Node": ("api/v1", "nodes"),
     "PersistentVolume": ("api/v1", "persistentvolumes"),
     "PersistentVolumeClaim": ("api/v1", "persistentvolumeclaims"),
     "Pod": ("api/v1", "pods"),
+    "PodDisruptionBudget": ("apis/policy/v1", "poddisruptionbudgets"),
     "ResourceQuota": ("api/v1", "resourcequotas"),
     "Role": ("apis/rbac.authorization.k8s.io/v1", "roles"),
     "RoleBinding": ("apis/rbac.authorization.k8s.io/v1", "rolebindings"),
@@ -226,6 +229,21 @@ class Api:
                 trouble(error)
             pause = min(pause * 2, 5.0)
             time.sleep(max(after, pause * _jitter()))
+
+    def log(self, pod: str, container: str, since: str = "", follow: bool = True) -> Iterator[bytes]:
+        """The lines of a container, each behind the moment at which it was written; until it ends, if followed.
+        since: that moment's second is where to begin."""
+        query = {"container": container, "timestamps": "true", "sinceTime": since, "follow": "true" if follow else ""}
+        connection = self._connect(TIMEOUT)
+        try:
+            path = _with(f"{self.path('Pod', pod)}/log", query)
+            response = self._send(connection, "GET", path, None, "", False)
+            if response.status >= 300:
+                raise _error(response.status, response.read())
+            connection.wait_for_ever()  # a server may be silent for days
+            yield from response.lines(keep=True)
+        finally:
+            connection.close()
 
     def _watch_once(
         self, kind: str, selector: str, namespace: str, fields: str, version: str, renew: bool

@@ -27,6 +27,8 @@ PIECE = 1 << 20
 PAUSE = (0.02, 0.1)
 """How often files are looked at: while they grow, and while they are quiet."""
 BEAT = 3.0
+ANEW = (layout.PLAN, layout.VERDICT)
+"""Files that are not appended to but written anew, under another inode."""
 
 
 def read(words: List[str]) -> int:
@@ -34,6 +36,7 @@ def read(words: List[str]) -> int:
     asked: Dict[str, Any] = json.loads(words[0])
     out = sys.stdout.buffer
     offsets: Dict[str, int] = dict(asked.get("at", {}))
+    written: Dict[str, int] = {}
     over = False
     beat, pause = time.monotonic(), PAUSE[0]
     while True:
@@ -42,6 +45,9 @@ def read(words: List[str]) -> int:
         until = _size(events)
         over = _over()
         for path in _wanted(asked):
+            if path in ANEW and written.get(path) != _inode(path):
+                written[path] = _inode(path)
+                offsets[path] = 0
             limit = until if path == layout.JOURNAL else _size(os.path.join(names.RUN, path))
             while offsets.get(path, 0) < limit:
                 at = offsets.get(path, 0)
@@ -157,6 +163,13 @@ def _over() -> bool:
         return bool(lines) and json.loads(lines[-1]).get("ev") == "run.ended"
     except (OSError, ValueError):
         return False
+
+
+def _inode(path: str) -> int:
+    try:
+        return os.stat(os.path.join(names.RUN, path)).st_ino
+    except OSError:
+        return 0
 
 
 def _size(path: str) -> int:

@@ -9,8 +9,10 @@ Ships into strangers' images: standard library only, Python 3.9.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
+import pathlib
 import signal
 import socket
 import sys
@@ -21,12 +23,15 @@ from typing import Any, Dict, Mapping, Tuple
 from windlass import __version__, journal, layout, lock
 from windlass import plan as plans
 from windlass.causes import Cause, Kind
+from windlass.driver.aside import put_aside
+from windlass.driver.board import Board
 from windlass.driver.driver import Driver
-from windlass.driver.history import look_back
-from windlass.errors import FAILED
+from windlass.driver.history import Before, look_back
+from windlass.errors import FAILED, WindlassError
 from windlass.kube import depot, names, pod, seats, verdicts, visits
 from windlass.kube.api import Api, ApiError, Manifest, in_cluster
 from windlass.kube.launcher import PodLauncher
+from windlass.kube.servers import Servers
 from windlass.kube.tenure import Tenure
 
 LINGER = 900.0
@@ -43,12 +48,12 @@ def main(environ: Mapping[str, str]) -> int:
     api = Api(server)
     lease = float(environ.get("WINDLASS_DRIVER_LEASE", names.DRIVER_LEASE))
     Tenure(Api(server, patience=0.0), names.driver_pod(run), environ["WINDLASS_POD_UID"], lease).begin()
-    if not _over(run_dir) or _asked_again(api, run, run_dir):
+    if not _over(run_dir) or _order(api, run, run_dir):
         held = _take(run_dir)
         _drive(api, run, run_dir, environ)
         os.close(held)
     _linger(api, run, run_dir)
-    os.execv(sys.executable, [sys.executable, "-S", "-E", f"{names.SHIP}/{names.ARCHIVE}", "drive"])
+    return 0
 
 
 def _take(run_dir: str) -> int:
@@ -65,25 +70,29 @@ def _over(run_dir: str) -> bool:
     return bool(events) and events[-1]["ev"] == "run.ended"
 
 
-def _asked_again(api: Api, run: str, run_dir: str) -> bool:
-    """Somebody wants the run to go on behind the end that the journal has now."""
-    try:
-        asked = (api.get("ConfigMap", run)["metadata"].get("annotations") or {}).get(names.RESUME)
-    except ApiError:
-        return False
-    return asked == str(len(journal.read(run_dir)))
+def _order(api: Api, run: str, run_dir: str) -> bool:
+    """Somebody wants the run to go on, and no driver has taken that up yet."""
+    return bool(_new_order(api.get("ConfigMap", run), look_back(journal.read(run_dir))))
+
+
+def _new_order(root: Manifest, before: Before) -> Dict[str, Any]:
+    """What was asked for last, as `run.started` keeps it; empty when it was taken up already."""
+    told: Dict[str, Any] = json.loads(root["data"].get(names.ORDERS, "{}"))
+    return told if told and told["order"] != before.order else {}
 
 
 def _drive(api: Api, run: str, run_dir: str, environ: Mapping[str, str]) -> None:
     events = journal.read(run_dir)
-    recover = bool(events) and events[-1]["ev"] != "run.ended"
     redact = tuple(value for name, value in environ.items() if name.startswith("WINDLASS_REDACT_") and value)
     writer = journal.Writer(run_dir, redact=redact)
     code, state, beside = FAILED, "failed", 0
     try:
         root, token, address = _patiently(api, run)
-        with open(os.path.join(run_dir, layout.PLAN)) as file:
-            plan = plans.from_json(file.read())
+        order = _new_order(root, look_back(events))
+        if order:
+            _take_up(root, run_dir, look_back(events), order)
+        recover = bool(events) and events[-1]["ev"] != "run.ended" and not order
+        plan = plans.from_json(root["data"][layout.PLAN])
         if names.SHARED not in (root["metadata"].get("annotations") or {}):
             beside = depot.serve(run_dir, token, names.DEPOT_PORT)
         listener = socket.socket(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET)
@@ -93,9 +102,29 @@ def _drive(api: Api, run: str, run_dir: str, environ: Mapping[str, str]) -> None
         listener.bind(("", names.PORT))
         listener.listen(1024)
         threading.Thread(target=say, args=(api, root, "running"), daemon=True).start()
-        launcher = PodLauncher(api, root, _templates(), address, float(environ.get("WINDLASS_PENDING", "600")))
-        before = look_back(events)
-        driver = Driver(plan, run, run_dir, writer, token, before, recover=recover, pods=True)
+        if plan.board is not None:
+            threading.Thread(target=_draw, args=(run_dir,), daemon=True).start()
+        pending = float(environ.get("WINDLASS_PENDING", "600"))
+        launcher = PodLauncher(api, root, _templates(root), address, pending)
+        before = look_back([*events, {"ev": "run.started", **order}])
+        servers = None
+        if any(stage.serve is not None for stage in plan.stages):
+            secret = environ.get("WINDLASS_SERVE_TOKEN", "")
+            serving = functools.partial(say, api, root, "serving")
+            servers = Servers(api, root, plan, address, run_dir, pending, serving, secret)
+        driver = Driver(
+            plan,
+            run,
+            run_dir,
+            writer,
+            token,
+            before,
+            recover=recover,
+            left_out=before.left_out,
+            keep=True,
+            pods=True,
+            services=servers,
+        )
         writer.write(
             "run.started",
             run=run,
@@ -106,7 +135,10 @@ def _drive(api: Api, run: str, run_dir: str, environ: Mapping[str, str]) -> None
             contained="pods",
             version=__version__,
             resumed=bool(events) or None,
+            **order,
         )
+        for stage in before.passed if order else ():
+            writer.write("stage.reused", stage=stage)
         code = driver.run(listener, launcher)
         state = str(journal.read(run_dir)[-1].get("state"))
     except ApiError as error:
@@ -127,6 +159,26 @@ def _drive(api: Api, run: str, run_dir: str, environ: Mapping[str, str]) -> None
             os.kill(beside, signal.SIGKILL)
             os.waitpid(beside, 0)
         _say_end(api, run, state, code)
+
+
+def _draw(run_dir: str) -> None:
+    """What ranks report, as TensorBoard reads it."""
+    board = Board(pathlib.Path(run_dir))
+    while True:
+        try:
+            board.poll()
+        except WindlassError as error:
+            sys.stderr.write(f"{error.message}\n")
+        time.sleep(2.0)
+
+
+def _take_up(root: Manifest, run_dir: str, before: Before, order: Mapping[str, Any]) -> None:
+    """The plan that is to be followed from now on, and room for the results of stages that run anew."""
+    path = os.path.join(run_dir, layout.PLAN)
+    with open(path + ".new", "w", encoding="utf-8") as file:
+        file.write(root["data"][layout.PLAN])
+    os.replace(path + ".new", path)
+    put_aside(run_dir, before, order.get("again", ()))
 
 
 def _patiently(api: Api, run: str) -> Tuple[Manifest, bytes, str]:
@@ -167,14 +219,13 @@ def _met(api: Api, run: str) -> Tuple[Manifest, bytes, str]:
     return root, base64.b64decode(found["data"]["token"]), seats.host(address)
 
 
-def _templates() -> Dict[Tuple[str, str], Manifest]:
+def _templates(root: Manifest) -> Dict[Tuple[str, str], Manifest]:
     found = {}
-    for name in os.listdir(names.SHIP):
+    for name, text in root["data"].items():
         word, _, rest = name.partition(".")
         if word == "pod" and rest.endswith(".json"):
             stage, _, role = rest[: -len(".json")].rpartition(".")
-            with open(os.path.join(names.SHIP, name)) as file:
-                found[stage, role] = json.load(file)
+            found[stage, role] = json.loads(text)
     return found
 
 
@@ -216,16 +267,26 @@ def _say_end(api: Api, run: str, state: str, code: int) -> None:
 
 
 def _linger(api: Api, run: str, run_dir: str) -> None:
-    """Reachable until nobody has asked for a while, or the run is to go on."""
+    """Reachable until nobody has asked for a while. While servers stand that the end of the run has left, their next
+    pods get the model from here."""
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    if _standing(api, run):
+        root, token, _ = _met(api, run)
+        if names.SHARED not in (root["metadata"].get("annotations") or {}):
+            depot.serve(run_dir, token, names.DEPOT_PORT)
     visits.note()
-    while visits.quiet() < LINGER:
-        if _asked_again(api, run, run_dir):
-            return
-        time.sleep(2.0)
+    while visits.quiet() < LINGER or _standing(api, run):
+        time.sleep(10.0)
     try:
         api.patch("StatefulSet", names.driver(run), {"spec": {"replicas": 0}})
     except ApiError:
         pass
     while True:
         time.sleep(60.0)
+
+
+def _standing(api: Api, run: str) -> bool:
+    try:
+        return bool(api.list("Deployment", names.selector(run, names.SERVER)))
+    except ApiError:
+        return False  # a run that serves nothing has no right to look

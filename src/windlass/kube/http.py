@@ -64,6 +64,11 @@ class Connection:
             if answer.status >= 200:  # else more is to come
                 return answer
 
+    def wait_for_ever(self) -> None:
+        """From now on, for the next byte."""
+        if self._socket is not None:
+            self._socket.settimeout(None)
+
     # For the answer.
 
     def more(self) -> bool:
@@ -120,12 +125,13 @@ class Answer:
             self._connection.close()
         return data
 
-    def lines(self) -> Iterator[bytes]:
-        """Each as soon as it has come."""
-        rest = b""
+    def lines(self, keep: bool = False) -> Iterator[bytes]:
+        """Each as soon as it has come. keep: with the newline that ends it, so that one can tell a last line that has
+        none."""
+        rest, end = b"", b"\n" if keep else b""
         for piece in self._pieces():
             *whole, rest = (rest + piece).split(b"\n")
-            yield from whole
+            yield from (line + end for line in whole)
         if rest:
             yield rest
 

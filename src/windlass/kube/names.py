@@ -20,11 +20,21 @@ BUILT = "/opt/windlass/code"
 """The code tree in an image that `windlass build` made: outside of HOME, which a volume covers."""
 RUN = "/windlass/run"
 TOKEN = "/windlass/token"
+MODELS = "/windlass/models"
+"""In a server's pod: the model, NAME/VERSION/... as TensorFlow Serving has it."""
+EVENTS = "/windlass/events"
+"""In the board's pod: what TensorBoard reads."""
 MOUNTS = "/windlass/mounts"
 ARCHIVE = "windlass.pyz"
 CONTAINER = "rank"
 HELPER = "helper"
 """The part of a run that a pod is which comes and goes to look into storage; its container has the same name."""
+SERVER = "server"
+"""The container of a server, its role in the journal, and the part of a run that its objects are."""
+BOARD = "board"
+"""The part of a run that its TensorBoard is."""
+FETCHER = "model"
+"""The container that brings the model before the server starts."""
 
 PROBE = "probe"
 """The part that a pod is which tries, before a run, what its pods will need."""
@@ -38,14 +48,20 @@ PART_LABEL = "windlass.dev/part"
 STATE = "windlass.dev/state"
 """Annotation of the root: how the run stands, for who lists runs."""
 STARTED = "windlass.dev/started"
-RESUME = "windlass.dev/resume"
-"""Annotation of the root: the number of the journal's last event, behind which the run is to go on."""
+ORDERS = "orders.json"
+"""The root's key for what was asked for last: how the run is to go on, and under which number."""
+ORDER = "windlass.dev/order"
+"""Annotation of the driver's pod: the order that it was started for."""
+MODEL = "windlass.dev/model"
+"""Annotation of a server's pod: which of the models that this run has served; another one is another pod."""
 SHARED = "windlass.dev/shared"
 """Annotation of the root: the run directory is on a volume that all pods mount."""
 
 SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 """Annotation of pods: whether a cluster that grows smaller may move them. A rank that works is not idle."""
 
+LINGER = 8.0
+"""Seconds for which a server that is to end goes on taking requests, until the cluster sends it no more."""
 LEASE = 60.0
 """Seconds that an agent trains on without a driver; a lost node is given up after that and a margin."""
 
@@ -75,6 +91,36 @@ def secrets(run: str) -> str:
 
 def volume(run: str) -> str:
     return f"{run}-run"
+
+
+def board(run: str) -> str:
+    return f"{run}-{BOARD}"
+
+
+def ship(run: str, edition: str = "") -> str:
+    """The ConfigMap with Windlass's own part. edition: of what the run goes on with; empty: what it began with."""
+    return f"{run}-ship" + (f"-{edition}" if edition else "")
+
+
+def code(run: str, edition: str, number: int) -> str:
+    """A ConfigMap with a part of the code tree."""
+    return f"{run}-code-" + (f"{edition}-" if edition else "") + str(number)
+
+
+def service(run: str, stage: str) -> str:
+    """The Deployment and the Service of a stage that serves; a Service's name has at most 63 letters."""
+    name = f"{run}-{stage}"
+    if len(name) <= 63 and stage not in ("driver", BOARD):
+        return name
+    import hashlib
+
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return f"{name[:54].rstrip('-')}-{digest}"
+
+
+def servers(stage: str) -> str:
+    """The key under which the root holds the objects of a stage that serves."""
+    return f"serve.{stage}.json"
 
 
 def template(stage: str, role: str) -> str:

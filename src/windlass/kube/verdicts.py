@@ -28,6 +28,9 @@ TOO_OLD = "Windlass needs Python"
 """How the zipapp says that the image's Python is too old for it (`shipping.MAIN`)."""
 _NO_PYTHON = re.compile(r"exec: \"?python3?\"?.*(not found|no such file)|python3.*no such file", re.IGNORECASE)
 
+_GET_THEM = "name the packages in `requirements:`, or take an image that has them; `windlass build` makes one"
+_LACKS = re.compile(r"packages that are not installed|needs Python|^requirements: ")
+
 
 def over(pod: Manifest) -> bool:
     """All its containers have ended, and none will start."""
@@ -109,7 +112,7 @@ def waiting(pod: Manifest, seat: Seat) -> Optional[Cause]:
             asked = ", ".join(f"{value} {name}" for name, value in _asked(pod).items())
             text = message + (f" (each {seat[1]} asks for {asked})" if asked else "")
             return _cause(Kind.UNSCHEDULABLE, text, seat, pod)
-    for state in status.get("containerStatuses") or ():
+    for state in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
         held = (state.get("state") or {}).get("waiting") or {}
         reason, message = str(held.get("reason") or ""), str(held.get("message") or "")
         if reason in NO_PULL:
@@ -126,6 +129,58 @@ def waiting(pod: Manifest, seat: Seat) -> Optional[Cause]:
             return dataclasses.replace(found, evidence=(*found.evidence, times))
         if reason == "ContainerCreating":
             return _cause(Kind.VOLUME, "a volume of it cannot be mounted", seat)
+    return None
+
+
+def container(pod: Manifest, name: str) -> Manifest:
+    """How one container of a pod stands; empty while its node has not said."""
+    states = pod.get("status", {}).get("containerStatuses") or ()
+    found: Manifest = next((state for state in states if state.get("name") == name), {})
+    return found
+
+
+def fallen(pod: Manifest, seat: Seat) -> Tuple[int, Optional[Cause]]:
+    """How often the containers of a server's pod have ended by themselves, and why the last one did."""
+    status = pod.get("status", {})
+    falls, cause = 0, None
+    for state in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+        now, before = state.get("state") or {}, state.get("lastState") or {}
+        done = now.get("terminated") or before.get("terminated")
+        if done is None or not int(done.get("exitCode", 0)):
+            continue
+        falls += int(state.get("restartCount", 0)) + bool(now.get("terminated"))
+        cause = _fall(pod, seat, done)
+    return falls, cause
+
+
+def _fall(pod: Manifest, seat: Seat, done: Manifest) -> Cause:
+    code, text = int(done.get("exitCode", -1)), str(done.get("message") or "").strip()
+    lines = [line for line in text.splitlines() if line.strip()]
+    if done.get("reason") == "OOMKilled":
+        limit = _limit(pod)
+        asked = f", whose memory limit is {limit}" if limit else ""
+        return _cause(Kind.OUT_OF_MEMORY, f"the kernel ended the server for memory{asked}", seat, pod)
+    if _NO_PYTHON.search(text):
+        return _no_python(pod, seat, text)
+    wrong = next((line for line in lines if line.startswith(("error: ", "requirements: "))), "")
+    if _LACKS.search(wrong):
+        image = pod["spec"]["containers"][0].get("image")
+        lacking = wrong.rpartition("not installed here: ")[2] if "not installed here: " in wrong else wrong
+        message = f"the image {image} lacks what the server needs: {lacking}"
+        cause = _cause(Kind.MISSING_INPUT, message, seat, pod)
+        return dataclasses.replace(cause, exit_code=code, evidence=(*cause.evidence, _GET_THEM))
+    last = wrong or (lines[-1] if lines else "")
+    said = f"the server ended with code {code}" + (f": {last}" if last else "")
+    kind = Kind.NOT_EXECUTABLE if done.get("reason") in ("StartError", "ContainerCannotRun") else Kind.USER_ERROR
+    return dataclasses.replace(_cause(kind, said, seat, pod, lines[-8:]), exit_code=code)
+
+
+def unmade(deployment: Manifest) -> Optional[Cause]:
+    """Why the cluster will not make the pods of a Deployment: a quota, a policy."""
+    for condition in deployment.get("status", {}).get("conditions") or ():
+        if condition.get("type") == "ReplicaFailure" and condition.get("status") == "True":
+            error = ApiError(403, str(condition.get("reason")), str(condition.get("message")))
+            return refused(error, ("", "server", -1))
     return None
 
 

@@ -13,6 +13,8 @@ from windlass.errors import WindlassError
 from windlass.plan import Plan, Stage
 
 REUSED, RUNS, LEFT_OUT = "reused", "runs", "left out"
+ANEW = "a server starts anew"
+"""Why a server runs although nothing has changed: what comes after it need not run again for that."""
 
 
 @dataclass(frozen=True)
@@ -50,14 +52,14 @@ def _fate(
     first: str | None,
     fates: Mapping[str, Fate],
 ) -> Fate:
-    again = [name for name in stage.after if fates[name].does == RUNS and plan.stage(name).kind != "serve"]
+    again = [name for name in stage.after if fates[name].does == RUNS and fates[name].why != ANEW]
     if stage.name == first:
         missing = [name for name in _needed(plan, stage) if name not in passed]
         if missing:
             raise _missing("--from", stage.name, missing)
         return Fate(stage.name, RUNS, "asked for by --from")
     if stage.kind == "serve":
-        return Fate(stage.name, RUNS, "a server starts anew")
+        return Fate(stage.name, RUNS, f"comes after {', '.join(again)}" if again else ANEW)
     if stage.name not in passed:
         return Fate(stage.name, RUNS, "" if not passed else "it has not passed yet")
     if again:

@@ -152,6 +152,8 @@ def next_commands(run: RunState) -> tuple[str, ...]:
     file = shlex.quote(run.file or "job.yaml")
     found = tuple(template.format(run=run.id, rank=rank, file=file) for template in templates)
     served = next((stage.serving for stage in run.stages if stage.serving), None)
+    if served and run.state == "serving" and run.engine == "kubernetes":
+        return (f"windlass url {run.id}", *found)
     if served and run.state == "serving":
         return (f"windlass predict {served['url']}/v1/models/{served['model']}", *found)
     return (f"windlass serve {run.id}", *found) if served and run.state == "succeeded" else found

@@ -191,7 +191,8 @@ class _Parent:
                     return FAILED
                 if stopping and not self._children:
                     return INTERRUPTED if self._asked == signal.SIGINT else OK
-                if stopping and (self._hurry or time.monotonic() - stopping > self._settings.drain + 5):
+                most = self._settings.linger + self._settings.drain + 5
+                if stopping and (self._hurry or time.monotonic() - stopping > most):
                     return INTERRUPTED if self._hurry else FAILED
                 for index, due in list(self._due.items()):
                     if due <= time.monotonic():

@@ -111,6 +111,8 @@ class Server:
     async def _drain(self, http: asyncio.Server, grpc: Any) -> None:
         """No new connections; what was asked is answered, within the time allowed."""
         self._routes.draining = True
+        if self.asked == signal.SIGTERM:
+            await self._linger()
         http.close()
         self._site.drain()
         end = time.monotonic() + self._settings.drain
@@ -123,6 +125,14 @@ class Server:
             connection.close()
         await asyncio.sleep(0)
         self._publish()
+
+    async def _linger(self) -> None:
+        """A load balancer still sends requests here. They are answered, and no connection is kept, so that the next
+        request goes elsewhere."""
+        self._site.draining = True
+        end = time.monotonic() + self._settings.linger
+        while time.monotonic() < end and not self._hurry:
+            await asyncio.sleep(0.05)
 
     async def _tick(self) -> None:
         while True:

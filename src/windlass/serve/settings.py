@@ -28,3 +28,5 @@ class Settings:
     """Seconds that requests under way have when the server is stopped."""
     limits: Limits = field(default_factory=Limits)
     bounds: Bounds = field(default_factory=Bounds)
+    linger: float = 0.0
+    """Seconds that it goes on taking requests after SIGTERM, until whoever sends them knows that it is going."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from windlass.spec import scalars
 from windlass.spec.kinds import AnyScalar, Anything, Either, Field, Flag, Integer, ListOf, MapOf, Measure, Record, Text
-from windlass.spec.stage_keys import ENV_VALUE, IMAGE, LABELS, NAME, STAGE, VARIABLE
+from windlass.spec.stage_keys import ENV_VALUE, EXPOSE, IMAGE, LABELS, NAME, PORT, STAGE, VARIABLE
 
 VERSION = 1
 
@@ -133,6 +133,16 @@ SECURITY = Record(
     ),
 )
 
+BOARD = Record(
+    "board",
+    "TensorBoard in the cluster, for as long as the run is there. It has no login.",
+    (
+        Field("image", IMAGE, "An image that has TensorBoard; the job's if left out.", ""),
+        Field("port", PORT, "Where it listens.", 5001),
+        Field("expose", EXPOSE, "The type of its Service.", "ClusterIP", also=("type", "service_type")),
+    ),
+)
+
 _JOB_FIELDS = (
     Field("windlass", Integer(1), "Version of the job file's schema.", VERSION, also=("version",)),
     Field("name", NAME, "Name of the job; runs are named after it.", required=True, example="wide-deep"),
@@ -197,6 +207,12 @@ _JOB_FIELDS = (
         also=("volumes", "mounts", "data"),
     ),
     Field("security", SECURITY, "As whom the ranks run on a cluster.", also=("securityContext",)),
+    Field(
+        "board",
+        BOARD,
+        "TensorBoard beside the run on a cluster; `windlass board` needs no such key.",
+        also=("tensorboard",),
+    ),
 )
 
 STAGES = Field(

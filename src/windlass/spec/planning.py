@@ -52,6 +52,7 @@ def build(
         secrets=secrets,
         storage=_storage(root, directory, engine, notes, problems),
         security=_security(root),
+        board=_board(root),
         stages=_stages(root, around, problems),
         notes=tuple(notes),
     )
@@ -238,6 +239,11 @@ def _security(root: Section) -> plan.Security:
     )
 
 
+def _board(root: Section) -> plan.Board | None:
+    given = root.section("board")
+    return None if given is None else plan.Board(given.text("image"), given.integer("port"), given.text("expose"))
+
+
 def _stages(root: Section, around: stages.Surroundings, problems: Problems) -> tuple[plan.Stage, ...]:
     given = root.section("stages")
     if given is None:
@@ -261,6 +267,10 @@ def _stages(root: Section, around: stages.Surroundings, problems: Problems) -> t
                 f"the load test `{name}` comes after no `serve` stage",
                 "add `after:` with the stage that serves",
             )
+    secrets = root.section("secrets")
+    for name, stage in built.items():
+        if stage.serve is not None and stage.serve.token:
+            _check_token(stage.serve, sections[name], list(secrets.values) if secrets else [], problems)
     whole = {name: replace(built[name], after=tuple(after[name])) for name in order}
     return tuple(serving.with_commands(whole, root.text("name"), around.engine).values())
 
@@ -309,6 +319,16 @@ def _check_kind_of(stage: plan.Stage, section: Section, built: Mapping[str, plan
                 f"`{other.name}` is a {other.kind}, not a stage that trains",
                 "name a stage that has `run`",
             )
+
+
+def _check_token(serve: plan.Serve, section: Section, secrets: list[str], problems: Problems) -> None:
+    part = section.section("serve")
+    assert part is not None
+    if serve.token not in secrets:
+        hint = did_you_mean(serve.token, secrets, what="the secrets") or "add it to `secrets:`"
+        problems.add(part.where("token"), f"there is no secret `{serve.token}`", hint)
+    if serve.image:
+        problems.add(part.where("token"), "`token` is for our own server, and `image` names another", "leave one out")
 
 
 def _has_before(name: str, after: Mapping[str, list[str]], built: Mapping[str, plan.Stage], kind: str) -> bool:

@@ -19,6 +19,7 @@ PORT = Integer(1, 65535)
 LABELS = MapOf(ENV_VALUE)
 PULL_POLICY = Text(allowed=("Always", "IfNotPresent", "Never"))
 IMAGE = Text("the name of an image", r"\S*")
+EXPOSE = Text(allowed=("ClusterIP", "NodePort", "LoadBalancer"))
 
 LIMITS = Record(
     "limits",
@@ -68,6 +69,17 @@ GATE = Record(
     ),
 )
 
+AUTOSCALE = Record(
+    "autoscale",
+    "On a cluster with a metrics server: more servers while they are busy, never fewer than `replicas`.",
+    (
+        Field("max", Integer(1, MOST_RANKS), "The most servers.", required=True, example="5", also=("most",)),
+        Field(
+            "cpu", Integer(1, 1000), "Per cent of `resources: {cpu}` in use, on average, beyond which one comes.", 70
+        ),
+    ),
+)
+
 SERVE = Record(
     "serve",
     "A served model.",
@@ -78,13 +90,15 @@ SERVE = Record(
         Field("grpc_port", PORT, "gRPC.", 8500, also=("grpc",)),
         Field(
             "expose",
-            Text(allowed=("ClusterIP", "NodePort", "LoadBalancer")),
+            EXPOSE,
             "The type of the Service on a cluster.",
             "ClusterIP",
             also=("type", "service_type"),
         ),
         Field("image", IMAGE, "An image that serves the model, such as a stock TF Serving.", ""),
         Field("name", NAME, "The name under which the model is asked; the job's if left out."),
+        Field("autoscale", AUTOSCALE, "Let a cluster start more servers.", also=("autoscaling", "hpa")),
+        Field("token", VARIABLE, "The name in `secrets` of what clients must send. Left out: anybody may ask.", ""),
     ),
 )
 

@@ -284,11 +284,27 @@ def _serve(stage: plan.Stage, section: Section, problems: Problems) -> plan.Stag
         part.text("expose"),
         part.text("image"),
         part.text("name"),
+        _autoscale(part),
+        part.text("token"),
     )
     if serve.port == serve.grpc_port:
         problems.add(part.where("port"), f"`port` and `grpc_port` are both {serve.port}")
     role = plan.Role("server", serve.replicas, resources=_resources(section.section("resources"), None, problems))
+    if serve.autoscale is not None:
+        where = part.where("autoscale")
+        if serve.autoscale.most < serve.replicas:
+            problems.add(where, f"`max: {serve.autoscale.most}` is less than `replicas: {serve.replicas}`")
+        if role.resources.cpu is None:
+            problems.add(where, "`autoscale` counts in per cent of the cores asked for, and none are", _ASK_CPU)
     return replace(stage, serve=serve, roles=(role,))
+
+
+_ASK_CPU = "add `resources: {cpu: 1}` to the stage"
+
+
+def _autoscale(part: Section) -> plan.Autoscale | None:
+    given = part.section("autoscale")
+    return None if given is None else plan.Autoscale(given.integer("max"), given.integer("cpu"))
 
 
 def _bench(stage: plan.Stage, section: Section, problems: Problems) -> plan.Stage:

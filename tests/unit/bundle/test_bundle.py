@@ -16,6 +16,8 @@ from onnx import TensorProto, helper, numpy_helper
 from safetensors.numpy import load_file
 
 from windlass import bundle
+from windlass.driver.aside import put_aside
+from windlass.driver.history import Before
 from windlass.errors import WindlassError
 
 WEIGHTS = np.arange(784 * 10, dtype=np.float32).reshape(784, 10) / 7840
@@ -64,6 +66,17 @@ def test_a_jax_function_is_saved_with_a_free_batch(tmp_path: Path) -> None:
         scale: Any
         ids, scale = np.full((rows, words), 3, np.int32), np.ones((rows, 1), np.float32)
         np.testing.assert_allclose(answer(saved, ids=ids, scale=scale)[0], scores(ids, scale), rtol=1e-5)
+
+
+def test_a_number_is_not_given_again_when_the_versions_were_put_aside(tmp_path: Path) -> None:
+    before = Before(attempts={"train": 3})
+    place = tmp_path / "output" / "train" / "linear"
+    for _ in range(2):
+        bundle.save(place, linear())
+    put_aside(str(tmp_path), before, ["train"])
+    assert (tmp_path / "superseded" / "train-3" / "output" / "linear" / "2" / "bundle.json").is_file()
+    assert bundle.versions(str(place)) == ()
+    assert bundle.save(place, linear()).version == 3
 
 
 def test_versions_count_up_and_a_version_is_never_changed(tmp_path: Path) -> None:

@@ -55,6 +55,8 @@ def test_an_answer_is_read_whole(serve: Serve, answer: bytes, status: int, body:
 @pytest.mark.parametrize("piece", [1, 7, 1 << 16])
 def test_an_answer_is_read_line_by_line(serve: Serve, piece: int) -> None:
     assert list(serve(CHUNKED, piece=piece).request("GET", "/", None, {}).lines()) == [b"one", b"two", b"three"]
+    kept = list(serve(CHUNKED, piece=piece).request("GET", "/", None, {}).lines(keep=True))
+    assert kept == [b"one\n", b"two\n", b"three"], "the last one has not ended"
 
 
 def test_a_connection_that_was_closed_meanwhile_says_so_and_can_be_used_again(serve: Serve) -> None:

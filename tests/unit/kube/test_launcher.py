@@ -28,7 +28,8 @@ class Hands:
 def pod(version: str, node: str = "") -> Manifest:
     labels = {names.STAGE_LABEL: "train", names.ROLE_LABEL: "worker", names.RANK_LABEL: "0"}
     meta = {"name": "p", "uid": "u", "labels": labels, "resourceVersion": version}
-    return {"metadata": meta, "spec": {"nodeName": node, "containers": [{"name": names.CONTAINER}]}, "status": {"phase": "Pending"}}
+    spec = {"nodeName": node, "containers": [{"name": names.CONTAINER}]}
+    return {"metadata": meta, "spec": spec, "status": {"phase": "Pending"}}
 
 
 def listed(*pods: Manifest) -> tuple[int, dict[str, str], list[object]]:

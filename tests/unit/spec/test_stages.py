@@ -210,6 +210,12 @@ def other_stage(lines: str) -> str:
         ("{gate: {of: train, metric: a}, run: x}", "`gate` cannot stand beside `run`"),
         ("{serve: {model: train, port: 8500}}", "`port` and `grpc_port` are both 8500"),
         ("{serve: {model: train, port: 99999}}", "`port` must be a whole number from 1 to 65535"),
+        (
+            "{serve: {model: train, replicas: 3, autoscale: {max: 2}}, resources: {cpu: 1}}",
+            "`max: 2` is less than `replicas: 3`",
+        ),
+        ("{serve: {model: train, autoscale: {max: 2}}}", "`autoscale` counts in per cent of the cores asked for"),
+        ("{serve: {model: train, token: KEY}}", "there is no secret `KEY`"),
         ("{serve: {model: train, expose: nodeport}}", "`expose` cannot be `nodeport`"),
         ("{bench: {data: x}}", "the load test `other` comes after no `serve` stage"),
         ("{after: serve, bench: {data: x, iterations: 10}}", "all 10 iterations are warm-up (10)"),

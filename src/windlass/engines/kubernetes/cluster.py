@@ -6,12 +6,13 @@ Nothing is kept on the laptop that another laptop would need: a run is found by 
 from __future__ import annotations
 
 import contextlib
+import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
-from windlass import shipping
+from windlass import layout
 from windlass.engines.kubernetes import admission, config, lost, pending, storage, tunnel
 from windlass.errors import FAILED, WindlassError
 from windlass.export import cargo, objects
@@ -29,6 +30,9 @@ DRIVER_SOON = 2.0
 AT_ONCE = 64
 """Pods that the laptop makes itself, so that they start together with the driver."""
 OWNED = (
+    "Deployment",
+    "HorizontalPodAutoscaler",
+    "PodDisruptionBudget",
     "StatefulSet",
     "Pod",
     "Service",
@@ -40,6 +44,30 @@ OWNED = (
     "ServiceAccount",
 )
 """Kinds that a run is made of."""
+
+
+SERVING = ("HorizontalPodAutoscaler", "PodDisruptionBudget", "Service", "Deployment")
+"""Kinds that a stage which serves is made of."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """How a run is to go on."""
+
+    id: str
+    again: tuple[str, ...] = ()
+    """Stages that had passed and are to run anew."""
+    left_out: tuple[str, ...] = ()
+    plan: Plan | None = None
+    """None: the plan that it has."""
+    reused: tuple[str, ...] = ()
+    setting: Setting = field(default_factory=Setting)
+    secrets: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        """As the root holds it, and as the journal repeats it."""
+        return json.dumps({"order": self.id, "again": self.again, "left_out": self.left_out})
 
 
 @dataclass(frozen=True)
@@ -82,7 +110,7 @@ class Cluster:
             admission.check(self, plan)
         except ApiError as error:
             raise self.refusal(error) from None
-        packed = cargo.pack(plan.code, shipping.build())
+        packed = cargo.load(plan)
         while True:
             run = fresh_id(plan.name)
             made = objects.objects(plan, run, packed, setting)
@@ -266,14 +294,73 @@ class Cluster:
         code, _ = self.ask(run, "stop", by, *(["now"] if now else []))
         return code == 0
 
-    def resume(self, run: str, events: int) -> None:
-        """Lets a run go on behind the end that its journal has."""
-        notes = {names.RESUME: str(events), names.STATE: "submitted"}
+    def take_down(self, run: str, more: str = "") -> bool:
+        """Servers that stand although their run has ended; False when there are none. more: chooses among them."""
+        chosen = names.selector(run, names.SERVER) + more
+        found = [obj for kind in SERVING for obj in self.api.list(kind, chosen)]
+        for obj in found:
+            self.api.delete(obj["kind"], obj["metadata"]["name"])
+        return bool(found)
+
+    def stands(self, run: str, stage: str) -> bool:
+        """Whether servers of a stage are there; a run that failed to roll has ended and leaves the old ones."""
+        return self.api.find("Deployment", names.service(run, stage)) is not None
+
+    def changes(self, run: str, plan: Plan) -> dict[str, list[str]]:
+        """Stage -> what it depends on that has changed since the run was made, in words."""
+        from windlass.spec import fingerprint
+
+        data = self.api.get("ConfigMap", run)["data"]
+        recorded = fingerprint.from_json(data.get(layout.FINGERPRINTS, ""))
+        unknown = ["what it was made of is not known"]
+        return {
+            stage: recorded[stage].changed(now) if stage in recorded else unknown
+            for stage, now in fingerprint.fingerprints(plan).items()
+        }
+
+    def resume(self, run: str, order: Order) -> None:
+        """Lets a run go on: the order stands in the root, and a new driver takes it up. Ranks of it are not running;
+        servers go on meanwhile."""
+        name = names.driver(run)
         try:
-            self.api.patch("ConfigMap", run, {"metadata": {"annotations": notes}})
+            root = self.api.get("ConfigMap", run)
+            data: dict[str, str | None] = {names.ORDERS: order.text}
+            if order.plan is not None:
+                data |= dict.fromkeys(set(root["data"]) - {names.ORDERS}) | self._renewed(root, run, order)
+            self.api.patch("ConfigMap", run, {"metadata": {"annotations": {names.STATE: "submitted"}}, "data": data})
+            template = {"metadata": {"annotations": {names.ORDER: order.id}}}
+            self.api.patch("StatefulSet", name, {"spec": {"replicas": 1, "template": template}})
         except ApiError as error:
-            raise self.refusal(error) from None
-        self.reach(run)
+            raise self.refusal(error, submitting=True) from None
+
+    def _renewed(self, root: Manifest, run: str, order: Order) -> dict[str, str | None]:
+        """Brings a new plan of the run with its code; what its root is to hold."""
+        assert order.plan is not None
+        plan, setting = storage.settled(self, order.plan, lambda _text: None), order.setting
+        admission.check(self, plan)
+        packed = cargo.load(plan, edition=True)
+        driver = self.api.get("StatefulSet", names.driver(run))["spec"]["template"]["spec"]
+        account = str(driver.get("serviceAccountName") or "")
+        kept = any("emptyDir" in each for each in driver["volumes"] if each["name"] == "run")
+        setting = replace(setting, namespace="", account="" if account == names.driver(run) else account)
+        setting = replace(setting, volume="none" if kept else setting.volume)
+        first, *made = objects.objects(plan, run, packed, setting)
+        stages = [stage.name for stage in plan.stages if stage.serve is not None]
+        self.take_down(run, f",{names.STAGE_LABEL} notin ({','.join(stages)})" if stages else "")
+        if order.secrets:
+            labels = dict(root["metadata"]["labels"], **{names.PART_LABEL: "secrets"})
+            self.api.delete("Secret", names.secrets(run))
+            made.append(_secret(names.secrets(run), labels, dict(order.secrets)))
+        storage.make(self, plan, run, lambda _text: None)
+        for obj in made:
+            obj["metadata"]["ownerReferences"] = [seats.owner(root)]
+            if obj["metadata"]["labels"][names.PART_LABEL] == "account":
+                self._account(obj)
+            elif obj["kind"] != "PersistentVolumeClaim":  # it is there, and cannot be another
+                self.api.apply(obj)
+        found: dict[str, str | None] = dict(first["data"])
+        found[layout.FINGERPRINTS] = _kept(root["data"], packed.fingerprints, order.reused)
+        return found
 
     # Removing.
 
@@ -364,6 +451,15 @@ def _secret(name: str, labels: Mapping[str, str], data: Mapping[str, str]) -> Ma
     return {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "immutable": True, "stringData": dict(data)}
 
 
+def _kept(data: Mapping[str, str], now: str, reused: Collection[str]) -> str:
+    """What stages depend on that run this time; those that are reused keep what they were made of."""
+    from windlass.spec import fingerprint
+
+    found, before = fingerprint.from_json(now), fingerprint.from_json(data.get(layout.FINGERPRINTS, ""))
+    found.update((name, before[name]) for name in reused if name in before)
+    return fingerprint.to_json(found)
+
+
 def _token() -> str:
     import secrets
 
@@ -373,7 +469,7 @@ def _token() -> str:
 def rights_for_an_admin(namespace: str) -> str:
     """A Role for any run, its account and its binding, as YAML."""
     name = "windlass-driver"
-    rules = [{key: value for key, value in rule.items() if key != "resourceNames"} for rule in objects.rules("")]
+    rules = [{key: value for key, value in rule.items() if key != "resourceNames"} for rule in objects.rules("", ("",))]
     meta = {"name": name, "namespace": namespace}
     group = "rbac.authorization.k8s.io"
     return yaml_of(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -17,8 +18,9 @@ from pathlib import Path
 
 from windlass import journal, layout, parcel
 from windlass.causes import Kind
+from windlass.driver.history import look_back
 from windlass.engines.kubernetes import pending, storage
-from windlass.engines.kubernetes.cluster import Cluster, Listed, command
+from windlass.engines.kubernetes.cluster import Cluster, Listed, NoAnswer, Order, command
 from windlass.engines.kubernetes.shelf import ClusterShelf
 from windlass.engines.kubernetes.storage import Kept
 from windlass.engines.kubernetes.tunnel import STDERR, STDOUT, Exec
@@ -26,6 +28,8 @@ from windlass.errors import FAILED, WindlassError
 from windlass.export.objects import Setting, for_pods
 from windlass.kube.api import ApiError
 from windlass.plan import Plan, from_json, to_json
+from windlass.runs import reuse
+from windlass.runs.state import fold, plan_of
 from windlass.runs.store import Store
 
 FILES = (journal.FILE, layout.PLAN, layout.VERDICT)
@@ -35,6 +39,8 @@ STARTING = 10.0
 SILENCE = 20.0
 """Seconds without a word after which a stream is taken for dead."""
 TRIES = 3
+BOARD = re.compile(r"\.tfevents\.[^/]*$|/plugins/profile/.*[^/]$")
+"""Files that TensorBoard reads."""
 OVER = frozenset({"succeeded", "failed", "stopped", "gate_missed"})
 
 
@@ -95,17 +101,56 @@ class Mirror:
         with ClusterShelf(self.cluster, self.run, None) as shelf:
             parcel.store(shelf.items(directory), str(self.path / directory))
 
-    def go_on(self) -> None:
-        """Asks the cluster to go on with a run that has failed or was stopped."""
+    def fetch_board(self) -> None:
+        """What stages have written for TensorBoard below their outputs, from where this copy ends."""
+        with ClusterShelf(self.cluster, self.run, None) as shelf:
+            try:
+                there = {entry.path: entry.size for entry in shelf.entries("output", 99)}
+            except WindlassError:
+                return  # no stage has written anything
+        at = {path: _size(self.path / path) for path in there if BOARD.search(path)}
+        new = [path for path, size in at.items() if size != there[path]]
+        if new:
+            self._stream({"files": new, "logs": False, "follow": False}, {path: at[path] for path in new})
+
+    def go_on(
+        self,
+        plan: Plan | None = None,
+        first: str | None = None,
+        only: str | None = None,
+        setting: Setting | None = None,
+        secrets: Mapping[str, str] | None = None,
+    ) -> tuple[reuse.Fate, ...]:
+        """Asks the cluster to go on with a run that has ended, or that does nothing but serve; what becomes of its
+        stages. With its own plan, or with a new one of its job: then what depends on a change runs again."""
         self.sync(logs=True)
         events = journal.read(str(self.path))
-        if not self.whole():
+        if not self.whole() and fold(events, self.run, alive=True).state != "serving":
             raise WindlassError(f"{self.run} is still running", f"watch it: windlass attach {self.run}")
-        if events[-1].get("state") == "succeeded":
-            raise WindlassError(f"{self.run} has succeeded; there is nothing to resume", f"windlass status {self.run}")
+        if plan is not None and not self.run.startswith(plan.name + "-"):
+            hint = f"its runs: windlass status --on kubernetes -n {self.cluster.namespace}"
+            raise WindlassError(f"{self.run} is no run of the job {plan.name}", hint)
+        known = plan or plan_of(self.path)
+        if known is None:
+            raise WindlassError(f"the plan of {self.run} cannot be read", "name the job file, too")
+        passed = look_back(events).passed
+        changes = self.cluster.changes(self.run, plan) if plan is not None else {}
+        fates = reuse.decide(known, passed, changes, first, only)
+        runs, reused, left_out = (
+            tuple(fate.stage for fate in fates if fate.does == what)
+            for what in (reuse.RUNS, reuse.REUSED, reuse.LEFT_OUT)
+        )
+        if not runs:
+            raise WindlassError(
+                f"{self.run} has succeeded and nothing has changed since; there is nothing to resume",
+                f"see windlass status {self.run}, or run a stage again: --resume {self.run} --from STAGE",
+            )
+        again = tuple(stage for stage in runs if stage in passed)
+        order = Order(os.urandom(6).hex(), again, left_out, plan, reused, setting or Setting(), secrets or {})
         self.after = len(events)
         self.mark(alive=True)
-        self.cluster.resume(self.run, self.after)
+        self.cluster.resume(self.run, order)
+        return fates
 
     def remove(self, force: bool = False, data: bool = False) -> tuple[list[str], list[Kept]]:
         """The run with all its objects, and then this copy; one that is under way only by force. With `data` also the
@@ -129,6 +174,14 @@ class Mirror:
     def follow(self, logs: bool = True, say: Callable[[str], None] | None = None) -> None:
         """Up to date from now on, by a thread; whatever breaks is mended until the run is over or removed."""
         threading.Thread(target=self._follow, args=(logs, say), daemon=True).start()
+
+    def keep_up(self, logs: bool, say: Callable[[str], None] | None = None) -> None:
+        """Up to date now, and from now on if the run is not over."""
+        with contextlib.suppress(NoAnswer):  # it is asked again, for as long as one watches
+            if not self.lost:
+                self.sync(logs=logs)
+        if not self.whole():
+            self.follow(logs=logs, say=say)
 
     def _follow(self, logs: bool, say: Callable[[str], None] | None) -> None:
         begun = time.monotonic()
@@ -170,9 +223,9 @@ class Mirror:
         cause = None if self.reachable else pending.driver(self.cluster.api, self.run)
         return cause is not None and cause.kind is Kind.NODE_LOST
 
-    def _stream(self, asked: dict[str, object]) -> None:
-        """Takes in what the driver's desk sends, from where this copy ends."""
-        at = {path: os.path.getsize(self.path / path) for path in self._have()}
+    def _stream(self, asked: dict[str, object], more: Mapping[str, int] | None = None) -> None:
+        """Takes in what the driver's desk sends, from where this copy ends; `more`: where it does of other files."""
+        at = {path: os.path.getsize(self.path / path) for path in self._have()} | dict(more or {})
         for path in (layout.PLAN, layout.VERDICT):  # written anew, not appended to
             at.pop(path, None)
         pod = self.cluster.reach(self.run)
@@ -245,6 +298,13 @@ def known(cluster: Cluster, home: str) -> tuple[Store, list[Listed]]:
     for name in set(store.ids()) - {run.id for run in runs}:
         store.remove(store.root / name)
     return store, runs
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _replace(path: Path, data: bytes) -> None:

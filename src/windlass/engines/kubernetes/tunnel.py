@@ -23,26 +23,12 @@ STDIN, STDOUT, STDERR, ENDED, RESIZE = range(5)
 _TEXT, _BINARY, _CLOSE, _PING, _PONG = 1, 2, 8, 9, 10
 
 
-class Exec:
-    """One program. Read `messages` until it has ended; `code` is its exit code then."""
+class Channel:
+    """A WebSocket to the cluster, whose messages begin with the number of a channel."""
 
-    def __init__(
-        self,
-        api: Api,
-        pod: str,
-        command: Sequence[str],
-        container: str = "",
-        stdin: bool = False,
-        tty: bool = False,
-        timeout: float = 15.0,
-    ) -> None:
+    def __init__(self, api: Api, path: str, timeout: float = 15.0) -> None:
         self.code: int | None = None
         self._rest = b""
-        query: list[tuple[str, str]] = [("command", word) for word in command]
-        query += [("stdout", "1"), *([("container", container)] if container else [])]
-        query += [("stdin", "1")] if stdin else []
-        query += [("tty", "1")] if tty else [("stderr", "1")]
-        path = f"{api.server.prefix}{api.path('Pod', pod)}/exec?{urlencode(query)}"
         self._socket = dial(api.server, timeout)
         key = base64.b64encode(os.urandom(16)).decode()
         headers = {
@@ -54,7 +40,12 @@ class Exec:
             "Sec-WebSocket-Protocol": "v5.channel.k8s.io, v4.channel.k8s.io",
             **api.server.headers(False),
         }
-        lines = [f"GET {path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
+        lines = [
+            f"GET {api.server.prefix}{path} HTTP/1.1",
+            *(f"{name}: {value}" for name, value in headers.items()),
+            "",
+            "",
+        ]
         self._socket.sendall("\r\n".join(lines).encode())
         self._open()
         self._socket.settimeout(None)
@@ -62,22 +53,28 @@ class Exec:
     def fileno(self) -> int:
         return self._socket.fileno()
 
-    def receive(self, timeout: float | None = None) -> tuple[int, bytes] | None:
-        """(channel, bytes); None when the program has ended or, with a timeout, said nothing for so long.
-        ConnectionError when the connection was lost instead."""
-        while self.code is None:
-            if timeout is not None and not self.pending and not select.select([self._socket], [], [], timeout)[0]:
-                raise TimeoutError
+    def message(self) -> tuple[int, bytes]:
+        """(channel, bytes) of the next message; ConnectionError when there are no more."""
+        while True:
             kind, data = self._frame()
             if kind == _PING:
                 self._send(_PONG, data)
             elif kind == _CLOSE:
                 raise ConnectionError("the cluster closed the connection")
             elif kind in (_TEXT, _BINARY) and data:
-                if data[0] == ENDED:
-                    self.code = _code(data[1:])
-                elif len(data) > 1:
-                    return data[0], data[1:]
+                return data[0], data[1:]
+
+    def receive(self, timeout: float | None = None) -> tuple[int, bytes] | None:
+        """(channel, bytes); None when the program has ended or, with a timeout, said nothing for so long.
+        ConnectionError when the connection was lost instead."""
+        while self.code is None:
+            if timeout is not None and not self.pending and not select.select([self._socket], [], [], timeout)[0]:
+                raise TimeoutError
+            channel, data = self.message()
+            if channel == ENDED:
+                self.code = _code(data)
+            elif data:
+                return channel, data
         return None
 
     def send(self, data: bytes, channel: int = STDIN) -> None:
@@ -170,6 +167,26 @@ class Exec:
         repeated = (mask * (length // 4 + 1))[:length]
         masked = (int.from_bytes(data, "big") ^ int.from_bytes(repeated, "big")).to_bytes(length, "big")
         self._socket.sendall(head + mask + masked)
+
+
+class Exec(Channel):
+    """One program. Read `receive` until it has ended; `code` is its exit code then."""
+
+    def __init__(
+        self,
+        api: Api,
+        pod: str,
+        command: Sequence[str],
+        container: str = "",
+        stdin: bool = False,
+        tty: bool = False,
+        timeout: float = 15.0,
+    ) -> None:
+        query: list[tuple[str, str]] = [("command", word) for word in command]
+        query += [("stdout", "1"), *([("container", container)] if container else [])]
+        query += [("stdin", "1")] if stdin else []
+        query += [("tty", "1")] if tty else [("stderr", "1")]
+        super().__init__(api, f"{api.path('Pod', pod)}/exec?{urlencode(query)}", timeout)
 
 
 def _code(data: bytes) -> int:

@@ -20,6 +20,7 @@ from windlass import __version__, layout, lock, machine
 from windlass.agent import mpi
 from windlass.agent.post import Post
 from windlass.causes import Cause, Kind
+from windlass.driver.aside import put_aside
 from windlass.driver.driver import ENDING, Driver, who
 from windlass.driver.history import Before, look_back, run_anew
 from windlass.driver.links import Seat
@@ -145,7 +146,7 @@ def drive(
     events = read(run_dir)
     told = orders.read(run_dir)
     before = look_back(events)
-    _put_aside(run_dir, before, told.again)
+    put_aside(run_dir, before, told.again)
     before = run_anew(before, told.again)
     journal = Writer(run_dir, redact=tuple(values.values()))
     place = ""
@@ -238,19 +239,6 @@ def _packages(plan: Plan, home: str, say: Callable[[str], None] | None) -> dict[
 
 def _interrupt(signum: int, _frame: object) -> None:
     raise KeyboardInterrupt(signum)
-
-
-def _put_aside(run_dir: str, before: Before, stages: Sequence[str]) -> None:
-    """What a stage left that is to run anew: out of the way of the new results, and not lost."""
-    for name in stages:
-        place = layout.superseded(run_dir, name, before.attempts.get(name, 1))
-        for kind, path in (
-            ("output", layout.output(run_dir, name)),
-            ("checkpoints", layout.checkpoints_of(run_dir, name)),
-        ):
-            if os.path.isdir(path):
-                os.makedirs(place, exist_ok=True)
-                os.rename(path, os.path.join(place, kind))
 
 
 class Posts:

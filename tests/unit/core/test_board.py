@@ -9,8 +9,8 @@ import pytest
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 
 from windlass import journal, layout
+from windlass.driver.board import DIRECTORY, EVENTS, Board
 from windlass.errors import WindlassError
-from windlass.runs.board import DIRECTORY, EVENTS, Board
 
 SEAT = {"stage": "train", "role": "worker", "rank": 0, "gen": 1}
 

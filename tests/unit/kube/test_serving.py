@@ -1,0 +1,192 @@
+"""What is put aside to be served, what a server's pod means, and which lines of its log are new."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from windlass.causes import Kind
+from windlass.driver.history import look_back
+from windlass.driver.services import Befell, News
+from windlass.errors import WindlassError
+from windlass.kube import names, verdicts
+from windlass.kube.api import Manifest
+from windlass.kube.serverlogs import ServerLogs
+from windlass.kube.servers import rolled
+from windlass.kube.stock import lay_in
+
+SEAT = ("serve", "server", 0)
+
+
+def version(run: Path, number: int, content: str = "one", model: str = "digits", mark: str = "bundle.json") -> Path:
+    place = run / "output" / "train" / model / str(number)
+    place.mkdir(parents=True, exist_ok=True)
+    (place / mark).write_text("{}")
+    (place / "weights").write_text(content)
+    return place
+
+
+def laid(run: Path, saved: bool = False) -> tuple[int, int, str]:
+    stock = lay_in(str(run), "serve", str(run / "output" / "train"), saved)
+    return stock.number, stock.version, stock.place
+
+
+def test_the_newest_version_is_put_aside_and_stays_as_it_was(tmp_path: Path) -> None:
+    version(tmp_path, 1)
+    version(tmp_path, 2, "two")
+    assert laid(tmp_path) == (1, 2, "models/serve/1")
+    os.replace(version(tmp_path, 3, "three") / "weights", tmp_path / "output/train/digits/2/weights")
+    assert (tmp_path / "models/serve/1/2/weights").read_text() == "two", "what a later attempt does is not served"
+
+
+def test_the_same_model_keeps_its_number_and_another_one_gets_the_next(tmp_path: Path) -> None:
+    version(tmp_path, 1)
+    assert [laid(tmp_path)[0], laid(tmp_path)[0]] == [1, 1]
+    for number in range(2, 6):
+        version(tmp_path, number, f"content {number}")
+        assert laid(tmp_path)[:2] == (number, number)
+    assert sorted(os.listdir(tmp_path / "models/serve")) == ["3", "4", "5"], "pods of a roll want both, and that is all"
+
+
+def test_a_stock_server_is_given_the_newest_version_that_has_a_saved_model(tmp_path: Path) -> None:
+    version(tmp_path, 1, mark="saved_model.pb")
+    version(tmp_path, 2)
+    assert laid(tmp_path, saved=True) == (1, 1, "models/serve/1")
+    assert laid(tmp_path)[1] == 2
+
+
+@pytest.mark.parametrize(
+    ("models", "saved", "wrong"),
+    [((), False, "left no model"), (("a", "b"), False, "several models .a, b."), (("a",), True, "no SavedModel")],
+)
+def test_what_cannot_be_served_is_said_with_a_fix(
+    tmp_path: Path, models: tuple[str, ...], saved: bool, wrong: str
+) -> None:
+    for model in models:
+        version(tmp_path, 1, model=model)
+    with pytest.raises(WindlassError, match=wrong) as error:
+        laid(tmp_path, saved)
+    assert error.value.hint
+
+
+def pod(name: str = "p-1", **server: Any) -> Manifest:
+    state = {"name": names.SERVER, "image": "plain:1", "containerID": "c1", "restartCount": 0, **server}
+    labels = {names.STAGE_LABEL: "serve"}
+    meta = {"name": name, "labels": labels, "annotations": {names.MODEL: "2"}}
+    spec = {"nodeName": "node0", "containers": [{"name": names.SERVER, "image": "plain:1"}]}
+    return {"metadata": meta, "spec": spec, "status": {"containerStatuses": [state]}}
+
+
+def ended(code: int, message: str = "", **more: Any) -> dict[str, Any]:
+    return {"terminated": {"exitCode": code, "message": message, **more}}
+
+
+@pytest.mark.parametrize(
+    ("state", "kind", "said"),
+    [
+        (
+            ended(2, "error: the server needs packages that are not installed here: onnxruntime\n\nhint: install"),
+            Kind.MISSING_INPUT,
+            "the image plain:1 lacks what the server needs: onnxruntime",
+        ),
+        (ended(2, "error: the server needs Python 3.11, and this image has 3.9"), Kind.MISSING_INPUT, "Python 3.11"),
+        (ended(137, reason="OOMKilled"), Kind.OUT_OF_MEMORY, "for memory"),
+        (ended(1, "Traceback\nValueError: no"), Kind.USER_ERROR, "ended with code 1: ValueError: no"),
+        (ended(128, 'exec: "python3": executable file not found in $PATH'), Kind.NO_PYTHON, "has no python3"),
+    ],
+)
+def test_a_server_that_fell_says_why(state: dict[str, Any], kind: Kind, said: str) -> None:
+    falls, cause = verdicts.fallen(pod(state={"waiting": {}}, lastState=state, restartCount=2), SEAT)
+    assert cause is not None
+    assert (falls, cause.kind) == (2, kind)
+    assert said in cause.message
+
+
+def test_a_server_that_ended_well_or_runs_has_not_fallen() -> None:
+    assert verdicts.fallen(pod(state={"running": {}}), SEAT) == (0, None)
+    assert verdicts.fallen(pod(state=ended(0)), SEAT) == (0, None)
+
+
+def test_a_quota_that_keeps_servers_from_being_made_is_a_cause() -> None:
+    condition = {"type": "ReplicaFailure", "status": "True", "message": "pods exceeded quota: small"}
+    cause = verdicts.unmade({"status": {"conditions": [condition]}})
+    assert cause is not None
+    assert cause.kind is Kind.QUOTA
+
+
+@pytest.mark.parametrize(
+    ("status", "done"),
+    [
+        ({"replicas": 2, "updatedReplicas": 2, "availableReplicas": 2, "observedGeneration": 3}, True),
+        ({"replicas": 3, "updatedReplicas": 2, "availableReplicas": 3, "observedGeneration": 3}, False),
+        ({"replicas": 2, "updatedReplicas": 2, "availableReplicas": 1, "observedGeneration": 3}, False),
+        ({"replicas": 2, "updatedReplicas": 2, "availableReplicas": 2, "observedGeneration": 2}, False),
+        ({}, False),
+    ],
+)
+def test_a_roll_is_done_when_all_servers_are_new_and_available(status: dict[str, int], done: bool) -> None:
+    assert rolled({"metadata": {"generation": 3}, "spec": {"replicas": 2}, "status": status}) is done
+
+
+class _Cluster:
+    """What the API server would give of logs."""
+
+    def __init__(self, *lines: str) -> None:
+        self.lines = list(lines)
+        self.asked: list[str] = []
+
+    def log(self, _pod: str, _container: str, since: str) -> Iterator[bytes]:
+        self.asked.append(since)
+        yield from (f"{line}\n".encode() for line in self.lines)
+
+
+def followed(run: Path, cluster: _Cluster, *pods: Manifest) -> list[News]:
+    """What is written down of pods that run and then are gone."""
+    told: list[News] = []
+    logs = ServerLogs(cluster, str(run), told.append)  # type: ignore[arg-type]
+    for each in pods:
+        logs.saw("serve", each)
+    for reader in list(logs._readers.values()):
+        reader.join(timeout=0.5)
+    logs._closed = True
+    return told
+
+
+def test_each_line_of_a_server_is_kept_once_also_by_the_next_driver(tmp_path: Path) -> None:
+    first = "2026-01-01T00:00:01.5Z one"
+    second = "2026-01-01T00:00:01.500000001Z two"
+    (started,) = followed(tmp_path, _Cluster(first, second), pod(state={"running": {}}))
+    assert isinstance(started, Befell)
+    assert (started.ev, started.keys["rank"], started.keys["gen"]) == ("rank.started", 0, 2)
+    cluster = _Cluster(first, second, "2026-01-01T00:00:02Z three")
+    followed(tmp_path, cluster, pod(state={"running": {}}))
+    assert cluster.asked[0] == "2026-01-01T00:00:01Z"
+    assert (tmp_path / "logs/serve/server-0.log").read_text() == "one\ntwo\nthree\n"
+
+
+def test_a_pod_takes_the_lowest_number_that_is_free(tmp_path: Path) -> None:
+    told: list[News] = []
+    logs = ServerLogs(_Cluster(), str(tmp_path), told.append)  # type: ignore[arg-type]
+    for name in ("a", "b", "c"):
+        logs.saw("serve", pod(name))
+    logs.gone("serve", pod("b"))
+    logs.saw("serve", pod("d"))
+    assert [logs.rank(name) for name in ("a", "b", "c", "d")] == [0, -1, 2, 1]
+
+
+def test_an_order_in_the_journal_runs_stages_anew_whoever_reads_it() -> None:
+    events: list[dict[str, Any]] = [
+        {"ev": "stage.started", "stage": "train", "attempt": 1},
+        {"ev": "stage.ended", "stage": "train", "state": "succeeded"},
+        {"ev": "stage.started", "stage": "serve", "attempt": 1},
+        {"ev": "stage.ready", "stage": "serve"},
+        {"ev": "run.started", "order": "a1", "again": ["train"], "left_out": ["load"]},
+    ]
+    before = look_back(events)
+    assert (before.passed, dict(before.unfinished), before.left_out, before.order) == ((), {}, ("load",), "a1")
+    again = {"ev": "stage.started", "stage": "train", "attempt": 2}
+    assert list(look_back([*events, again]).unfinished) == ["train"], "the next driver goes on with it"
