@@ -27,6 +27,8 @@ from windlass.runs.store import fresh_id
 PYTHON = "python3"
 DRIVER_SOON = 2.0
 """Seconds to wait for the driver's pod to be made before the first pods; later the driver makes them itself."""
+RESUMED = 120.0
+"""Seconds that the driver of a run that goes on may take to start."""
 AT_ONCE = 64
 """Pods that the laptop makes itself, so that they start together with the driver."""
 OWNED = (
@@ -332,6 +334,22 @@ class Cluster:
             self.api.patch("StatefulSet", name, {"spec": {"replicas": 1, "template": template}})
         except ApiError as error:
             raise self.refusal(error, submitting=True) from None
+        self._replaced(run, order.id)
+
+    def _replaced(self, run: str, order: str) -> None:
+        """Waits for the driver that was started for an order: whoever asked its predecessor would be cut off."""
+        due = time.monotonic() + RESUMED
+        while time.monotonic() < due:
+            pod = self.api.find("Pod", names.driver_pod(run))
+            notes = (pod or {}).get("metadata", {}).get("annotations") or {}
+            if pod is not None and notes.get(names.ORDER) == order and is_running(pod):
+                return
+            time.sleep(0.2)
+        cause = pending.driver(self.api, run)
+        why = f": {cause.message}" if cause else ""
+        raise WindlassError(
+            f"the new driver of {run} does not run{why}", f"kubectl describe pod {names.driver_pod(run)}"
+        )
 
     def _renewed(self, root: Manifest, run: str, order: Order) -> dict[str, str | None]:
         """Brings a new plan of the run with its code; what its root is to hold."""

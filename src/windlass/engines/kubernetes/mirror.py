@@ -24,7 +24,7 @@ from windlass.engines.kubernetes.cluster import Cluster, Listed, NoAnswer, Order
 from windlass.engines.kubernetes.shelf import ClusterShelf
 from windlass.engines.kubernetes.storage import Kept
 from windlass.engines.kubernetes.tunnel import STDERR, STDOUT, Exec
-from windlass.errors import FAILED, WindlassError
+from windlass.errors import WindlassError
 from windlass.export.objects import Setting, for_pods
 from windlass.kube.api import ApiError
 from windlass.plan import Plan, from_json, to_json
@@ -89,12 +89,14 @@ class Mirror:
         """Up to date, once."""
         if self.whole() and not logs:
             return None
-        for _ in range(TRIES):
+        for tries_left in reversed(range(TRIES)):
             try:
                 return self._stream({"files": list(FILES), "logs": logs, "follow": False})
-            except OSError:
-                continue  # what has arrived is kept, and the next try goes on behind it
-        raise WindlassError(f"the driver of {self.run} does not answer", f"windlass status {self.run}", FAILED)
+            except NoAnswer:  # its pod may just be replaced; what has arrived is kept
+                if not tries_left:
+                    raise
+                time.sleep(AGAIN[0])
+        return None
 
     def fetch_all(self, directory: str) -> None:
         """A directory of the run with all in it."""
