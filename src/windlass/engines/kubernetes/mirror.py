@@ -19,8 +19,8 @@ from pathlib import Path
 from windlass import journal, layout, parcel
 from windlass.causes import Kind
 from windlass.driver.history import look_back
-from windlass.engines.kubernetes import pending, storage
-from windlass.engines.kubernetes.cluster import Cluster, Listed, NoAnswer, Order, command
+from windlass.engines.kubernetes import pending, storage, submitting
+from windlass.engines.kubernetes.cluster import Cluster, Listed, NoAnswer, command
 from windlass.engines.kubernetes.shelf import ClusterShelf
 from windlass.engines.kubernetes.storage import Kept
 from windlass.engines.kubernetes.tunnel import STDERR, STDOUT, Exec
@@ -136,7 +136,7 @@ class Mirror:
         if known is None:
             raise WindlassError(f"the plan of {self.run} cannot be read", "name the job file, too")
         passed = look_back(events).passed
-        changes = self.cluster.changes(self.run, plan) if plan is not None else {}
+        changes = submitting.changes(self.cluster, self.run, plan) if plan is not None else {}
         fates = reuse.decide(known, passed, changes, first, only)
         runs, reused, left_out = (
             tuple(fate.stage for fate in fates if fate.does == what)
@@ -148,10 +148,12 @@ class Mirror:
                 f"see windlass status {self.run}, or run a stage again: --resume {self.run} --from STAGE",
             )
         again = tuple(stage for stage in runs if stage in passed)
-        order = Order(os.urandom(6).hex(), again, left_out, plan, reused, setting or Setting(), secrets or {})
+        order = submitting.Order(
+            os.urandom(6).hex(), again, left_out, plan, reused, setting or Setting(), secrets or {}
+        )
         self.after = len(events)
         self.mark(alive=True)
-        self.cluster.resume(self.run, order)
+        submitting.resume(self.cluster, self.run, order)
         return fates
 
     def remove(self, force: bool = False, data: bool = False) -> tuple[list[str], list[Kept]]:
@@ -286,7 +288,7 @@ def submitted(
     say: Callable[[str], None] = lambda _text: None,
 ) -> Mirror:
     """A new run of the plan, and its copy; `say` hears what the cluster settled that the plan left open."""
-    copy = Mirror(cluster, home, cluster.submit(plan, setting, secrets, say))
+    copy = Mirror(cluster, home, submitting.submit(cluster, plan, setting, secrets, say))
     copy.mark(alive=True, plan=to_json(for_pods(plan)))
     return copy
 

@@ -1,0 +1,262 @@
+"""Bringing a run into a cluster, and letting one go on: all its objects, made by whoever asks.
+
+What was made goes again when something is refused; nothing is left half-done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+from windlass import layout
+from windlass.engines.kubernetes import admission, pending, storage
+from windlass.engines.kubernetes.cluster import Cluster, is_running
+from windlass.errors import WindlassError
+from windlass.export import cargo, objects
+from windlass.export.objects import Setting
+from windlass.kube import names, seats
+from windlass.kube.api import ApiError, Manifest
+from windlass.plan import Plan
+from windlass.runs.store import fresh_id
+
+DRIVER_SOON = 2.0
+"""Seconds to wait for the driver's pod to be made before the first pods; later the driver makes them itself."""
+RESUMED = 120.0
+"""Seconds that the driver of a run that goes on may take to start."""
+AT_ONCE = 64
+"""Pods that the laptop makes itself, so that they start together with the driver."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """How a run is to go on."""
+
+    id: str
+    again: tuple[str, ...] = ()
+    """Stages that had passed and are to run anew."""
+    left_out: tuple[str, ...] = ()
+    plan: Plan | None = None
+    """None: the plan that it has."""
+    reused: tuple[str, ...] = ()
+    setting: Setting = field(default_factory=Setting)
+    secrets: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        """As the root holds it, and as the journal repeats it."""
+        return json.dumps({"order": self.id, "again": self.again, "left_out": self.left_out})
+
+
+def submit(
+    cluster: Cluster,
+    plan: Plan,
+    setting: Setting,
+    secrets: Mapping[str, str],
+    say: Callable[[str], None] = lambda _text: None,
+) -> str:
+    """Makes all objects of a run; its id. What was made goes again when something is refused."""
+    try:
+        plan = storage.settled(cluster, plan, say)
+        admission.check(cluster, plan)
+    except ApiError as error:
+        raise cluster.refusal(error) from None
+    packed = cargo.load(plan)
+    while True:
+        run = fresh_id(plan.name)
+        made = objects.objects(plan, run, packed, setting)
+        try:
+            root = cluster.api.create(made[0])
+            break
+        except ApiError as error:
+            if error.status != 409:
+                raise cluster.refusal(error) from None
+    fresh: list[Manifest] = []
+    try:
+        fresh = storage.make(cluster, plan, run, say)
+        _make(cluster, made[1:], _first(plan, run, packed), root, run, secrets)
+    except (ApiError, WindlassError) as error:
+        storage.take_back(cluster, fresh)
+        cluster.api.delete("ConfigMap", run)
+        raise (cluster.refusal(error, submitting=True) if isinstance(error, ApiError) else error) from None
+    return run
+
+
+def _make(
+    cluster: Cluster,
+    made: list[Manifest],
+    first: Mapping[seats.Seat, Manifest],
+    root: Manifest,
+    run: str,
+    secrets: Mapping[str, str],
+) -> None:
+    """All that the root owns, in two rounds: what others need, then those. The first pods start together with
+    the driver, which takes them over; what is refused of them is left to it, for it writes down why."""
+    labels = dict(root["metadata"]["labels"], **{names.PART_LABEL: "token"})
+    made.append(_secret(names.token(run), labels, {"token": _token()}))
+    if secrets:
+        labels = dict(labels, **{names.PART_LABEL: "secrets"})
+        made.append(_secret(names.secrets(run), labels, dict(secrets)))
+    for obj in made:
+        obj["metadata"]["ownerReferences"] = [seats.owner(root)]
+    for obj in [obj for obj in made if obj["metadata"]["labels"][names.PART_LABEL] == "account"]:
+        made.remove(obj)
+        _account(cluster, obj)
+    later = [obj for obj in made if obj["kind"] in ("RoleBinding", "StatefulSet")]
+
+    def make(seat: seats.Seat) -> None:
+        with contextlib.suppress(ApiError):
+            cluster.api.create(seats.pod(first[seat], seats.new_name(run, seat), seat, root, address, ()))
+
+    with ThreadPoolExecutor(4) as hands:
+        there = list(hands.map(cluster.api.apply, [obj for obj in made if obj not in later]))
+        services = {obj["metadata"]["name"]: obj for obj in there if obj["kind"] == "Service"}
+        address = seats.host(services[names.driver(run)]["spec"]["clusterIP"])
+        list(hands.map(cluster.api.apply, later))
+        if _driver_there(cluster, run):
+            list(hands.map(make, first))
+
+
+def _account(cluster: Cluster, account: Manifest) -> None:
+    """The account of the ranks. Its name is one that a cloud knows, so runs of a job share it: each owns it, and it
+    goes with the last of them. One that somebody else made is used as it is."""
+    meta = account["metadata"]
+    there = cluster.api.find("ServiceAccount", meta["name"])
+    if there is None:
+        cluster.api.create(account)
+        return
+    held = there["metadata"]
+    if (held.get("labels") or {}).get("app.kubernetes.io/managed-by") == "windlass":
+        owners = [*(held.get("ownerReferences") or ()), *meta["ownerReferences"]]
+        change = {"ownerReferences": owners, "resourceVersion": held["resourceVersion"]}
+        change |= {"annotations": meta["annotations"], "labels": meta["labels"]}
+        cluster.api.patch("ServiceAccount", meta["name"], {"metadata": change})
+        return
+    missing = {k: v for k, v in meta["annotations"].items() if (held.get("annotations") or {}).get(k) != v}
+    if missing:
+        words = " ".join(f"{key}={value}" for key, value in missing.items())
+        raise WindlassError(
+            f"the service account {meta['name']} is not Windlass's, and has not the annotation {words}",
+            f"kubectl annotate serviceaccount {meta['name']} -n {cluster.namespace} {words}, or name another account",
+        )
+
+
+def _driver_there(cluster: Cluster, run: str) -> bool:
+    """Has the driver's pod been made? In a namespace with a quota the first pods must not take its place."""
+    due = time.monotonic() + DRIVER_SOON
+    while cluster.api.find("Pod", names.driver_pod(run)) is None:
+        if time.monotonic() > due:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def _first(plan: Plan, run: str, packed: cargo.Cargo) -> dict[seats.Seat, Manifest]:
+    """Seat -> template, of the pods that are needed at once; none where there are very many."""
+    inside = objects.for_pods(plan)
+    templates = objects.templates(inside, run, packed)
+    found = {
+        (stage.name, role.name, rank): templates[names.template(stage.name, role.name)]
+        for stage in inside.stages
+        if not stage.after and stage.kind == "gang"
+        for role in stage.roles
+        for rank in range(0, role.ranks, stage.per_node)
+    }
+    return found if len(found) <= AT_ONCE else {}
+
+
+def changes(cluster: Cluster, run: str, plan: Plan) -> dict[str, list[str]]:
+    """Stage -> what it depends on that has changed since the run was made, in words."""
+    from windlass.spec import fingerprint
+
+    data = cluster.api.get("ConfigMap", run)["data"]
+    recorded = fingerprint.from_json(data.get(layout.FINGERPRINTS, ""))
+    unknown = ["what it was made of is not known"]
+    return {
+        stage: recorded[stage].changed(now) if stage in recorded else unknown
+        for stage, now in fingerprint.fingerprints(plan).items()
+    }
+
+
+def resume(cluster: Cluster, run: str, order: Order) -> None:
+    """Lets a run go on: the order stands in the root, and a new driver takes it up. Ranks of it are not running;
+    servers go on meanwhile."""
+    name = names.driver(run)
+    try:
+        root = cluster.api.get("ConfigMap", run)
+        data: dict[str, str | None] = {names.ORDERS: order.text}
+        if order.plan is not None:
+            data |= dict.fromkeys(set(root["data"]) - {names.ORDERS}) | _renewed(cluster, root, run, order)
+        cluster.api.patch("ConfigMap", run, {"metadata": {"annotations": {names.STATE: "submitted"}}, "data": data})
+        template = {"metadata": {"annotations": {names.ORDER: order.id}}}
+        cluster.api.patch("StatefulSet", name, {"spec": {"replicas": 1, "template": template}})
+    except ApiError as error:
+        raise cluster.refusal(error, submitting=True) from None
+    _replaced(cluster, run, order.id)
+
+
+def _replaced(cluster: Cluster, run: str, order: str) -> None:
+    """Waits for the driver that was started for an order: whoever asked its predecessor would be cut off."""
+    due = time.monotonic() + RESUMED
+    while time.monotonic() < due:
+        pod = cluster.api.find("Pod", names.driver_pod(run))
+        notes = (pod or {}).get("metadata", {}).get("annotations") or {}
+        if pod is not None and notes.get(names.ORDER) == order and is_running(pod):
+            return
+        time.sleep(0.2)
+    cause = pending.driver(cluster.api, run)
+    why = f": {cause.message}" if cause else ""
+    raise WindlassError(f"the new driver of {run} does not run{why}", f"kubectl describe pod {names.driver_pod(run)}")
+
+
+def _renewed(cluster: Cluster, root: Manifest, run: str, order: Order) -> dict[str, str | None]:
+    """Brings a new plan of the run with its code; what its root is to hold."""
+    assert order.plan is not None
+    plan, setting = storage.settled(cluster, order.plan, lambda _text: None), order.setting
+    admission.check(cluster, plan)
+    packed = cargo.load(plan, edition=True)
+    driver = cluster.api.get("StatefulSet", names.driver(run))["spec"]["template"]["spec"]
+    account = str(driver.get("serviceAccountName") or "")
+    kept = any("emptyDir" in each for each in driver["volumes"] if each["name"] == "run")
+    setting = replace(setting, namespace="", account="" if account == names.driver(run) else account)
+    setting = replace(setting, volume="none" if kept else setting.volume)
+    first, *made = objects.objects(plan, run, packed, setting)
+    stages = [stage.name for stage in plan.stages if stage.serve is not None]
+    cluster.take_down(run, f",{names.STAGE_LABEL} notin ({','.join(stages)})" if stages else "")
+    if order.secrets:
+        labels = dict(root["metadata"]["labels"], **{names.PART_LABEL: "secrets"})
+        cluster.api.delete("Secret", names.secrets(run))
+        made.append(_secret(names.secrets(run), labels, dict(order.secrets)))
+    storage.make(cluster, plan, run, lambda _text: None)
+    for obj in made:
+        obj["metadata"]["ownerReferences"] = [seats.owner(root)]
+        if obj["metadata"]["labels"][names.PART_LABEL] == "account":
+            _account(cluster, obj)
+        elif obj["kind"] != "PersistentVolumeClaim":  # it is there, and cannot be another
+            cluster.api.apply(obj)
+    found: dict[str, str | None] = dict(first["data"])
+    found[layout.FINGERPRINTS] = _kept(root["data"], packed.fingerprints, order.reused)
+    return found
+
+
+def _secret(name: str, labels: Mapping[str, str], data: Mapping[str, str]) -> Manifest:
+    meta = {"name": name, "labels": dict(labels)}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "immutable": True, "stringData": dict(data)}
+
+
+def _kept(data: Mapping[str, str], now: str, reused: Collection[str]) -> str:
+    """What stages depend on that run this time; those that are reused keep what they were made of."""
+    from windlass.spec import fingerprint
+
+    found, before = fingerprint.from_json(now), fingerprint.from_json(data.get(layout.FINGERPRINTS, ""))
+    found.update((name, before[name]) for name in reused if name in before)
+    return fingerprint.to_json(found)
+
+
+def _token() -> str:
+    import secrets
+
+    return secrets.token_hex(32)
