@@ -8,8 +8,8 @@ is reached by `windlass url --board` alone unless the job exposes it on purpose.
 from __future__ import annotations
 
 from windlass.errors import WindlassError
+from windlass.export.frame import image_of, own_variables, shared, spec_of, volume_of
 from windlass.export.pods import DRIVER as SMALL
-from windlass.export.pods import _own, _spec, _volume, image_of, shared
 from windlass.kube import names
 from windlass.kube.api import Manifest
 from windlass.plan import Board, Plan
@@ -54,7 +54,7 @@ def warnings(plan: Plan) -> list[str]:
 def _pod(plan: Plan, run: str, board: Board, image: str, edition: str) -> Manifest:
     common = shared(plan)
     logs = f"{names.RUN}/board" if common is not None else names.EVENTS
-    spec = _spec(plan, run, image, "", _own(plan.security), SMALL, [], 0, edition)
+    spec = spec_of(plan, run, image, "", own_variables(plan.security), SMALL, [], 0, edition)
     viewer = spec["containers"][0]
     viewer["name"] = names.BOARD
     viewer["command"] = ["python3", "-m", "tensorboard.main", "--logdir", logs, "--port", str(board.port)]
@@ -64,15 +64,15 @@ def _pod(plan: Plan, run: str, board: Board, image: str, edition: str) -> Manife
     viewer["readinessProbe"] = {"httpGet": {"path": "/", "port": board.port}, "periodSeconds": 2, "timeoutSeconds": 5}
     spec["automountServiceAccountToken"] = False
     if common is not None:
-        spec["volumes"].append({"name": "run", **_volume(common)})
+        spec["volumes"].append({"name": "run", **volume_of(common)})
         place = {"name": "run", "mountPath": names.RUN, "subPath": f"windlass/{run}", "readOnly": True}
         viewer["volumeMounts"].append(place)
         return spec
     env: list[Manifest] = [
-        *_own(plan.security),
+        *own_variables(plan.security),
         {"name": "WINDLASS_DEPOT", "value": f"{names.driver(run)}:{names.DEPOT_PORT}"},
     ]
-    bringer = _spec(plan, run, image_of(plan) or image, "", env, SMALL, ["board"], 0, edition)["containers"][0]
+    bringer = spec_of(plan, run, image_of(plan) or image, "", env, SMALL, ["board"], 0, edition)["containers"][0]
     bringer["name"] = FILES
     bringer["volumeMounts"] += [
         {"name": "events", "mountPath": names.EVENTS},

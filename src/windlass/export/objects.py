@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from windlass import layout
 from windlass.errors import WindlassError
-from windlass.export import board, identity, pods, serving
+from windlass.export import board, frame, identity, pods, serving
 from windlass.export.cargo import Cargo
 from windlass.kube import names
 from windlass.kube.api import CLUSTER_WIDE, Manifest
@@ -43,8 +43,8 @@ class Setting:
 
 def for_pods(plan: Plan) -> Plan:
     """The plan as pods see it: their paths, nothing of this machine."""
-    common = pods.shared(plan)
-    paths = {m.name: f"{names.MOUNTS}/{m.name}" for m in plan.storage if m.kind not in pods.CARRIED}
+    common = frame.shared(plan)
+    paths = {m.name: f"{names.MOUNTS}/{m.name}" for m in plan.storage if m.kind not in frame.CARRIED}
     if common is not None:
         paths[common.name] = names.RUN
     storage = tuple(replace(m, path=paths.get(m.name, ""), note="") for m in plan.storage)
@@ -90,7 +90,7 @@ def objects(plan: Plan, run: str, cargo: Cargo, setting: Setting) -> list[Manife
         _headless(inside, run),
         _service(inside, run),
         *_claim(inside, run, setting),
-        _driver(inside, run, setting, setting.driver_image or pods.image_of(plan), cargo),
+        _driver(inside, run, setting, setting.driver_image or frame.image_of(plan), cargo),
         *board.objects(inside, run, cargo.edition),
     ]
     return in_namespace(made, setting.namespace)
@@ -151,7 +151,7 @@ def _root(plan: Plan, run: str, cargo: Cargo) -> Manifest:
     data |= {layout.FINGERPRINTS: cargo.fingerprints} if cargo.fingerprints else {}
     root = _meta("v1", "ConfigMap", run, plan, run, "root")
     root["metadata"]["annotations"] = {names.STATE: "submitted"}
-    if pods.shared(plan) is not None:
+    if frame.shared(plan) is not None:
         root["metadata"]["annotations"][names.SHARED] = "true"
     return {**root, "data": data}
 
@@ -256,7 +256,7 @@ def _service(plan: Plan, run: str) -> Manifest:
 
 
 def _claim(plan: Plan, run: str, setting: Setting) -> list[Manifest]:
-    if pods.shared(plan) is not None or setting.volume == "none":
+    if frame.shared(plan) is not None or setting.volume == "none":
         return []
     spec: Manifest = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": setting.volume}}}
     if setting.storage_class:
@@ -268,7 +268,7 @@ def _driver(plan: Plan, run: str, setting: Setting, image: str, cargo: Cargo) ->
     """A StatefulSet: it brings a deleted driver back at once, and never has two."""
     account = setting.account or names.driver(run)
     spec = pods.driver_spec(plan, run, account, image, setting.pending, setting.lease, cargo.edition)
-    if setting.volume == "none" and pods.shared(plan) is None:
+    if setting.volume == "none" and frame.shared(plan) is None:
         next(each for each in spec["volumes"] if each["name"] == "run").pop("persistentVolumeClaim")
         next(each for each in spec["volumes"] if each["name"] == "run")["emptyDir"] = {}
     labels = names.labels(run, plan.name, "driver")

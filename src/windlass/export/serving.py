@@ -8,19 +8,19 @@ run: the container that brings the model does, and it has ended before the serve
 from __future__ import annotations
 
 from windlass.errors import WindlassError
-from windlass.export.pods import DRIVER as SMALL
-from windlass.export.pods import (
-    _merged,
-    _own,
-    _own_pod,
-    _placed,
-    _resources,
-    _secret_variables,
-    _spec,
-    _volume,
+from windlass.export.frame import (
+    choose_nodes,
     image_of,
+    merged,
+    own_pod,
+    own_variables,
+    resources_of,
+    secret_variables,
     shared,
+    spec_of,
+    volume_of,
 )
+from windlass.export.pods import DRIVER as SMALL
 from windlass.kube import names
 from windlass.kube.api import Manifest
 from windlass.plan import Autoscale, Plan, Role, Serve, Stage
@@ -68,7 +68,7 @@ def _deployment(plan: Plan, run: str, stage: Stage, serve: Serve, parts: int, ed
         "revisionHistoryLimit": 2,
         "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
         "selector": {"matchLabels": _chosen(run, stage)},
-        "template": _merged(template, _own_pod(stage)),
+        "template": merged(template, own_pod(stage)),
     }
     if serve.autoscale is not None:
         del spec["replicas"]  # the autoscaler's; the driver fills in what that has decided, lest an apply takes it back
@@ -83,11 +83,11 @@ def _pod(plan: Plan, run: str, stage: Stage, serve: Serve, parts: int, edition: 
             f"stage {stage.name}: a cluster needs an image, and the job names none",
             "add `image:` with one that has Python and the server's libraries; see the page on Kubernetes, Serving",
         )
-    env = [*_own(plan.security), *_secret_variables(plan, run, (*stage.env, *role.env))]
+    env = [*own_variables(plan.security), *secret_variables(plan, run, (*stage.env, *role.env))]
     env += [{"name": v.name, "value": v.value} for v in (*stage.env, *role.env) if not v.secret]
     env += [{"name": "WINDLASS_RUN_ID", "value": run}, {"name": "WINDLASS_STAGE", "value": stage.name}]
     words = ["server", *role.command]
-    spec = _spec(plan, run, role.image or python, role.pull_policy, env, role.resources, words, parts, edition)
+    spec = spec_of(plan, run, role.image or python, role.pull_policy, env, role.resources, words, parts, edition)
     container = spec["containers"][0]
     container["name"] = names.SERVER
     container["ports"] = [
@@ -106,13 +106,13 @@ def _pod(plan: Plan, run: str, stage: Stage, serve: Serve, parts: int, edition: 
     ]
     common = shared(plan)
     if common is not None:
-        spec["volumes"].append({"name": "run", **_volume(common)})
+        spec["volumes"].append({"name": "run", **volume_of(common)})
     spec["terminationGracePeriodSeconds"] = int(names.LINGER + stage.grace) + SPARE
     account = plan.security.service_account
     spec["automountServiceAccountToken"] = bool(account)
     if account:
         spec["serviceAccountName"] = account
-    _placed(spec, run, stage)
+    choose_nodes(spec, run, stage)
     spec.setdefault("topologySpreadConstraints", [_spread(run, stage)])
     return spec
 
@@ -149,11 +149,11 @@ def _fetcher(plan: Plan, run: str, image: str, serve: Serve, stage: Stage, editi
         {"name": "WINDLASS_MODEL", "value": ""},
         {"name": "WINDLASS_DEPOT", "value": ""},
         {"name": "WINDLASS_TARGET", "value": f"{names.MODELS}/{serve.name}"},
-        *_own(plan.security),
+        *own_variables(plan.security),
     ]
-    container: Manifest = _spec(plan, run, image, "", env, SMALL, ["fetch"], 0, edition)["containers"][0]
+    container: Manifest = spec_of(plan, run, image, "", env, SMALL, ["fetch"], 0, edition)["containers"][0]
     container["name"] = names.FETCHER
-    container["resources"] = _resources(SMALL)
+    container["resources"] = resources_of(SMALL)
     container["volumeMounts"] += [
         {"name": "models", "mountPath": names.MODELS},
         {"name": "token", "mountPath": names.TOKEN, "readOnly": True},

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from windlass.errors import WindlassError
 from windlass.export import identity
-from windlass.export.pods import quantity
+from windlass.export.frame import quantity
 from windlass.kube import names
 from windlass.kube.api import Manifest
 from windlass.plan import Make, Mount, Plan

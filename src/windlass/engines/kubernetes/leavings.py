@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from windlass.engines.kubernetes import config, storage
 from windlass.engines.kubernetes.cluster import Cluster, is_data
-from windlass.export.pods import BUCKETS
+from windlass.export.frame import BUCKETS
 from windlass.kube import names
 from windlass.kube.api import ApiError, Manifest
 from windlass.plan import from_json
