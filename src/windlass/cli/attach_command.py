@@ -12,7 +12,7 @@ import time
 
 from windlass.cli import place, summary
 from windlass.cli.display import Display
-from windlass.cli.world import World
+from windlass.cli.world import World, next_lines
 from windlass.errors import FAILED, INTERRUPTED, OK
 from windlass.runs import why
 from windlass.runs.state import load
@@ -57,7 +57,7 @@ def main(args: argparse.Namespace, world: World) -> int:
         )
         state = display.follow()
     except KeyboardInterrupt:
-        lines = summary.next_lines([f"windlass attach {run.name}", f"windlass stop {run.name}"])
+        lines = next_lines([f"windlass attach {run.name}", f"windlass stop {run.name}"])
         world.say("\n".join([f"{run.name} goes on", *lines]))
         return INTERRUPTED
     if copy is not None and state.state == "serving":

@@ -27,7 +27,7 @@ import math
 import time
 from typing import TYPE_CHECKING
 
-from windlass.cli import asking, summary
+from windlass.cli import asking
 from windlass.cli.world import World
 from windlass.errors import FAILED, INTERRUPTED, OK, WindlassError
 
@@ -116,7 +116,7 @@ def main(args: argparse.Namespace, world: World) -> int:
     if not report.rate and report.succeeded and not args.json and not inside:
         calm = max(1, round(0.7 * report.requests_per_second))
         then = f"windlass bench {report.url} -d {args.data_file} -b {report.batch_size} --rate {calm} --duration 30s"
-        world.say("\n".join(summary.next_lines([f"{then}   (what clients see at 70 % of that)"])))
+        world.next(f"{then}   (what clients see at 70 % of that)")
     return OK if report.succeeded else FAILED
 
 

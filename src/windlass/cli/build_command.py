@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import argparse
 
-from windlass.cli import building, summary
+from windlass.cli import building
 from windlass.cli.jobfile import add_job_arguments, file_words, load_job
 from windlass.cli.world import World
 from windlass.errors import OK
@@ -64,5 +64,5 @@ def main(args: argparse.Namespace, world: World) -> int:
     elif order.output:
         commands = [f"kind load image-archive {order.output}", f"ctr -n k8s.io images import {order.output}"]
     if commands and not args.json:
-        world.say("\n".join(summary.next_lines(commands)))
+        world.next(*commands)
     return OK

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from windlass.cli import building, place, summary
 from windlass.cli.parts import fates_lines, new_plan
 from windlass.cli.place import cluster_of
-from windlass.cli.world import World
+from windlass.cli.world import World, next_lines
 from windlass.errors import FAILED, INTERRUPTED, OK, WindlassError
 from windlass.export import board, serving
 from windlass.export.objects import Setting
@@ -42,7 +42,8 @@ def main(args: argparse.Namespace, world: World) -> int:
     if args.detach:
         world.print(run)
         told = f"{run} runs in the namespace {cluster.namespace} of the cluster"
-        world.say("\n".join([told, *summary.next_lines(commands)]))
+        world.say(told)
+        world.next(*commands)
         return OK
     world.say(f"submitted {run} to the namespace {cluster.namespace}")
     return watch(copy, world, commands, args.json, args.quiet)
@@ -75,7 +76,8 @@ def _resumed(args: argparse.Namespace, world: World) -> int:
     commands = [f"windlass attach {copy.run}", f"windlass stop {copy.run}"]
     if args.detach:
         world.print(copy.run)
-        world.say("\n".join([f"{copy.run} goes on in the cluster", *summary.next_lines(commands)]))
+        world.say(f"{copy.run} goes on in the cluster")
+        world.next(*commands)
         return OK
     return watch(copy, world, commands, args.json, args.quiet)
 
@@ -90,7 +92,8 @@ def watch(copy: Mirror, world: World, commands: list[str], json: bool, quiet: bo
         display = Display(world, copy.path, json=json, quiet=quiet, after=after, resumed=after > 0, until_serving=True)
         state = display.follow()
     except KeyboardInterrupt:
-        world.say("\n".join([f"{copy.run} goes on in the cluster", *summary.next_lines(commands)]))
+        world.say(f"{copy.run} goes on in the cluster")
+        world.next(*commands)
         return INTERRUPTED
     if state.state == "serving":
         world.say(serves(copy, state))
@@ -120,7 +123,7 @@ def serves(copy: Mirror, state: RunState) -> str:
         elif not found.host:
             lines.append(f"  {stage.name}: the {found.expose} has no address yet: windlass url {copy.run} --wait")
     commands = [f"windlass url {copy.run}", f"windlass logs -f {copy.run}", f"windlass stop {copy.run}"]
-    return "\n".join([*lines, *summary.next_lines(commands)])
+    return "\n".join([*lines, *next_lines(commands)])
 
 
 def setting_of(args: argparse.Namespace) -> Setting:

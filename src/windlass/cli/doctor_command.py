@@ -61,7 +61,7 @@ def main(args: argparse.Namespace, world: World) -> int:
         title = "To mend it:" if plan is not None else "To get what is not there:"
         world.say(f"\n{title}\n" + table.render((), [(about, fix) for about, fix in fixes], indent="  "))
     if plan is not None and code == OK:
-        world.say(f"\nnext:\n  windlass run{file_words(args)}")
+        world.next(f"windlass run{file_words(args)}")
     return code
 
 
@@ -93,5 +93,5 @@ def _cluster(args: argparse.Namespace, world: World) -> int:
             world.say(f"\n{finding.about}: {finding.fix}")
     if plan is not None and code == OK:
         space = f" -n {args.namespace}" if args.namespace else ""
-        world.say(f"\nnext:\n  windlass run{file_words(args)} --on kubernetes{space}")
+        world.next(f"windlass run{file_words(args)} --on kubernetes{space}")
     return code

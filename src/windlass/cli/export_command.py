@@ -48,5 +48,6 @@ def main(args: argparse.Namespace, world: World) -> int:
             file.write(written)
     except OSError as error:
         raise WindlassError(f"{args.output} cannot be written: {error.strerror}") from None
-    world.say(f"{len(made)} objects of the run {run} are in {args.output}\n\nnext:\n  kubectl apply -f {args.output}")
+    world.say(f"{len(made)} objects of the run {run} are in {args.output}")
+    world.next(f"kubectl apply -f {args.output}")
     return OK

@@ -52,8 +52,9 @@ def _list(as_json: bool, world: World) -> int:
 
     rows = [(r.name, ", ".join(r.shapes), ", ".join(r.extras) or "-", r.about) for r in found]
     world.print(table.render(("RECIPE", "SHAPE", "NEEDS", "ABOUT"), rows))
-    world.say("\nnext:\n  windlass init NAME [DIR]         copy one")
-    world.say("  windlass init --from train.py    start from your own script")
+    world.next(
+        "windlass init NAME [DIR]         copy one", "windlass init --from train.py    start from your own script"
+    )
     return OK
 
 
@@ -64,11 +65,9 @@ def _copy(name: str, target: str, world: World) -> int:
     for path in recipes.copy(recipe, target):
         world.print(os.path.join(target, path))
     job = shlex.quote(os.path.join(target, "job.yaml"))
-    lines = ["", "next:"]
-    if missing := [extra for extra in recipe.extras if not _importable(extra)]:
-        lines.append(f"  pip install 'windlass[{','.join(missing)}]'")
-    lines += [f"  windlass plan {job}", f"  windlass run {job}{_demo(recipe.path)}"]
-    world.say("\n".join(lines))
+    missing = [extra for extra in recipe.extras if not _importable(extra)]
+    install = [f"pip install 'windlass[{','.join(missing)}]'"] if missing else []
+    world.next(*install, f"windlass plan {job}", f"windlass run {job}{_demo(recipe.path)}")
     return OK
 
 
@@ -100,5 +99,6 @@ def _around(script: str, output: str | None, force: bool, world: World) -> int:
         raise WindlassError(f"{target} cannot be written: {error.strerror}") from error
     world.print(target)
     job = shlex.quote(target)
-    world.say(f"shape {guess.shape}: {guess.reason}\n\nnext:\n  windlass plan {job}\n  windlass run {job}")
+    world.say(f"shape {guess.shape}: {guess.reason}")
+    world.next(f"windlass plan {job}", f"windlass run {job}")
     return OK

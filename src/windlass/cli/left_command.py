@@ -12,7 +12,7 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from windlass.cli import place, summary, table
+from windlass.cli import place, table
 from windlass.cli.world import World
 from windlass.errors import OK
 from windlass.runs import words
@@ -43,7 +43,7 @@ def main(args: argparse.Namespace, world: World) -> int:
             for each in found
         ]
         world.print(table.render(("RUN", "KIND", "NAME", "AGE", "MAY COST"), rows, columns=world.columns))
-        world.say("\n".join(summary.next_lines(dict.fromkeys(each.remove for each in found))))
+        world.next(*dict.fromkeys(each.remove for each in found))
     return OK
 
 

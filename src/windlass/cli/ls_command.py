@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from windlass.cli import place, summary, table
+from windlass.cli import place, table
 from windlass.cli.world import World
 from windlass.errors import OK
 from windlass.runs import words
@@ -43,5 +43,6 @@ def main(args: argparse.Namespace, world: World) -> int:
     if not path.strip("/"):
         commands += [f"windlass ls {shelf.run}:{mount}" for mount in shelf.mounts]
     where = shelf.where if found else f"{shelf.where}: nothing is in it"
-    world.say("\n".join([where, *summary.next_lines(commands)]))
+    world.say(where)
+    world.next(*commands)
     return OK

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from windlass import bundle as bundles
-from windlass.cli import summary, table
-from windlass.cli.world import World
+from windlass.cli import table
+from windlass.cli.world import World, next_lines
 from windlass.errors import FAILED, OK, WindlassError
 from windlass.runs import words
 from windlass.runs.store import Store
@@ -120,8 +120,8 @@ def _next(rows: list[Row], place: str | None) -> list[str]:
     if whole:
         model = os.path.dirname(whole[-1].path)
         where = os.path.relpath(model) if not os.path.relpath(model).startswith("..") else model
-        return summary.next_lines([f"windlass serve {where}", f"windlass predict {where}"])
+        return next_lines([f"windlass serve {where}", f"windlass predict {where}"])
     if rows:
         return []
     where = f"in {place}" if place else "in any run"
-    return [f"there is no model {where}", *summary.next_lines(["windlass run JOB.yaml"] if place is None else [])]
+    return [f"there is no model {where}", *next_lines(["windlass run JOB.yaml"] if place is None else [])]

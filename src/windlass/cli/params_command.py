@@ -44,5 +44,5 @@ def main(args: argparse.Namespace, world: World) -> int:
         return OK
     world.print(table.render(HEADERS, rows))
     file = file_words(args) or " ."
-    world.say(f"\nnext:\n  windlass set{file} NAME VALUE\n  windlass plan{file_words(args)} --set NAME=VALUE")
+    world.next(f"windlass set{file} NAME VALUE", f"windlass plan{file_words(args)} --set NAME=VALUE")
     return OK

@@ -48,7 +48,7 @@ def main(args: argparse.Namespace, world: World) -> int:
     world.print(plan_text(plan, world.columns))
     if fates:
         world.print("\n".join(["", *fates_lines(fates)]))
-    world.say(f"\nnext:\n  windlass run{file_words(args)}{_options(args)}\n  windlass params{file_words(args)}")
+    world.next(f"windlass run{file_words(args)}{_options(args)}", f"windlass params{file_words(args)}")
     return OK
 
 

@@ -22,7 +22,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from windlass.cli import asking, summary, table
+from windlass.cli import asking, table
 from windlass.cli.world import World
 from windlass.errors import OK, WindlassError
 
@@ -67,7 +67,7 @@ def main(args: argparse.Namespace, world: World) -> int:
         world.say(note)
     remote = ask is _remote
     then = f"windlass bench {args.place} -d FILE" if remote else f"windlass serve {args.place}"
-    world.say("\n".join(summary.next_lines([then])))
+    world.next(then)
     return OK
 
 

@@ -80,14 +80,14 @@ def _in_cluster(run: str, world: World) -> bool:
 
 
 def _detached(run: Started, world: World) -> int:
-    from windlass.cli import summary
 
     if not run.detach():
         world.say(f"error: {run.id} did not start\n\nhint: windlass why {run.id}")
         return FAILED
     world.print(run.id)
     commands = [f"windlass attach {run.id}", f"windlass logs -f {run.id}", f"windlass stop {run.id}"]
-    world.say("\n".join([f"{run.id} runs in the background", *summary.next_lines(commands)]))
+    world.say(f"{run.id} runs in the background")
+    world.next(*commands)
     return OK
 
 

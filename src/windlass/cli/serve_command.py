@@ -171,9 +171,11 @@ def _ready(ready: Ready, settings: Settings, world: World) -> None:
         announce.announce(url, grpc, name, settings.sources[0].directory, world.environ, settings.token)
     if world.environ.get("WINDLASS_STAGE"):  # whoever reads its log cannot reach it at that address
         return
-    world.say(
-        f"\nnext:\n  windlass predict {url}/v1/models/{name}\n  windlass bench {url}/v1/models/{name} -d DATA\n"
-        f"  open {url}/models/{name} in a browser\n  Ctrl-C stops the server (it finishes what it was asked)"
+    world.next(
+        f"windlass predict {url}/v1/models/{name}",
+        f"windlass bench {url}/v1/models/{name} -d DATA",
+        f"open {url}/models/{name} in a browser",
+        "Ctrl-C stops the server (it finishes what it was asked)",
     )
 
 

@@ -34,5 +34,5 @@ def main(args: argparse.Namespace, world: World) -> int:
     places = "1 place" if done.count == 1 else f"{done.count} places"
     world.print(f"set {args.name} to {value or 'nothing'} (was {done.old or 'nothing'}), used in {places}")
     file = shlex.quote(args.file)
-    world.say(f"\nnext:\n  windlass params {file}\n  windlass plan {file}")
+    world.next(f"windlass params {file}", f"windlass plan {file}")
     return OK

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from windlass.cli import place, summary, table
-from windlass.cli.world import World
+from windlass.cli.world import World, next_lines
 from windlass.engines.finding import standing
 from windlass.errors import OK
 from windlass.runs import why, words
@@ -49,14 +49,15 @@ def main(args: argparse.Namespace, world: World) -> int:
     if args.json:
         world.print(json.dumps([_short(state) for state in states], indent=2, ensure_ascii=False))
     elif not states:
-        world.say(f"there are no runs in {store.root}\n\nnext:\n  windlass run job.yaml")
+        world.say(f"there are no runs in {store.root}")
+        world.next("windlass run job.yaml")
     else:
         rows = [_row(state, now) for state in states]
         headers = ("RUN", "STATE", "STAGE", "PROGRESS", "AGE", "TOOK", "CAUSE")
         world.print(table.render(headers, rows, columns=world.columns))
         if len(shown) < len(ids):
             world.say(f"{len(ids) - len(shown)} older runs are left out: windlass status --all")
-        world.say("\n".join(summary.next_lines([f"windlass status {states[0].id}", *_one_more(states)])))
+        world.next(f"windlass status {states[0].id}", *_one_more(states))
     return OK
 
 
@@ -71,11 +72,12 @@ def _listed(args: argparse.Namespace, world: World, now: float) -> int:
         world.print(json.dumps(found, indent=2))
     elif not runs:
         hint = "windlass run job.yaml --on kubernetes"
-        world.say(f"there are no runs in the namespace {cluster.namespace}\n\nnext:\n  {hint}")
+        world.say(f"there are no runs in the namespace {cluster.namespace}")
+        world.next(hint)
     else:
         rows = [(run.id, run.state, words.span(now - run.created)) for run in runs]
         world.print(table.render(("RUN", "STATE", "AGE"), rows, columns=world.columns))
-        world.say("\n".join(summary.next_lines([f"windlass status {runs[0].id}"])))
+        world.next(f"windlass status {runs[0].id}")
     return OK
 
 
@@ -133,7 +135,7 @@ def details(run: RunState, run_dir: Path, now: float, every: bool, columns: int 
     commands = list(why.next_commands(run))
     if run.over and run.state != "succeeded":
         commands.insert(0, f"windlass why {run.id}")
-    return "\n\n".join(part for part in parts if part) + "\n" + "\n".join(summary.next_lines(commands))
+    return "\n\n".join(part for part in parts if part) + "\n" + "\n".join(next_lines(commands))
 
 
 def _stages(run: RunState, now: float) -> str:

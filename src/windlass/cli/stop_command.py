@@ -41,7 +41,7 @@ def main(args: argparse.Namespace, world: World) -> int:
         return FAILED
     world.say(f"{run.name} was asked to stop" if args.no_wait else f"{run.name} has ended")
     if not args.no_wait:
-        world.say(f"next:\n  windlass status {run.name}\n  windlass run --resume {run.name}\n  windlass rm {run.name}")
+        world.next(f"windlass status {run.name}", f"windlass run --resume {run.name}", f"windlass rm {run.name}")
     return OK
 
 
@@ -50,7 +50,8 @@ def _stop_there(copy: Mirror, args: argparse.Namespace, world: World) -> int:
     copy.sync()
     if copy.whole() or not copy.cluster.stop(copy.run, "windlass stop", args.now):
         if copy.cluster.take_down(copy.run):
-            world.say(f"{copy.run} had ended; the servers that it had left are gone\nnext:\n  windlass rm {copy.run}")
+            world.say(f"{copy.run} had ended; the servers that it had left are gone")
+            world.next(f"windlass rm {copy.run}")
             return OK
         raise WindlassError(f"{copy.run} is not running", f"see windlass status {copy.run}")
     if args.no_wait:
@@ -64,5 +65,6 @@ def _stop_there(copy: Mirror, args: argparse.Namespace, world: World) -> int:
             return FAILED
         time.sleep(0.3)
         copy.sync()
-    world.say(f"{copy.run} has ended\nnext:\n  windlass status {copy.run}\n  windlass rm {copy.run}")
+    world.say(f"{copy.run} has ended")
+    world.next(f"windlass status {copy.run}", f"windlass rm {copy.run}")
     return OK

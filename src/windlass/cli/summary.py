@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from windlass import layout
+from windlass.cli.world import next_lines
 from windlass.runs import why, words
 from windlass.runs.values import RankState, RunState, StageState, Verdict
 
@@ -71,11 +72,6 @@ def _short(value: object, most: int = 100) -> str:
         value = f"[{', '.join(_short(each) for each in value[:10])}{', ...' if len(value) > 10 else ''}]"
     text = " ".join(str(value).split())
     return text if len(text) <= most else text[: most - 1] + "…"
-
-
-def next_lines(commands: Iterable[str]) -> list[str]:
-    commands = list(commands)
-    return ["", "next:", *(f"  {command}" for command in commands)] if commands else []
 
 
 def ending(run: RunState, run_dir: Path, now: float) -> str:

@@ -12,8 +12,7 @@ import time
 from collections.abc import Sequence
 
 from windlass.cli import place
-from windlass.cli.summary import next_lines
-from windlass.cli.world import World
+from windlass.cli.world import World, next_lines
 from windlass.engines.finding import explained
 from windlass.errors import OK
 from windlass.runs.state import load

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TextIO
 
@@ -45,6 +45,17 @@ class World:
         """A line for the person at the terminal."""
         print(text, file=self.err, flush=True)
 
+    def next(self, *commands: str) -> None:
+        """What may be typed now: the last lines of a command."""
+        if commands:
+            self.say("\n".join(next_lines(commands)))
+
     def print(self, text: str) -> None:
         """A line of the result."""
         print(text, file=self.out)
+
+
+def next_lines(commands: Iterable[str]) -> list[str]:
+    """The same within a longer text."""
+    commands = list(commands)
+    return ["", "next:", *(f"  {command}" for command in commands)] if commands else []
