@@ -156,7 +156,12 @@ def test_a_run_whose_directory_is_removed_ends_and_says_so(windlass: Place) -> N
     command = windlass.start("run: sleep 600\n")
     until(lambda: windlass.events("rank.started"))
     directory = windlass.dir
-    shutil.rmtree(directory)
+
+    def removed() -> bool:
+        shutil.rmtree(directory, ignore_errors=True)  # something may be written into it just then
+        return not os.path.exists(directory)
+
+    until(removed)
     said = command.said()
     assert said.code == 2
     assert f"{directory} was removed while the run was under way; its ranks were ended" in said.err
