@@ -13,7 +13,6 @@ Ships into strangers' images: standard library only, Python 3.9.
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import selectors
 import signal
@@ -29,20 +28,16 @@ from windlass.driver.checkpoints import Checkpoints
 from windlass.driver.history import Before, Unfinished, metrics
 from windlass.driver.launcher import Doomed, Gone, Launcher, Told
 from windlass.driver.links import Link, Links, Seat
-from windlass.driver.scribe import Scribe, StageRun
+from windlass.driver.scribe import Scribe
 from windlass.driver.services import Attendant, Services
+from windlass.driver.signals import Signals, who
+from windlass.driver.stage_run import StageRun, rules_of
 from windlass.errors import FAILED
 from windlass.gang import words as g
 from windlass.gang.machine import Gang
 from windlass.journal import JournalFull, Writer
 from windlass.plan import Plan, Stage
 from windlass.shapes import MERGE_ROLE, SHAPES
-
-LEASE, LEASE_PER_SEAT = 15.0, 0.05
-"""Seconds of silence after which an agent is fenced. A crowd on one machine is slow, not dead."""
-
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-"""Signals that ask a run to end."""
 
 
 class Driver:
@@ -86,7 +81,8 @@ class Driver:
         self._running: Dict[str, StageRun] = {}
         self._finished: Optional[p.Finished] = None
         self._selector = selectors.DefaultSelector()
-        self._wake = self._catch_signals()
+        self._signals = Signals(leave_on_term=pods)
+        self._selector.register(self._signals.fileno(), selectors.EVENT_READ, self._signals)
         self._links: Links
         self._launcher: Launcher
         self._stops = 0
@@ -121,7 +117,7 @@ class Driver:
                     self._attendant.services.close()
             return self._conclude(self._finished)
         finally:
-            signal.set_wakeup_fd(-1)
+            self._signals.close()
 
     # One turn of the loop.
 
@@ -133,8 +129,8 @@ class Driver:
                 self._launched()
             elif isinstance(key.data, Attendant):
                 self._follow(key.data.hear())
-            elif key.data == "signals":
-                self._signalled(os.read(self._wake, 4096))
+            elif key.data is self._signals:
+                self._signalled()
             else:
                 if events & selectors.EVENT_WRITE:
                     self._links.flush(key.data)
@@ -179,23 +175,10 @@ class Driver:
 
     # Signals.
 
-    def _catch_signals(self) -> int:
-        wake, write = os.pipe()
-        for fd in (wake, write):
-            os.set_blocking(fd, False)
-        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-        for signum in ENDING:
-            signal.signal(signum, lambda *_: None)
-        if self._pods:
-            signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
-        self._selector.register(wake, selectors.EVENT_READ, "signals")
-        return wake
-
-    def _signalled(self, numbers: bytes) -> None:
-        for number in numbers:
-            if number in ENDING:
-                self._stops += 1
-                self.stop(who(number, self.run_dir), now=self._stops > 1 or number == signal.SIGQUIT)
+    def _signalled(self) -> None:
+        for number in self._signals.received():
+            self._stops += 1
+            self.stop(who(number, self.run_dir), now=self._stops > 1 or number == signal.SIGQUIT)
 
     def stop(self, by: str, now: bool) -> None:
         cause = Cause(Kind.STOPPED, f"stopped by {by}")
@@ -267,25 +250,7 @@ class Driver:
         self._carry_out(run, run.gang.begin(time.monotonic()))
 
     def _new_gang(self, stage: Stage, merging: bool, recover: bool = False, budget: Optional[int] = None) -> Gang:
-        shape = SHAPES[stage.shape]
-        seats = {
-            (role.name, rank): (role.finishes or bool(shape.launcher), role.alone)
-            for role in stage.roles
-            if not shape.launcher or role.name == shape.launcher or self._pods
-            for rank in range(role.ranks)
-        }
-        if merging:
-            seats = {(MERGE_ROLE, 0): (True, False)}
-        rules = g.Rules(
-            seats,
-            restarts=stage.restarts,
-            timeout=stage.timeout,
-            stall_after=0.0 if merging else stage.stall_after,
-            restart_on_stall=stage.on_stall == "restart",
-            grace=stage.grace,
-            lease=LEASE + LEASE_PER_SEAT * len(seats),
-            form_timeout=math.inf if self._pods else 300.0,
-        )
+        rules = rules_of(stage, merging, self._pods)
         return Gang(rules, self._generations.get(stage.name, 0), time.monotonic(), recover, budget)
 
     # The gang's wishes.
@@ -461,13 +426,3 @@ class Driver:
         except JournalFull:
             pass
         return finished.code
-
-
-def who(signum: int, run_dir: str) -> str:
-    """Who asked: `windlass stop` leaves its name, a key or a kill does not."""
-    try:
-        with open(os.path.join(run_dir, layout.STOP)) as file:
-            return file.read().strip()
-    except OSError:
-        names = {int(signal.SIGINT): "Ctrl-C", int(signal.SIGHUP): "the terminal's end"}
-        return names.get(signum) or signal.Signals(signum).name

@@ -10,40 +10,17 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Set, Tuple
+from typing import Any, Dict, List, Mapping
 
 from windlass import layout
 from windlass import pipeline as p
 from windlass.causes import Cause, Kind
 from windlass.driver.checkpoints import Complete
-from windlass.gang.machine import Gang
+from windlass.driver.stage_run import StageRun
 from windlass.journal import Writer, cause_of
-from windlass.plan import Stage
 
 SERVING_KEYS = ("url", "page", "grpc", "model", "version", "example", "label", "prediction", "answer")
 """What a server leaves about itself that the journal repeats."""
-
-
-@dataclass
-class StageRun:
-    """A stage that is under way: the gang of its trainers or of its merge."""
-
-    stage: Stage
-    attempt: int
-    gang: Gang
-    round: int = 1
-    merging: bool = False
-    observed: Set[int] = field(default_factory=set)
-    """MPI workers that are known to run."""
-    ready: Set[int] = field(default_factory=set)
-    """Servers that answer."""
-    first_fall: str = ""
-    halted: bool = False
-    swept: int = 0
-    """The generation before which nothing half done is left on the disk."""
-    stacks: Dict[str, Tuple[List[str], str]] = field(default_factory=dict)
-    """What hung ranks were doing: the state of their processes, and Python's stacks."""
 
 
 class Scribe:

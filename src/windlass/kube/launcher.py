@@ -22,9 +22,9 @@ from dataclasses import dataclass, field, replace
 from typing import Callable, Deque, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from windlass.causes import Cause, Kind
-from windlass.driver.driver import LEASE as SILENCE
 from windlass.driver.launcher import Doomed, Gone, News, Told
 from windlass.driver.links import Seat, name_of
+from windlass.driver.stage_run import LEASE as SILENCE
 from windlass.kube import names, seats, verdicts
 from windlass.kube.api import Api, ApiError, Manifest
 

@@ -21,9 +21,10 @@ from windlass.agent import mpi
 from windlass.agent.post import Post
 from windlass.causes import Cause, Kind
 from windlass.driver.aside import put_aside
-from windlass.driver.driver import ENDING, Driver, who
+from windlass.driver.driver import Driver
 from windlass.driver.history import Before, look_back, run_anew
 from windlass.driver.links import Seat
+from windlass.driver.signals import ENDING, who
 from windlass.engines.local import orders, requirements, scratch
 from windlass.engines.local.keeper import KeeperLost, LocalLauncher
 from windlass.errors import FAILED, INTERRUPTED, WindlassError
