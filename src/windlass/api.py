@@ -78,13 +78,14 @@ class Job:
     ) -> Run:
         """Starts the job in the background, on the engine that it was loaded for. All arguments but `home` are for a
         cluster, and mean what they mean to the command; `image` is what `build` gave, if that is to run."""
-        from windlass.engines.local import engine, start
-
         plan = self.plan()
         if plan.engine == "local":
+            from windlass.engines.local import start
+
             opened = start.opened(plan, _home(home), os.environ)
             return _background(opened.directory, opened.events)
         where = _where(home, plan.engine, context, namespace)
+        from windlass.engines import secrets
         from windlass.engines.kubernetes.mirror import submitted
         from windlass.export.objects import Setting
 
@@ -93,7 +94,7 @@ class Job:
             from windlass.images import orders
 
             plan = orders.in_image(plan, image)
-        copy = submitted(plan, setting, engine.secrets_from_here(plan, os.environ), where.cluster(), where.home)
+        copy = submitted(plan, setting, secrets.taken_along(plan, os.environ), where.cluster(), where.home)
         return Run(copy.run, where.home, on=plan.engine, context=context, namespace=namespace)
 
 

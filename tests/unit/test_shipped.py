@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import subprocess
 import sys
 from pathlib import Path
 
@@ -54,3 +55,15 @@ def test_it_imports_the_standard_library_and_what_ships_with_it_alone(path: Path
     }
     assert foreign - LENT.get(path.name, set()) == set()
     assert not foreign & {name for node in tree.body for name in imports_here(node)}
+
+
+HEAVY = {"asyncio", "email", "http", "logging", "pathlib", "subprocess", "tempfile", "urllib", "zipfile"}
+"""An image may have no compiled library, and then each of these takes tens of milliseconds of every pod's start."""
+
+
+@pytest.mark.parametrize("module", ["windlass.kube.drive", "windlass.kube.desk"])
+def test_a_pod_starts_without_what_only_some_runs_need(module: str) -> None:
+    text = f"import sys, {module}; print(*(name.split('.')[0] for name in sys.modules))"
+    bare = [sys.executable, "-S", "-E", "-c", f"import sys; sys.path[0] = {str(SOURCE.parent)!r}; {text}"]
+    found = set(subprocess.run(bare, check=True, capture_output=True, text=True).stdout.split())
+    assert found & HEAVY == set()

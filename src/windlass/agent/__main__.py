@@ -28,13 +28,16 @@ from typing import Dict, Mapping
 
 from windlass import layout, wire
 from windlass import plan as plans
-from windlass.agent.agent import LOOK, Agent
+from windlass.agent.agent import Agent
 from windlass.agent.link import connect
 from windlass.agent.post import Post
 
 PREFIX = "WINDLASS_AGENT_"
 KNOCK = 0.05
 """Seconds between two tries to reach a driver that has not begun."""
+PATIENT = (0.1, 2.0)
+"""Seconds that a try may take, at first and after many: what is sent before the cluster knows the way is lost, and the
+kernel would send it again only after a second."""
 
 
 def post_of(environ: Mapping[str, str], package: str) -> Post:
@@ -78,15 +81,16 @@ def post_of(environ: Mapping[str, str], package: str) -> Post:
 
 def wait_for_driver(address: str, patience: float) -> str:
     """Until the driver's name resolves and its port answers; what stood in the way, when it is too late."""
-    due = time.monotonic() + patience
+    due, each = time.monotonic() + patience, PATIENT[0]
     while True:
         try:
-            connect(address, LOOK).close()
+            connect(address, each).close()
             return ""
         except OSError as error:
             if time.monotonic() >= due:
                 return f"the driver at {address} could not be reached within {patience:g} s: {error}"
             time.sleep(KNOCK)
+            each = min(each * 1.2, PATIENT[1])
 
 
 def main(environ: Mapping[str, str], package: str) -> int:

@@ -23,7 +23,7 @@ from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Tuple
 from windlass import wire
 from windlass.agent.freight import PIECE, Depot
 
-PAUSE = (0.05, 0.25)
+PAUSE = (0.02, 0.25)
 """How often logs are looked at: while they grow, and while they are quiet."""
 RETRY = 0.5
 LOOK = 2.0

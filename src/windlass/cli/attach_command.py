@@ -54,6 +54,7 @@ def main(args: argparse.Namespace, world: World) -> int:
             after=after,
             tail=args.tail,
             until_serving=copy is not None,
+            rest=time.sleep if copy is None else copy.wait,
         )
         state = display.follow()
     except KeyboardInterrupt:

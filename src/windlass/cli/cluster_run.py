@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 def main(args: argparse.Namespace, world: World) -> int:
+    from windlass.engines import secrets
     from windlass.engines.kubernetes.mirror import submitted
-    from windlass.engines.local.engine import secrets_from_here
 
     if args.first and args.only:
         raise WindlassError("--from and --only exclude each other", "leave one of them out")
@@ -36,7 +36,7 @@ def main(args: argparse.Namespace, world: World) -> int:
     if args.build:
         plan = building.built_plan(plan, args, world)
     _warn(plan, world)
-    copy = submitted(plan, setting_of(args), secrets_from_here(plan, world.environ), cluster, world.home, world.say)
+    copy = submitted(plan, setting_of(args), secrets.taken_along(plan, world.environ), cluster, world.home, world.say)
     run = copy.run
     commands = [f"windlass attach {run}", f"windlass logs -f {run}", f"windlass stop {run}"]
     if args.detach:
@@ -56,7 +56,7 @@ def _warn(plan: Plan, world: World) -> None:
 
 def _resumed(args: argparse.Namespace, world: World) -> int:
     """Goes on with a run that has ended, or that does nothing but serve: with its own plan, or a new one of its job."""
-    from windlass.engines.local.engine import secrets_from_here
+    from windlass.engines import secrets
 
     given = args.on == "kubernetes"
     _, copy = place.find(argparse.Namespace(**{**vars(args), "on": args.on if given else None}), world, args.resume)
@@ -66,8 +66,8 @@ def _resumed(args: argparse.Namespace, world: World) -> int:
     plan = new_plan(args, world)
     if plan is not None and args.build:
         plan = building.built_plan(plan, args, world)
-    secrets = secrets_from_here(plan, world.environ) if plan is not None else {}
-    fates = copy.go_on(plan, args.first, args.only, setting_of(args), secrets)
+    values = secrets.taken_along(plan, world.environ) if plan is not None else {}
+    fates = copy.go_on(plan, args.first, args.only, setting_of(args), values)
     if plan is not None:
         _warn(plan, world)
     if not args.json:
@@ -89,7 +89,16 @@ def watch(copy: Mirror, world: World, commands: list[str], json: bool, quiet: bo
     copy.follow(logs=not quiet and not json, say=world.say)
     try:
         after = copy.after
-        display = Display(world, copy.path, json=json, quiet=quiet, after=after, resumed=after > 0, until_serving=True)
+        display = Display(
+            world,
+            copy.path,
+            json=json,
+            quiet=quiet,
+            after=after,
+            resumed=after > 0,
+            until_serving=True,
+            rest=copy.wait,
+        )
         state = display.follow()
     except KeyboardInterrupt:
         world.say(f"{copy.run} goes on in the cluster")

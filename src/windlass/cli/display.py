@@ -57,7 +57,7 @@ class Display:
     quiet: leave out what the ranks print. after: that many events are history and are not
     shown, nor what was logged until now but for the last `tail` lines of each rank. resumed: an
     end among them is not the end. living: asks after the driver, by its lock if not given. until_serving: a run that
-    does nothing but serve has been shown, too.
+    does nothing but serve has been shown, too. rest: waits so many seconds, or until there may be news.
     """
 
     def __init__(
@@ -71,6 +71,7 @@ class Display:
         resumed: bool = False,
         living: Callable[[], bool] | None = None,
         until_serving: bool = False,
+        rest: Callable[[float], object] = time.sleep,
     ) -> None:
         self._world = world
         self._run = Path(run_dir)
@@ -79,6 +80,7 @@ class Display:
         self._after = after
         self._told = 0
         self._until_serving = until_serving
+        self._rest = rest
         self._gone = False
         self._watch = Watch(self._run, after if resumed else 0, living)
         stages = [stage.name for stage in self._watch.plan.stages] if self._watch.plan else []
@@ -94,7 +96,7 @@ class Display:
                 if self._gone:
                     screen = Screen()
                 if not self._logs.behind:
-                    time.sleep(PAUSE)
+                    self._rest(PAUSE)
         finally:
             _unless_gone(screen.close)
         state = self._watch.state

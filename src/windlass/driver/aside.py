@@ -9,11 +9,14 @@ import os
 from typing import Sequence
 
 from windlass import layout
-from windlass.bundle import writing
 from windlass.driver.history import Before
 
 
 def put_aside(run_dir: str, before: Before, stages: Sequence[str]) -> None:
+    if not stages:
+        return
+    from windlass.bundle import writing
+
     for name in stages:
         place = layout.superseded(run_dir, name, before.attempts.get(name, 1))
         output = layout.output(run_dir, name)

@@ -25,7 +25,7 @@ from windlass.kube import names, visits
 
 PIECE = 1 << 20
 PAUSE = (0.02, 0.1)
-"""How often files are looked at: while they grow, and while they are quiet."""
+"""How often files are looked at: while they grow, and once they have been quiet for some seconds."""
 BEAT = 3.0
 ANEW = (layout.PLAN, layout.VERDICT)
 """Files that are not appended to but written anew, under another inode."""
@@ -38,7 +38,7 @@ def read(words: List[str]) -> int:
     offsets: Dict[str, int] = dict(asked.get("at", {}))
     written: Dict[str, int] = {}
     over = False
-    beat, pause = time.monotonic(), PAUSE[0]
+    beat = grown = time.monotonic()
     while True:
         sent = False
         events = os.path.join(names.RUN, layout.JOURNAL)
@@ -68,8 +68,10 @@ def read(words: List[str]) -> int:
         if sent or time.monotonic() - beat > BEAT:
             beat = time.monotonic()
         out.flush()
-        pause = 0.0 if sent else min(max(pause * 1.5, PAUSE[0]), PAUSE[1])
-        time.sleep(pause)
+        if sent:
+            grown = time.monotonic()
+        else:
+            time.sleep(min(max((time.monotonic() - grown) / 50, PAUSE[0]), PAUSE[1]))
 
 
 def stop(words: List[str]) -> int:

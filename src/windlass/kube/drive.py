@@ -4,6 +4,8 @@ Whoever kills it, at whatever moment, the next one goes on: nothing is kept but 
 directory and in the cluster. Once the run has ended and nobody has asked for anything for a while,
 it sends itself home (its StatefulSet is scaled to nothing); a reader brings it back.
 
+A gang waits for it, and an image may have to compile all that it imports: what only some runs need is imported there.
+
 Ships into strangers' images: standard library only, Python 3.9.
 """
 
@@ -12,7 +14,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import pathlib
 import signal
 import socket
 import sys
@@ -24,14 +25,12 @@ from windlass import __version__, journal, layout, lock
 from windlass import plan as plans
 from windlass.causes import Cause, Kind
 from windlass.driver.aside import put_aside
-from windlass.driver.board import Board
 from windlass.driver.driver import Driver
 from windlass.driver.history import Before, look_back
 from windlass.errors import FAILED, WindlassError
 from windlass.kube import depot, names, pod, seats, verdicts, visits
 from windlass.kube.api import Api, ApiError, Manifest, in_cluster
 from windlass.kube.launcher import PodLauncher
-from windlass.kube.servers import Servers
 from windlass.kube.tenure import Tenure
 
 LINGER = 900.0
@@ -109,6 +108,8 @@ def _drive(api: Api, run: str, run_dir: str, environ: Mapping[str, str]) -> None
         before = look_back([*events, {"ev": "run.started", **order}])
         servers = None
         if any(stage.serve is not None for stage in plan.stages):
+            from windlass.kube.servers import Servers
+
             secret = environ.get("WINDLASS_SERVE_TOKEN", "")
             serving = functools.partial(say, api, root, "serving")
             servers = Servers(api, root, plan, address, run_dir, pending, serving, secret)
@@ -163,6 +164,10 @@ def _drive(api: Api, run: str, run_dir: str, environ: Mapping[str, str]) -> None
 
 def _draw(run_dir: str) -> None:
     """What ranks report, as TensorBoard reads it."""
+    import pathlib
+
+    from windlass.driver.board import Board
+
     board = Board(pathlib.Path(run_dir))
     while True:
         try:

@@ -23,7 +23,6 @@ from windlass.buckets.wrapping import SCHEMES
 from windlass.kube import visits
 from windlass.parcel import Entry, Item, NotThere
 
-"""Its time says when a reader was last at work here."""
 IDLE = 60.0
 """Seconds without a reader after which a helper's pod ends."""
 MISSING = 4

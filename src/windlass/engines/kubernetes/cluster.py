@@ -117,27 +117,30 @@ class Cluster:
     # Asking the driver.
 
     def reach(self, run: str, patience: float = 120.0) -> str:
-        """The driver's pod, running: one that was sent home is brought back, one that was lost is given up."""
+        """The driver's pod, running."""
         due, name = time.monotonic() + patience, names.driver_pod(run)
-        while True:
-            pod = self.api.find("Pod", name)
-            if pod is not None and is_running(pod):
-                return name
-            if pod is not None and 0.0 < lost.over(pod) < self.api.now():
-                self.api.delete("Pod", name, grace=0, uid=str(pod["metadata"]["uid"]))
-            if pod is None:
-                home = self.api.find("StatefulSet", names.driver(run))
-                if home is None:
-                    raise WindlassError(
-                        f"the run {run} is not in {self.namespace}", "`windlass status --on kubernetes`"
-                    )
-                if home["spec"].get("replicas") == 0:
-                    self.api.patch("StatefulSet", names.driver(run), {"spec": {"replicas": 1}})
+        while not self.has_driver(run):
             if time.monotonic() > due:
                 cause = pending.driver(self.api, run)
                 why = f": {cause.message}" if cause else ""
                 raise WindlassError(f"the driver of {run} does not run{why}", f"kubectl describe pod {name}")
             time.sleep(0.2)
+        return name
+
+    def has_driver(self, run: str) -> bool:
+        """Whether the driver's pod runs. One that was sent home is brought back, one that was lost is given up."""
+        name = names.driver_pod(run)
+        pod = self.api.find("Pod", name)
+        if pod is None:
+            home = self.api.find("StatefulSet", names.driver(run))
+            if home is None:
+                raise WindlassError(f"the run {run} is not in {self.namespace}", "`windlass status --on kubernetes`")
+            if home["spec"].get("replicas") == 0:
+                self.api.patch("StatefulSet", names.driver(run), {"spec": {"replicas": 1}})
+            return False
+        if not is_running(pod) and 0.0 < lost.over(pod) < self.api.now():
+            self.api.delete("Pod", name, grace=0, uid=str(pod["metadata"]["uid"]))
+        return is_running(pod)
 
     def ask(self, run: str, *words: str) -> tuple[int, bytes]:
         """A word of `kube.__main__` in the driver's pod: its exit code and output."""

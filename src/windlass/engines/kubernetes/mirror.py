@@ -36,6 +36,8 @@ FILES = (journal.FILE, layout.PLAN, layout.VERDICT)
 AGAIN = (0.08, 0.5)
 """Seconds between two looks for a driver that does not answer: while it may just be starting, and later."""
 STARTING = 10.0
+SOON = 3.0
+"""Seconds in which a driver starts that nothing hinders."""
 SILENCE = 20.0
 """Seconds without a word after which a stream is taken for dead."""
 TRIES = 3
@@ -60,6 +62,12 @@ class Mirror:
         self.problem: WindlassError | None = None
         self._says = False
         self._said = ""
+        self._news = threading.Event()
+
+    def wait(self, seconds: float) -> None:
+        """Until the copy has grown, or for so long."""
+        self._news.wait(seconds)
+        self._news.clear()
 
     def mark(self, alive: bool, created: float = 0.0, plan: str = "") -> None:
         """Says where the original is and how it stands; its plan is known from the start."""
@@ -195,10 +203,12 @@ class Mirror:
                     self._stream({"files": list(FILES), "logs": logs, "follow": True})
                     if self.whole():
                         return
+                elif time.monotonic() < begun + SOON:
+                    pass
                 elif self.cluster.root(self.run) is None:
                     self.mark(alive=False)
                     return
-                elif say is not None and time.monotonic() - begun > 3.0:
+                elif say is not None:
                     self._tell(say)
             except WindlassError as error:
                 self.problem = error
@@ -216,10 +226,9 @@ class Mirror:
     def reachable(self) -> bool:
         """The driver's pod runs; one that was sent home is being brought back."""
         try:
-            self.cluster.reach(self.run, patience=0.0)
+            return self.cluster.has_driver(self.run)
         except WindlassError:
             return False
-        return True
 
     @property
     def lost(self) -> bool:
@@ -261,6 +270,7 @@ class Mirror:
                     break
                 if count:
                     self._write(str(head["path"]), int(head["at"]), behind[:count])
+                    self._news.set()
                 rest = behind[count:]
         if program.code:
             raise WindlassError(f"the driver of {self.run} says: {errors.decode('utf-8', 'replace').strip()}")

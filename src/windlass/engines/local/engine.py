@@ -13,7 +13,6 @@ import socket
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from importlib.util import find_spec
 
 from windlass import __version__, layout, lock, machine
@@ -25,6 +24,7 @@ from windlass.driver.driver import Driver
 from windlass.driver.history import Before, look_back, run_anew
 from windlass.driver.links import Seat
 from windlass.driver.signals import ENDING, who
+from windlass.engines import secrets
 from windlass.engines.local import orders, requirements, scratch
 from windlass.engines.local.keeper import KeeperLost, LocalLauncher
 from windlass.errors import FAILED, INTERRUPTED, WindlassError
@@ -38,7 +38,7 @@ SERVE_NEEDS = ("grpc", "httptools", "numpy", "onnxruntime", "orjson", "uvloop")
 def check(plan: Plan, environ: Mapping[str, str]) -> None:
     """Raises for what this machine lacks; nothing has been created yet."""
     _check_serving(plan)
-    secrets(plan, environ)
+    secrets.values(plan, environ)
     _check_limits(plan)
     for mount in plan.storage:
         if mount.path and not os.path.isdir(mount.path) and (mount.read_only or os.path.lexists(mount.path)):
@@ -103,32 +103,6 @@ def _check_limits(plan: Plan) -> None:
             )
 
 
-def secrets(plan: Plan, environ: Mapping[str, str]) -> dict[str, str]:
-    """The secrets' values, from where the plan says they are. All that are missing are told at once."""
-    found, missing = {}, []
-    for secret in plan.secrets:
-        variable = secret.ref if secret.source == "env" else secret.name
-        if secret.source == "file":
-            try:
-                with open(os.path.expanduser(secret.ref)) as file:
-                    found[secret.name] = file.read().rstrip("\n")
-            except (OSError, ValueError) as error:
-                reason = error.strerror if isinstance(error, OSError) else error
-                missing.append(f"secret {secret.name}: cannot read {secret.ref}: {reason}")
-        elif variable in environ:
-            found[secret.name] = environ[variable]
-        else:
-            missing.append(f"secret {secret.name}: the environment variable {variable} is not set")
-    if missing:
-        raise WindlassError("\nerror: ".join(missing), "set them (export NAME=...) or change the job file's `secrets:`")
-    return found
-
-
-def secrets_from_here(plan: Plan, environ: Mapping[str, str]) -> dict[str, str]:
-    """The values that a run in a cluster takes along from this machine; those of the cluster are there already."""
-    return secrets(replace(plan, secrets=tuple(s for s in plan.secrets if s.source != "cluster")), environ)
-
-
 def drive(
     plan: Plan,
     run_dir: str,
@@ -143,7 +117,7 @@ def drive(
         signal.signal(signum, _interrupt)  # until the driver listens
     held = lock.take(run_dir)
     _forget(os.path.join(run_dir, layout.STOP))
-    values = secrets(plan, environ)
+    values = secrets.values(plan, environ)
     events = read(run_dir)
     told = orders.read(run_dir)
     before = look_back(events)
