@@ -101,7 +101,8 @@ def test_two_runs_of_the_same_job_do_not_meet(windlass: Place) -> None:
     first, second = background(windlass), background(windlass)
     assert first != second
     assert windlass("exec", first, "--", "sh", "-c", "echo $WINDLASS_RUN_ID").out == f"{first}\n"
-    assert windlass("stop", first).code == 0
+    stopped = windlass("stop", "--json", first)
+    assert (stopped.code, json.loads(stopped.out)["state"]) == (0, "stopped")
     windlass.file("go", "")
     assert windlass("wait", second).code == 0
     states = {run["id"]: run["state"] for run in json.loads(windlass("status", "--json").out)}

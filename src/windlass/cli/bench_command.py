@@ -22,7 +22,6 @@ Exit code 0; 1 if no request was answered; 130 after Ctrl-C, with the figures so
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import time
 from typing import TYPE_CHECKING
@@ -102,7 +101,7 @@ def main(args: argparse.Namespace, world: World) -> int:
     if args.html:
         _write(args.html, report)
     if args.json:
-        world.print(json.dumps(report.document(), indent=2))
+        world.print_json(report.document())
     else:
         world.print(telling.text(report))
     if args.html:

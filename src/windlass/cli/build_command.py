@@ -37,7 +37,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace, world: World) -> int:
-    import json
 
     from windlass.images import building as images
     from windlass.images import orders
@@ -54,7 +53,7 @@ def main(args: argparse.Namespace, world: World) -> int:
             "pushed": built.pushed,
             "sent_bytes": built.sent,
         }
-        world.print(json.dumps(told, indent=2))
+        world.print_json(told)
     else:
         world.print(built.exact if built.pushed else str(built.reference))
     commands = []

@@ -43,10 +43,9 @@ def main(args: argparse.Namespace, world: World) -> int:
     needed = [finding for finding in machine if finding.about == "home"] + job
     code = FAILED if plan is not None and any(f.state == doctor.MISSING for f in needed) else OK
     if args.json:
-        import json
         from dataclasses import asdict
 
-        world.print(json.dumps({"machine": [asdict(f) for f in machine], "job": [asdict(f) for f in job]}, indent=2))
+        world.print_json({"machine": [asdict(f) for f in machine], "job": [asdict(f) for f in job]})
         return code
     from windlass.cli import table
 
@@ -76,14 +75,13 @@ def _cluster(args: argparse.Namespace, world: World) -> int:
     job = doctor.of_job_there(cluster, plan, world.environ, not args.no_probe) if plan is not None and there else []
     code = FAILED if any(finding.state == doctor.MISSING for finding in [*found, *job]) else OK
     if args.json:
-        import json
         from dataclasses import asdict
 
         told = {
             "cluster": [asdict(f) for f in found],
             **({"job": [asdict(f) for f in job]} if plan is not None else {}),
         }
-        world.print(json.dumps(told, indent=2))
+        world.print_json(told)
         return code
     world.print(table.render(("THE CLUSTER", "", ""), [(f.about, f.state, f.detail) for f in found]))
     if plan is not None:

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from windlass.cli.told import Told
 from windlass.cli.world import World
 from windlass.errors import OK, WindlassError
 from windlass.images import building, record
@@ -15,25 +16,25 @@ if TYPE_CHECKING:
     from windlass.engines.kubernetes.cluster import Listed
 
 
-def all_of(world: World) -> int:
+def all_of(world: World, told: Told) -> int:
     """All that this machine knows of, and what building keeps here."""
     made = record.pushed(world.home)
     if not made:
         world.say("no image was pushed from here")
-    _remove(made, world)
+    _remove(made, world, told)
     for kept in ("blobs", "layers"):
         shutil.rmtree(os.path.join(record.place(world.home), kept), ignore_errors=True)
     return OK
 
 
-def of_run(world: World, run: Listed, others: Iterable[Listed]) -> None:
+def of_run(world: World, told: Told, run: Listed, others: Iterable[Listed]) -> None:
     """The image of a run that is gone, unless another run uses it."""
     used = {_image(other): other.id for other in others if other.id != run.id}
     image = _image(run)
     if image in used:
         world.say(f"{image} stays: {used[image]} uses it")
         return
-    _remove([made for made in record.pushed(world.home) if made.exact == image], world)
+    _remove([made for made in record.pushed(world.home) if made.exact == image], world, told)
 
 
 def _image(run: Listed) -> str:
@@ -42,12 +43,14 @@ def _image(run: Listed) -> str:
     return plan.from_json(run.plan).image if run.plan else ""
 
 
-def _remove(images: Iterable[record.Pushed], world: World) -> None:
+def _remove(images: Iterable[record.Pushed], world: World, told: Told) -> None:
     refused: list[WindlassError] = []
     for made in images:
         try:
-            gone = building.remove(made, world.home, world.environ)
-            world.print(f"removed {made.reference}" if gone else f"{made.reference} was gone already")
+            if building.remove(made, world.home, world.environ):
+                told.gone(made.reference)
+            else:
+                world.say(f"{made.reference} was gone already")
         except WindlassError as error:
             refused.append(WindlassError(f"{made.exact}: {error.message}", error.hint, error.code))
     if refused:

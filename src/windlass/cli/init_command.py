@@ -43,10 +43,9 @@ def _list(as_json: bool, world: World) -> int:
 
     found = recipes.every()
     if as_json:
-        import json
         from dataclasses import asdict
 
-        world.print(json.dumps([asdict(recipe) for recipe in found], indent=2))
+        world.print_json([asdict(recipe) for recipe in found])
         return OK
     from windlass.cli import table
 

@@ -8,7 +8,6 @@ that run has left; it may be gone itself.
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -34,7 +33,7 @@ def main(args: argparse.Namespace, world: World) -> int:
     cluster = place.cluster_of(args, world)
     found = leavings.found(cluster, args.run or "") + ([] if args.run else _images(world))
     if args.json:
-        world.print(json.dumps([asdict(each) for each in found], indent=2))
+        world.print_json([asdict(each) for each in found])
     elif not found:
         world.say(f"nothing is left in the namespace {cluster.namespace}")
     else:

@@ -8,7 +8,6 @@ In a cluster that is asked of a pod that comes and goes by itself.
 from __future__ import annotations
 
 import argparse
-import json
 
 from windlass.cli import place, table
 from windlass.cli.world import World
@@ -30,7 +29,7 @@ def main(args: argparse.Namespace, world: World) -> int:
     with place.shelf(args, world, text or None) as shelf:
         found = shelf.entries(path, max(args.depth, 1))
     if args.json:
-        world.print(json.dumps([{"path": entry.path, "size": entry.size} for entry in found], indent=2))
+        world.print_json([{"path": entry.path, "size": entry.size} for entry in found])
         return OK
     sizes = [words.size(entry.size) for entry in found]
     wide = max(map(len, sizes), default=0)

@@ -7,7 +7,6 @@ newest run first. Checksums are not compared here: `windlass serve` does that, o
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +42,7 @@ class Row:
 def main(args: argparse.Namespace, world: World) -> int:
     rows = [row for place in _places(args.place, world) for row in _rows(place, args.check)]
     if args.json:
-        world.print(json.dumps([_json(row) for row in rows], indent=2))
+        world.print_json([_json(row) for row in rows])
     elif rows:
         headers = ("MODEL", "VERSION", "KIND", "METRICS", "SIZE", "RUN", "WHERE")
         world.print(table.render(headers, [_cells(row) for row in rows], columns=world.columns))

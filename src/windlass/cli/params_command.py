@@ -29,9 +29,8 @@ def main(args: argparse.Namespace, world: World) -> int:
     job = load_job(args, world)
     if args.json:
         import dataclasses
-        import json
 
-        world.print(json.dumps([dataclasses.asdict(param) for param in job.params], indent=2, ensure_ascii=False))
+        world.print_json([dataclasses.asdict(param) for param in job.params])
         return OK
     rows = [
         (p.name, written(p.value), p.set_by, p.help, str(p.count), "Yes" if p.required else "No") for p in job.params

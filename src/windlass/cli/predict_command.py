@@ -16,7 +16,6 @@ input. Without FILE, the examples that the model was saved with.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 from collections.abc import Sequence
@@ -60,7 +59,7 @@ def main(args: argparse.Namespace, world: World) -> int:
         raise WindlassError(f"the model has no output {args.output!r}", f"it has {', '.join(columns)}")
     said = scoring.read(columns, signature.labels, args.output)
     if args.json:
-        world.print(json.dumps(_document(signature, examples, columns, said), indent=2, ensure_ascii=False))
+        world.print_json(_document(signature, examples, columns, said))
         return OK
     world.print(_table(signature, examples, said, world.columns))
     for note in (*examples.notes, *_score(signature, examples, said)):

@@ -10,6 +10,7 @@ import argparse
 import time
 
 from windlass.cli.rm_command import removed
+from windlass.cli.told import Told
 from windlass.cli.world import World
 from windlass.errors import OK, WindlassError
 from windlass.runs import words
@@ -21,6 +22,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--older-than", metavar="TIME", help="ended longer ago than 12h, 7d, 4w")
     parser.add_argument("--keep", type=int, metavar="N", help="never one of the newest N")
     parser.add_argument("--dry-run", action="store_true", help="only say what would be removed")
+    parser.add_argument("--json", action="store_true", help="what went, or would go, as JSON")
 
 
 def main(args: argparse.Namespace, world: World) -> int:
@@ -32,6 +34,7 @@ def main(args: argparse.Namespace, world: World) -> int:
         raise WindlassError(f"--keep {args.keep}: a number of runs is 0 or more")
     store, now = Store(world.home), time.time()
     age = words.seconds(args.older_than) if args.older_than is not None else 0.0
+    told = Told(world, args.json)
     count = total = 0
     for name in store.ids()[args.keep or 0 :]:
         run = store.root / name
@@ -41,11 +44,12 @@ def main(args: argparse.Namespace, world: World) -> int:
         size = tree_size(run)
         count, total = count + 1, total + size
         if args.dry_run:
-            world.print(f"would remove {name} ({words.size(size)})")
+            told.gone(name, f" ({words.size(size)})", verb="would remove", bytes=size)
         else:
-            removed(store, run, world)
+            removed(store, run, told)
     if not args.dry_run:
         store.sweep()
+    told.close()
     if count == 0:
         world.say("nothing to remove")
     else:

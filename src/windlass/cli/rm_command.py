@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from windlass.cli import place
+from windlass.cli.told import Told
 from windlass.cli.world import World
 from windlass.errors import OK, WindlassError
 from windlass.runs import words
@@ -30,26 +31,35 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--force", action="store_true", help="kill a run that is under way, then remove it")
     parser.add_argument("--images", action="store_true", help="images that `build` pushed, too; without RUN all")
     parser.add_argument("--data", action="store_true", help="in a cluster: also the storage that was made for the job")
+    parser.add_argument("--json", action="store_true", help="what went and what stays, as JSON")
     place.add_place_arguments(parser)
 
 
 def main(args: argparse.Namespace, world: World) -> int:
+    if not args.runs and not args.images:
+        raise WindlassError("say which runs to remove", "windlass rm RUN; `windlass status` lists them")
+    told = Told(world, args.json)
+    try:
+        return _remove(args, world, told)
+    finally:
+        told.close()
+
+
+def _remove(args: argparse.Namespace, world: World, told: Told) -> int:
     if not args.runs:
-        if not args.images:
-            raise WindlassError("say which runs to remove", "windlass rm RUN; `windlass status` lists them")
         from windlass.cli import image_removal
 
-        return image_removal.all_of(world)
+        return image_removal.all_of(world, told)
     store = Store(world.home)
     if place.in_cluster(args, world) or any(_elsewhere(world, text) for text in args.runs):
-        return _remove_there(args, world)
+        return _remove_there(args, world, told)
     runs = list(dict.fromkeys(store.find(text) for text in args.runs))
     refused: list[WindlassError] = []
     for run in runs:
         try:
             if args.force and alive(run):
                 _kill(run)
-            removed(store, run, world)
+            removed(store, run, told)
         except WindlassError as error:
             refused.append(error)
     if refused:
@@ -57,11 +67,11 @@ def main(args: argparse.Namespace, world: World) -> int:
     return OK
 
 
-def removed(store: Store, run: Path, world: World) -> None:
+def removed(store: Store, run: Path, told: Told) -> None:
     """Removes a run and says what went."""
     size = tree_size(run)
     store.remove(run)
-    world.print(f"removed {run.name} ({words.size(size)})")
+    told.gone(run.name, f" ({words.size(size)})", bytes=size)
 
 
 def _kill(run: Path) -> None:
@@ -79,34 +89,34 @@ def _elsewhere(world: World, text: str) -> bool:
         return True
 
 
-def _remove_there(args: argparse.Namespace, world: World) -> int:
+def _remove_there(args: argparse.Namespace, world: World, told: Told) -> int:
     """In a cluster: the root goes, and all that it owns; data stays unless it is asked for."""
     for text in args.runs:
-        if args.data and place.in_cluster(args, world) and _only_data(place.cluster_of(args, world), text, world):
+        if args.data and place.in_cluster(args, world) and _only_data(place.cluster_of(args, world), text, told):
             continue
         run, copy = place.find(args, world, text)
         if copy is None:
-            removed(Store(world.home), run, world)
+            removed(Store(world.home), run, told)
             continue
         root = copy.cluster.root(copy.run) if args.images else None
         gone, stays = copy.remove(force=args.force, data=args.data)
-        world.print(f"removed {copy.run} from the namespace {copy.cluster.namespace}")
+        told.gone(copy.run, f" from the namespace {copy.cluster.namespace}", namespace=copy.cluster.namespace)
         for each in gone:
-            world.print(f"removed {each}")
+            told.gone(each)
         for kept in stays:
-            world.say(f"kept {kept.what}; to delete it:\n  {kept.command}")
+            told.stays(kept.what, kept.command)
         if root is not None:
             from windlass.cli import image_removal
 
-            image_removal.of_run(world, root, copy.cluster.runs())
+            image_removal.of_run(world, told, root, copy.cluster.runs())
     return OK
 
 
-def _only_data(cluster: Cluster, run: str, world: World) -> bool:
+def _only_data(cluster: Cluster, run: str, told: Told) -> bool:
     """A run that is gone, and its storage is not."""
     from windlass.engines.kubernetes import storage
 
     gone = storage.remove_of(cluster, run) if cluster.root(run) is None else []
     for each in gone:
-        world.print(f"removed {each}")
+        told.gone(each)
     return bool(gone)

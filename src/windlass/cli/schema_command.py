@@ -20,9 +20,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(_args: argparse.Namespace, world: World) -> int:
-    import json
 
     from windlass.spec.json_schema import document
 
-    world.print(json.dumps(document(), indent=2, ensure_ascii=False))
+    world.print_json(document())
     return OK

@@ -7,7 +7,6 @@ put into one row; --all shows every rank, or every run.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -37,7 +36,7 @@ def main(args: argparse.Namespace, world: World) -> int:
         run, copy = place.find(args, world, args.run)
         state = load(run) if copy is None else standing(copy)
         if args.json:
-            world.print(json.dumps({"dir": str(run), **as_json(state)}, indent=2, ensure_ascii=False))
+            world.print_json(whole(run, state))
         else:
             world.print(details(state, run, now, args.all, world.columns))
         return OK
@@ -47,7 +46,7 @@ def main(args: argparse.Namespace, world: World) -> int:
     shown = ids if args.all or args.json else ids[:RUNS]
     states = [load(store.root / name) for name in shown]
     if args.json:
-        world.print(json.dumps([_short(state) for state in states], indent=2, ensure_ascii=False))
+        world.print_json([_short(state) for state in states])
     elif not states:
         world.say(f"there are no runs in {store.root}")
         world.next("windlass run job.yaml")
@@ -69,7 +68,7 @@ def _listed(args: argparse.Namespace, world: World, now: float) -> int:
     _, runs = mirror.known(cluster, world.home)
     if args.json:
         found = [{"id": run.id, "name": run.job, "state": run.state, "code": run.code} for run in runs]
-        world.print(json.dumps(found, indent=2))
+        world.print_json(found)
     elif not runs:
         hint = "windlass run job.yaml --on kubernetes"
         world.say(f"there are no runs in the namespace {cluster.namespace}")
@@ -79,6 +78,11 @@ def _listed(args: argparse.Namespace, world: World, now: float) -> int:
         world.print(table.render(("RUN", "STATE", "AGE"), rows, columns=world.columns))
         world.next(f"windlass status {runs[0].id}")
     return OK
+
+
+def whole(run: Path, state: RunState) -> dict[str, object]:
+    """All that is known of a run, for a machine."""
+    return {"dir": str(run), **as_json(state)}
 
 
 def _one_more(states: list[RunState]) -> list[str]:

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import argparse
 import time
+from pathlib import Path
 
 from windlass.cli import place
+from windlass.cli.status_command import whole
 from windlass.cli.world import World
 from windlass.errors import FAILED, INTERRUPTED, OK
 from windlass.runs import words
+from windlass.runs.values import RunState
 from windlass.runs.watch import PAUSE, Watch
 from windlass.runs.why import headline
 
@@ -21,6 +24,7 @@ from windlass.runs.why import headline
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", nargs="?", metavar="RUN", help="a run (the newest if not given)")
     parser.add_argument("--timeout", metavar="TIME", help="give up after 30s, 5m, 2h")
+    parser.add_argument("--json", action="store_true", help="how it stands then, as `status RUN --json` says it")
     place.add_place_arguments(parser)
 
 
@@ -34,13 +38,18 @@ def main(args: argparse.Namespace, world: World) -> int:
         while not watch.over and watch.state.state != "serving":
             if end is not None and time.monotonic() >= end:
                 world.say(f"{run.name} is still {watch.state.state} after {words.span(limit or 0.0)}; it goes on")
-                return FAILED
+                return _told(args, world, run, watch.state, FAILED)
             time.sleep(PAUSE)
             watch.poll()
     except KeyboardInterrupt:
         return INTERRUPTED
     state = watch.state
     world.say(headline(state))
-    if state.state == "serving":
-        return OK
-    return FAILED if state.code is None else state.code
+    code = FAILED if state.code is None else state.code
+    return _told(args, world, run, state, OK if state.state == "serving" else code)
+
+
+def _told(args: argparse.Namespace, world: World, run: Path, state: RunState, code: int) -> int:
+    if args.json:
+        world.print_json(whole(run, state))
+    return code

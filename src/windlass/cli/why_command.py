@@ -7,7 +7,6 @@ RUN is a run's id, the beginning of one, or a job's name; without it, the newest
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Sequence
 
@@ -33,7 +32,7 @@ def main(args: argparse.Namespace, world: World) -> int:
     state = load(run) if copy is None else explained(copy)
     explanation = explain(state, time.time())
     if args.json:
-        world.print(json.dumps({**as_json(explanation), "cause": as_json(state.cause)}, indent=2, ensure_ascii=False))
+        world.print_json({**as_json(explanation), "cause": as_json(state.cause)})
     else:
         world.print(text(explanation))
     return OK

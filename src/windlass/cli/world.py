@@ -54,6 +54,12 @@ class World:
         """A line of the result."""
         print(text, file=self.out)
 
+    def print_json(self, value: object) -> None:
+        """The result, for a machine."""
+        import json
+
+        self.print(json.dumps(value, indent=2, ensure_ascii=False))
+
 
 def next_lines(commands: Iterable[str]) -> list[str]:
     """The same within a longer text."""

@@ -199,7 +199,9 @@ def test_wait_takes_over_the_exit_code_and_gives_up_in_time(new_run: New, world:
     assert main(["wait", "--timeout", "0s"], world) == 1
     assert "still running" in err(world)
     run.event("run.ended", state="gate_missed", code=3, cause=Cause(Kind.GATE_NOT_MET, "accuracy 0.5, asked for 0.7"))
-    assert main(["wait"], world) == 3
+    assert main(["wait", "--json"], world) == 3
+    told = json.loads(out(world))
+    assert (told["state"], told["code"], told["dir"]) == ("gate_missed", 3, str(run.dir))
 
 
 def test_attach_to_a_run_that_is_over_gives_its_end_and_code(new_run: New, world: World) -> None:
@@ -314,6 +316,24 @@ def test_rm_names_what_it_removed_and_refuses_a_living_run(new_run: New, world: 
     assert out(world).startswith(f"removed {gone.id} (")
     assert living.dir.is_dir()
     assert not gone.dir.exists()
+
+
+def test_what_rm_and_prune_removed_can_be_read_by_a_machine(new_run: New, world: World) -> None:
+    gone, living, old = new_run("gone"), new_run("living"), new_run("old")
+    for run in (gone, living, old):
+        run.start(0, 1)
+    living.driven()
+    gone.succeed(0, 1)
+    old.succeed(0, 1)
+    with pytest.raises(WindlassError):
+        main(["rm", "--json", living.id, gone.id], world)
+    told = json.loads(out(world))
+    assert [each["what"] for each in told["removed"]] == [gone.id]
+    assert told["removed"][0]["bytes"] > 0
+    assert told["kept"] == []
+    before = len(out(world))
+    main(["prune", "--json", "--keep", "0"], world)
+    assert [each["what"] for each in json.loads(out(world)[before:])["removed"]] == [old.id]
 
 
 def test_prune_removes_old_runs_but_never_a_living_or_a_kept_one(new_run: New, world: World) -> None:
