@@ -215,6 +215,13 @@ def of_start(failure: CannotStart, path: str) -> Cause:
     return Cause(kind, message, evidence=tuple(facts))
 
 
+def of_writing(error: OSError) -> Cause:
+    """Why the directories of a rank could not be made."""
+    kind = Kind.DISK_FULL if error.errno in (errno.ENOSPC, errno.EDQUOT) else Kind.NOT_WRITABLE
+    uid, gid = os.geteuid(), os.getegid()
+    return Cause(kind, f"cannot write {error.filename}: {error.strerror}", evidence=(f"as uid {uid}, gid {gid}",))
+
+
 def oom_kills() -> int:
     """How many processes of this cgroup the kernel has killed for memory; -1 when it does not tell."""
     for path in _files("memory.events", "memory.oom_control"):

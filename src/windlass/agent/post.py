@@ -73,6 +73,11 @@ def places_of(post: Post, generation: int, role: str = "", rank: int = -1) -> Pl
     )
 
 
+def storage_of(post: Post) -> List[str]:
+    """Mounts that are directories of the run."""
+    return [layout.storage(post.run_dir, mount.name) for mount in post.plan.storage if mount.kind == "run"]
+
+
 def earlier(plan: Plan, name: str) -> List[str]:
     """All stages that come before this one, near and far."""
     found: List[str] = []

@@ -1,0 +1,258 @@
+"""The agent as a process of its own, against a driver that the test plays: real sockets, a real depot."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.local.place import free_port, until
+from windlass import layout, plan, wire
+from windlass.agent import stacks
+from windlass.causes import Kind
+from windlass.kube import depot
+
+TOKEN = b"the run's token"
+SEAT = "train/worker-0"
+LIFE = [1, 0]
+
+
+class Played:
+    """The driver's side of one seat, word by word. Heartbeats are answered by the way."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(self.path)
+        self._listener.listen()
+        self._listener.settimeout(30)
+
+    def meet(self) -> wire.Message:
+        """The agent joins; whoever only knocks is not it."""
+        while True:
+            self._link, _ = self._listener.accept()
+            self._link.settimeout(30)
+            self._decoder, self._heard = wire.Decoder(), list[wire.Message]()
+            try:
+                self.say("hello", nonce="of the driver")
+                join = self._next()
+            except OSError:
+                continue
+            proof = wire.proof(TOKEN, "driver", f"of the driver{join['nonce']}", SEAT)
+            self.say("welcome", proof=proof)
+            return join
+
+    def hang_up(self) -> None:
+        self._link.close()
+
+    def say(self, kind: str, **keys: Any) -> None:
+        self._link.sendall(wire.encode({"is": kind, **keys}))
+
+    def start(self, life: list[int] = LIFE) -> None:
+        peers = {"worker": [["127.0.0.1", [1, 2, 3]]]}
+        self.say("start", life=life, attempt=1, round=1, peers=peers, resume_from="", merge_role="", launcher=False)
+
+    def hear(self, kind: str) -> wire.Message:
+        """The next word that is no heartbeat must be this one."""
+        while (message := self._next())["is"] == "alive":
+            self.say("alive", beat=message["beat"])
+        assert message["is"] == kind, message
+        return message
+
+    def _next(self) -> wire.Message:
+        while not self._heard:
+            data = self._link.recv(65536)
+            if not data:
+                raise ConnectionError("the agent is gone")
+            self._heard += self._decoder.feed(data)
+        return self._heard.pop(0)
+
+
+class Seat:
+    """The agent of a seat, in a directory of its own, with its driver."""
+
+    def __init__(self, here: Path) -> None:
+        self.here = here
+        here.mkdir()
+        self.driver = Played(here / "door")
+        self._agent: subprocess.Popen[bytes] | None = None
+
+    def occupy(self, command: str, lease: float = 0.0, **more: str) -> Played:
+        """An agent comes, and is welcomed by the driver."""
+        stages = (
+            plan.Stage("prepare", shape="allreduce", roles=(plan.Role("worker", 1),)),
+            plan.Stage(
+                "train",
+                shape="allreduce",
+                after=("prepare",),
+                roles=(plan.Role("worker", 1, command=("sh", "-c", command)),),
+            ),
+        )
+        (self.here / layout.PLAN).write_text(plan.to_json(plan.Plan("job", stages=stages)))
+        (self.here / "token").write_bytes(TOKEN)
+        told = {"SEAT": SEAT, "RUN": "run", "DIRECTORY": str(self.here), "DRIVER": self.driver.path}
+        told |= {"TOKEN_FILE": str(self.here / "token"), "LEASE": str(lease), "TERMINATION": str(self.here / "last")}
+        env = {**os.environ, **{f"WINDLASS_AGENT_{name}": value for name, value in {**told, **more}.items()}}
+        self._agent = subprocess.Popen([sys.executable, "-m", "windlass.agent"], env=env, cwd=self.here)
+        self.driver.meet()
+        return self.driver
+
+    def warn(self) -> None:
+        assert self._agent is not None
+        self._agent.send_signal(signal.SIGTERM)
+
+    def left(self) -> int:
+        assert self._agent is not None
+        return self._agent.wait(30)
+
+    def close(self) -> None:
+        if self._agent is not None:
+            self._agent.kill()
+            self._agent.wait()
+
+
+@pytest.fixture
+def seat(tmp_path: Path) -> Iterator[Seat]:
+    seat = Seat(tmp_path / "here")
+    yield seat
+    seat.close()
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> Iterator[tuple[Path, str]]:
+    """A depot: its directory and its address."""
+    (tmp_path / "there").mkdir()
+    port = free_port()
+    pid = depot.serve(str(tmp_path / "there"), TOKEN, port)
+    yield tmp_path / "there", f"127.0.0.1:{port}"
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
+def test_a_life_is_told_from_its_start_to_its_end_and_then_another_one(seat: Seat) -> None:
+    driver = seat.occupy("echo 'windlass: step=3'; exit $WINDLASS_RESTART")
+    driver.start()
+    assert driver.hear("started")["life"] == LIFE
+    assert driver.hear("report")["points"][0]["step"] == 3
+    ended = driver.hear("exited")
+    assert (ended["code"], ended["asked"], ended["cause"]) == (0, False, None)
+    driver.start([1, 1])
+    driver.hear("started")
+    driver.hear("report")
+    assert driver.hear("exited")["code"] == 1
+    driver.say("bye")
+    assert seat.left() == 0
+    assert (seat.here / "last").read_text().startswith("train/worker-0, generation 1: ")
+
+
+def test_without_a_lease_the_drivers_end_is_the_agents(seat: Seat) -> None:
+    driver = seat.occupy("exec sleep 600")
+    driver.start()
+    pid = driver.hear("started")["pid"]
+    driver.hang_up()
+    assert seat.left() == 1
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_what_could_not_be_said_is_said_once_the_driver_is_found(seat: Seat) -> None:
+    driver = seat.occupy("until [ -e go ]; do sleep 0.05; done; echo 'windlass: step=7'; exit 2", lease=60)
+    driver.start()
+    pid = driver.hear("started")["pid"]
+    driver.hang_up()
+    (seat.here / "go").touch()
+    until(lambda: not Path(f"/proc/{pid}").exists(), "the end of its process")
+    driver.meet()
+    assert driver.hear("report")["points"][0]["step"] == 7
+    assert driver.hear("exited")["code"] == 2
+
+
+def test_a_driver_that_is_silent_for_a_third_of_the_lease_is_looked_for(seat: Seat) -> None:
+    driver = seat.occupy("exec sleep 600", lease=9)
+    driver.start()
+    assert driver.meet()["running"] is True
+    driver.say("kill", life=LIFE, grace=0.0)
+    assert driver.hear("exited")["asked"] is True
+
+
+def test_one_that_is_cut_off_for_longer_than_its_lease_ends_its_process(seat: Seat) -> None:
+    driver = seat.occupy("exec sleep 600", lease=2)
+    driver.start()
+    pid = driver.hear("started")["pid"]
+    driver.hang_up()
+    until(lambda: not Path(f"/proc/{pid}").exists(), "the end of its process")
+    ended = driver.meet()["exit"] or driver.hear("exited")
+    assert (ended["asked"], ended["cause"]["kind"]) == (False, Kind.NODE_LOST.value)
+
+
+def test_stacks_are_told_with_the_states_of_all_processes(seat: Seat) -> None:
+    driver = seat.occupy(f"exec {sys.executable} -c 'import time; time.sleep(600)'")
+    driver.start()
+    pid = driver.hear("started")["pid"]
+    until(lambda: stacks.catches(pid, signal.SIGUSR1), "its handler")
+    driver.say("stacks", life=LIFE)
+    told = driver.hear("stacks")
+    assert stacks.innermost(told["text"]) == ("<string>:1 in <module>",)
+    (state,) = told["states"]
+    assert "time.sleep(600)" in state
+
+
+def test_one_whose_machine_goes_away_says_so_and_leaves_when_its_process_has_ended(seat: Seat) -> None:
+    driver = seat.occupy("exec sleep 600", NAME="pod")
+    driver.start()
+    driver.hear("started")
+    seat.warn()
+    driver.hear("notice")
+    driver.say("kill", life=LIFE, grace=5.0)
+    driver.hear("left")
+    assert seat.left() == 0
+
+
+# Where the run directory is on no disk that the driver sees.
+
+
+def test_a_life_begins_with_its_files_and_its_end_is_told_when_what_it_wrote_is_there(
+    seat: Seat, there: tuple[Path, str]
+) -> None:
+    depot_dir, address = there
+    earlier, output = (Path(layout.output(str(depot_dir), stage)) for stage in ("prepare", "train"))
+    earlier.mkdir(parents=True)
+    (earlier / "data").write_text("prepared")
+    driver = seat.occupy('cp "$WINDLASS_INPUT_PREPARE/data" "$WINDLASS_OUTPUT_DIR/copy"; echo done', DEPOT=address)
+    driver.start()
+    driver.hear("started")
+    assert driver.hear("exited")["code"] == 0
+    assert (output / "copy").read_text() == "prepared"
+    assert Path(layout.log(str(depot_dir), "train", "worker", 0)).read_text() == "done\n"
+
+
+def test_a_checkpoint_is_told_once_it_is_there_and_an_end_by_order_leaves_the_output(
+    seat: Seat, there: tuple[Path, str]
+) -> None:
+    depot_dir, address = there
+    record = '{"checkpoint": {"step": 1, "part": 0, "of": 1, "bytes": 5, "path": "\'$WINDLASS_CHECKPOINT_DIR\'/part"}}'
+    save = f'touch "$WINDLASS_OUTPUT_DIR/half"; echo five > "$WINDLASS_CHECKPOINT_DIR/part"; echo \'{record}\''
+    driver = seat.occupy(f'{save} >> "$WINDLASS_REPORT_FILE"; exec sleep 600', DEPOT=address)
+    driver.start()
+    driver.hear("started")
+    told = driver.hear("checkpoint")
+    assert (told["life"], told["record"]["step"]) == (LIFE, 1)
+    assert (depot_dir / os.path.relpath(told["record"]["path"], seat.here)).read_text() == "five\n"
+    driver.say("kill", life=LIFE, grace=0.0)
+    assert driver.hear("exited")["asked"] is True
+    assert not Path(layout.output(str(depot_dir), "train")).exists()
+
+
+def test_a_life_that_is_ended_while_it_waits_for_its_files_never_begins(seat: Seat) -> None:
+    driver = seat.occupy("touch began", DEPOT=f"127.0.0.1:{free_port()}")
+    driver.start()
+    driver.say("kill", life=LIFE, grace=10.0)
+    ended = driver.hear("exited")
+    assert (ended["code"], ended["asked"]) == (-1, True)
+    assert not (seat.here / "began").exists()
