@@ -76,6 +76,8 @@ class Serving:
 
 @dataclass(frozen=True)
 class Finished:
+    """All is done, and this is how it ended."""
+
     state: str
     code: int
     cause: Optional[Cause] = None
@@ -89,6 +91,8 @@ UNDER_WAY = ("running", "serving", "done serving")
 
 @dataclass
 class _Progress:
+    """How far a stage is."""
+
     state: str = "waiting"
     attempts: int = 0
     retries_used: int = 0
@@ -96,6 +100,8 @@ class _Progress:
 
 @dataclass
 class Pipeline:
+    """Which stages run now, again, or not at all."""
+
     plan: Plan
     passed: FrozenSet[str] = frozenset()
     """Stages that an earlier part of this run has passed."""

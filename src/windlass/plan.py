@@ -121,6 +121,8 @@ class Role:
 
 @dataclass(frozen=True)
 class Gate:
+    """What a stage's result must reach before what comes after it may run."""
+
     of: str
     metric: str
     at_least: Optional[float] = None
@@ -139,6 +141,8 @@ class Autoscale:
 
 @dataclass(frozen=True)
 class Serve:
+    """How a stage answers with the model of another."""
+
     model: str
     replicas: int = 1
     port: int = 8501
@@ -154,6 +158,8 @@ class Serve:
 
 @dataclass(frozen=True)
 class Bench:
+    """How a server is loaded, and with what."""
+
     data: str
     batch: int = 1
     iterations: int = 40
@@ -210,6 +216,8 @@ class Stage:
 
 @dataclass(frozen=True)
 class Security:
+    """As whom the pods of a run act."""
+
     user: Optional[int] = None
     group: Optional[int] = None
     fs_group: Optional[int] = None
@@ -232,6 +240,8 @@ class Board:
 
 @dataclass(frozen=True)
 class Plan:
+    """A job with every question answered; what runs is this and nothing else."""
+
     name: str
     engine: str = "local"
     schema: int = SCHEMA

@@ -30,6 +30,8 @@ class RoleRule:
 
 @dataclass(frozen=True)
 class Shape:
+    """A way of training together: who takes part, and who starts whom."""
+
     name: str
     help: str
     roles: Tuple[RoleRule, ...]

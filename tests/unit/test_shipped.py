@@ -61,9 +61,18 @@ HEAVY = {"asyncio", "email", "http", "logging", "pathlib", "subprocess", "tempfi
 """An image may have no compiled library, and then each of these takes tens of milliseconds of every pod's start."""
 
 
-@pytest.mark.parametrize("module", ["windlass.kube.drive", "windlass.kube.desk"])
+@pytest.mark.parametrize("module", ["windlass.kube.drive", "windlass.kube.desk", "windlass.agent.__main__"])
 def test_a_pod_starts_without_what_only_some_runs_need(module: str) -> None:
     text = f"import sys, {module}; print(*(name.split('.')[0] for name in sys.modules))"
     bare = [sys.executable, "-S", "-E", "-c", f"import sys; sys.path[0] = {str(SOURCE.parent)!r}; {text}"]
     found = set(subprocess.run(bare, check=True, capture_output=True, text=True).stdout.split())
     assert found & HEAVY == set()
+
+
+def test_the_zipapp_starts_without_what_dataclasses_would_import(tmp_path: Path) -> None:
+    (tmp_path / "windlass.pyz").write_bytes(shipping.build())
+    bare = [sys.executable, "-S", "-E", "-X", "importtime", str(tmp_path / "windlass.pyz")]
+    told = subprocess.run(bare, check=False, capture_output=True, text=True, env={"TMPDIR": str(tmp_path)}).stderr
+    found = {line.rpartition("|")[2].strip() for line in told.splitlines() if line.startswith("import time:")}
+    assert {"dataclasses", "windlass.agent.agent"} <= found
+    assert "inspect" not in found

@@ -14,10 +14,10 @@ import os
 import select
 import signal
 import time
-from typing import Any, Dict, List, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple, Union
 
 from windlass import layout, wire
-from windlass.agent import evidence, mpi, stacks, system
+from windlass.agent import evidence, stacks, system
 from windlass.agent.bell import Bell
 from windlass.agent.contact import Contact
 from windlass.agent.delivery import Delivery
@@ -26,12 +26,15 @@ from windlass.agent.follow import Follower
 from windlass.agent.inquiry import Inquiry
 from windlass.agent.ports import HeldPorts
 from windlass.agent.post import Post, places_of, storage_of
-from windlass.agent.process import CannotStart, Process
+from windlass.agent.process import CannotStart, NotFound, Process
 from windlass.buckets.wrapping import wrapped
 from windlass.causes import Cause, Kind
 from windlass.journal import plain
 from windlass.rankenv import Address, World, environment
 from windlass.shapes import SHAPES
+
+if TYPE_CHECKING:
+    from windlass.agent.mpi import Workers
 
 POLL = (0.02, 0.25)
 """How often a running process's files are looked at: at first, and once it is quiet."""
@@ -73,7 +76,7 @@ class Agent:
         self._ended_at = 0.0
         """When the launcher's process ended, while others are heard first."""
         self._followers: List[Tuple[str, int, Follower]] = []
-        self._mpi: Optional[mpi.Workers] = None
+        self._mpi: Optional[Workers] = None
         self._log = layout.log(post.run_dir, post.stage, post.role, post.rank)
         self._poll = POLL[0]
         self._oom = 0
@@ -198,7 +201,7 @@ class Agent:
         except CannotStart as failure:
             self._exited(-1, 0, evidence.of_start(failure, env.get("PATH", "")))
             return
-        except mpi.NoMpirun as missing:
+        except NotFound as missing:
             self._exited(-1, 0, Cause(Kind.NOT_FOUND, str(missing), evidence=missing.facts))
             return
         except OSError as error:
@@ -212,19 +215,20 @@ class Agent:
 
     def _command(
         self, message: wire.Message, world: World, restart: int, env: Dict[str, str]
-    ) -> Tuple[Tuple[str, ...], Optional[mpi.Workers]]:
-        workers = None
+    ) -> Tuple[Tuple[str, ...], Optional[Workers]]:
         if self.post.role == message["merge_role"]:
             command = self.stage.merge
         else:
             command = self.stage.role(self.post.role).command
-        if message["launcher"] and message.get("spread"):
+        if not message["launcher"]:
+            return wrapped(self.post.plan, command), None
+        from windlass.agent import mpi
+
+        if message.get("spread"):
             command = wrapped(self.post.plan, command)
             return mpi.spread_command(self.post, self.stage, world, restart, command, env), None
-        if message["launcher"]:
-            workers = mpi.Workers(self.post, self.stage, world, restart)
-            command = workers.command(command, env)
-        return wrapped(self.post.plan, command), workers
+        workers = mpi.Workers(self.post, self.stage, world, restart)
+        return wrapped(self.post.plan, workers.command(command, env)), workers
 
     def _watch(self) -> None:
         process = self.process
@@ -281,7 +285,7 @@ class Agent:
                     self._say("checkpoint", **told)
         return said
 
-    def _relay_workers(self, workers: mpi.Workers) -> None:
+    def _relay_workers(self, workers: Workers) -> None:
         for event in workers.events():
             if event.follower is not None:
                 self._followers.append(("worker", event.rank, event.follower))

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import collections
 import os
-import shutil
 import sys
 import threading
 import time
@@ -211,6 +210,8 @@ class Courier:
         if step not in self._sent_steps:
             self._sent_steps.append(step)
         while len(self._sent_steps) > KEPT:
+            import shutil
+
             shutil.rmtree(self._sent_steps.pop(0), ignore_errors=True)
 
     def _send_tree(self, depot: Depot, tree: str) -> None:

@@ -21,18 +21,13 @@ from windlass import layout
 from windlass.agent import berth, evidence, system, tracebacks
 from windlass.agent.follow import Follower, Tail
 from windlass.agent.post import Post, places_of
+from windlass.agent.process import NotFound
 from windlass.causes import Cause, Kind
 from windlass.journal import cause_of, plain
 from windlass.plan import Stage
 from windlass.rankenv import World, environment
 
 INSTALL = "pip install 'windlass[mpi]'"
-
-
-class NoMpirun(Exception):
-    def __init__(self, looked_in: Sequence[str]) -> None:
-        super().__init__(f"no mpirun was found; install one with: {INSTALL}")
-        self.facts = (f"looked in {', '.join(looked_in)}",)
 
 
 @dataclass(frozen=True)
@@ -74,7 +69,7 @@ def spread_command(
     first = [stage.python or post.python]
     found = find(first, post.base.get("PATH", ""))
     if found is None:
-        raise NoMpirun([*first, "PATH"])
+        raise NotFound(f"no mpirun was found; install one with: {INSTALL}", [*first, "PATH"])
     library = os.path.join(os.path.dirname(os.path.dirname(found.path)), "lib")
     if os.path.isdir(library):
         env["LD_LIBRARY_PATH"] = library + (":" + env["LD_LIBRARY_PATH"] if env.get("LD_LIBRARY_PATH") else "")
@@ -135,7 +130,7 @@ class Workers:
         first = [self._stage.python or self._post.python]
         found = find(first, self._post.base.get("PATH", ""))
         if found is None:
-            raise NoMpirun([*first, "PATH"])
+            raise NotFound(f"no mpirun was found; install one with: {INSTALL}", [*first, "PATH"])
         workers = self._stage.role("worker").ranks
         library = os.path.join(os.path.dirname(os.path.dirname(found.path)), "lib")
         if os.path.isdir(library):

@@ -19,6 +19,14 @@ from typing import Dict, List, Optional, Sequence, Set, Tuple
 from windlass.agent import system
 
 
+class NotFound(Exception):
+    """A program that the command needs is not there."""
+
+    def __init__(self, message: str, looked_in: Sequence[str]) -> None:
+        super().__init__(message)
+        self.facts = (f"looked in {', '.join(looked_in)}",)
+
+
 class CannotStart(Exception):
     """The command could not be executed: `errno` and what was being done tell why."""
 

@@ -26,6 +26,8 @@ FATAL = "Fatal Python error: "
 
 @dataclass(frozen=True)
 class Traceback:
+    """An error that ended a Python process, as its log has it."""
+
     error: str
     """`ValueError: text`, its first line."""
     frame: str

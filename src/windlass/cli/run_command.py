@@ -16,7 +16,6 @@ import argparse
 import os
 from typing import TYPE_CHECKING
 
-from windlass.agent import system
 from windlass.cli.building import add_build_arguments
 from windlass.cli.jobfile import add_job_arguments
 from windlass.cli.parts import add_part_arguments, fates_lines, new_plan, wish
@@ -103,6 +102,8 @@ class _Viewer:
     def open(self) -> None:
         self._world.out.flush()
         self._world.err.flush()
+        from windlass.agent import system
+
         self._pid = system.fork(self._show)
 
     def wait(self) -> None:

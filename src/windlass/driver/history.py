@@ -30,6 +30,8 @@ class Unfinished:
 
 @dataclass(frozen=True)
 class Before:
+    """What the journal tells of earlier parts of a run."""
+
     passed: Tuple[str, ...] = ()
     attempts: Mapping[str, int] = field(default_factory=dict)
     generations: Mapping[str, int] = field(default_factory=dict)

@@ -27,6 +27,8 @@ class At(Enum):
 
 @dataclass
 class Member:
+    """A seat of the gang and the agent in it, as the gang knows it."""
+
     finishes: bool
     alone: bool
     at: At = At.ABSENT

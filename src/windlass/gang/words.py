@@ -127,7 +127,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Tick:
-    pass
+    """Time has passed."""
 
 
 Happening = Union[Seen, Exited, Lost, Progress, Checkpoint, Notice, Stop, Fault, Tick]
@@ -146,6 +146,8 @@ class Launch:
 
 @dataclass(frozen=True)
 class Start:
+    """Tells an agent to begin a life."""
+
     seat: Seat
     life: Life
     peers: Peers
@@ -169,6 +171,8 @@ class Fence:
 
 @dataclass(frozen=True)
 class DumpStacks:
+    """Asks an agent what its process is doing."""
+
     seat: Seat
     life: Life
 
@@ -183,6 +187,8 @@ class Record:
 
 @dataclass(frozen=True)
 class Over:
+    """The gang has ended."""
+
     state: str
     """succeeded, failed or stopped."""
     cause: Optional[Cause] = None

@@ -17,6 +17,8 @@ _LACKS = re.compile(
 
 @dataclass(frozen=True)
 class Lacking:
+    """A right that the cluster did not grant."""
+
     user: str
     verb: str
     resource: str

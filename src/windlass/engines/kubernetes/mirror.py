@@ -15,13 +15,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from windlass import journal, layout, parcel
 from windlass.causes import Kind
 from windlass.driver.history import look_back
 from windlass.engines.kubernetes import pending, storage, submitting
 from windlass.engines.kubernetes.cluster import Cluster, Listed, NoAnswer, command
-from windlass.engines.kubernetes.shelf import ClusterShelf
 from windlass.engines.kubernetes.storage import Kept
 from windlass.engines.kubernetes.tunnel import STDERR, STDOUT, Exec
 from windlass.errors import WindlassError
@@ -31,6 +31,9 @@ from windlass.plan import Plan, from_json, to_json
 from windlass.runs import reuse
 from windlass.runs.state import fold, plan_of
 from windlass.runs.store import Store
+
+if TYPE_CHECKING:
+    from windlass.engines.kubernetes.shelf import ClusterShelf
 
 FILES = (journal.FILE, layout.PLAN, layout.VERDICT)
 AGAIN = (0.08, 0.5)
@@ -108,12 +111,12 @@ class Mirror:
 
     def fetch_all(self, directory: str) -> None:
         """A directory of the run with all in it."""
-        with ClusterShelf(self.cluster, self.run, None) as shelf:
+        with self._shelf() as shelf:
             parcel.store(shelf.items(directory), str(self.path / directory))
 
     def fetch_board(self) -> None:
         """What stages have written for TensorBoard below their outputs, from where this copy ends."""
-        with ClusterShelf(self.cluster, self.run, None) as shelf:
+        with self._shelf() as shelf:
             try:
                 there = {entry.path: entry.size for entry in shelf.entries("output", 99)}
             except WindlassError:
@@ -122,6 +125,11 @@ class Mirror:
         new = [path for path, size in at.items() if size != there[path]]
         if new:
             self._stream({"files": new, "logs": False, "follow": False}, {path: at[path] for path in new})
+
+    def _shelf(self) -> ClusterShelf:
+        from windlass.engines.kubernetes.shelf import ClusterShelf
+
+        return ClusterShelf(self.cluster, self.run, None)
 
     def go_on(
         self,
