@@ -14,11 +14,12 @@ from unittest import mock
 from windlass.agent.duty import Duty, Order
 from windlass.causes import Cause, Kind
 from windlass.driver import history
-from windlass.gang import machine
+from windlass.gang import endings, machine
 from windlass.gang import words as g
 from windlass.gang.endings import Ending, first_cause
 from windlass.gang.machine import Gang, Phase
 from windlass.gang.members import At, Member, Roster
+from windlass.gang.purse import Purse
 
 Patch = tuple[object, str, Any]
 
@@ -215,11 +216,11 @@ def blame_the_last() -> list[Patch]:
     def first(ending: Ending, falls: Sequence[g.Exited]) -> Any:
         return first_cause(ending, [replace(fall, at=-fall.at) for fall in falls])
 
-    return [(machine, "first_cause", first)]
+    return [(endings, "first_cause", first)]
 
 
 def pay_nothing() -> list[Patch]:
-    return [(Gang, "_pay", lambda _self, _cause: None)]
+    return [(Purse, "pay", lambda self, cause: not self.refusal(cause))]
 
 
 def launch_twice() -> list[Patch]:

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from windlass.causes import Cause, Kind
+from windlass.gang import reasons
 from windlass.gang.members import Member
-from windlass.gang.words import Exited, Record, Seat
+from windlass.gang.words import Exited, Life, Lost, Record, Seat
 
 DECIDED_OUTSIDE = frozenset({Kind.STALLED, Kind.TIMED_OUT, Kind.DISK_FULL, Kind.NODE_LOST, Kind.PREEMPTED})
 """Causes that stand although ranks fell after them."""
@@ -24,6 +25,15 @@ class Ending:
     cause: Optional[Cause] = None
     again: bool = False
     grace: float = 0.0
+
+    def stopped(self, cause: Cause, grace: float) -> Ending:
+        """Somebody wants the stage to end meanwhile: what was to come after does not, and no grace is longer."""
+        grace = min(grace, self.grace)
+        return Ending("stopped", cause, grace=grace) if self.again else replace(self, grace=grace)
+
+    def spoilt(self, cause: Cause) -> Ending:
+        """Meanwhile something befell the stage that no restart can cure."""
+        return Ending("failed", cause) if self.again else self
 
 
 def first_cause(ending: Ending, fallen: Sequence[Exited]) -> Tuple[Optional[Cause], Optional[Seat]]:
@@ -44,6 +54,21 @@ def located(event: Exited) -> Cause:
     return replace(cause, role=role, rank=rank, generation=event.life[0])
 
 
+def counted(event: Exited, doom: Optional[Cause], ending: bool) -> Exited:
+    """An exit as it counts. Whom the gang itself doomed has failed; so has who was asked to end when it was not to
+    (ending: it was), for then an earlier driver asked."""
+    cause = doom
+    if cause is None and event.asked and not ending:
+        cause = reasons.driver_lost_ending_rank()
+    return event if cause is None else replace(event, cause=cause, asked=False, code=event.code or -1)
+
+
+def of_loss(event: Lost, member: Member, life: Life, ending: bool) -> Exited:
+    """How the process of a lost agent ended. One that was fenced fell before all others, perhaps, and so by itself."""
+    at = event.at if event.at and not member.fenced else member.said_at
+    return Exited(event.seat, life, -1, 0, at, ending and not member.fenced, event.cause)
+
+
 def ranks_ended(
     ending: Ending, members: Mapping[Seat, Member], first: Optional[Seat]
 ) -> Tuple[List[Record], List[str]]:
@@ -52,20 +77,23 @@ def ranks_ended(
     for seat, member in members.items():
         if member.exit is None or member.recorded:
             continue
-        member.recorded = True
         if member.exit.ok and not member.exit.asked:
-            records.append(rank_ended(member.exit, "succeeded"))
+            records.append(rank_ended(member, "succeeded"))
         elif seat == first:
-            records.append(rank_ended(member.exit, "failed"))
+            records.append(rank_ended(member, "failed"))
         elif ending.state == "failed":
             consequences.append(f"{seat[0]}-{seat[1]}")
-            records.append(rank_ended(member.exit, "killed", because=first))
+            records.append(rank_ended(member, "killed", because=first))
         else:
-            records.append(rank_ended(member.exit, "stopped"))
+            records.append(rank_ended(member, "stopped"))
     return records, consequences
 
 
-def rank_ended(event: Exited, state: str, because: Optional[Seat] = None, left: Optional[int] = None) -> Record:
+def rank_ended(member: Member, state: str, because: Optional[Seat] = None, left: Optional[int] = None) -> Record:
+    """From here on the journal knows how the member's process ended."""
+    event = member.exit
+    assert event is not None
+    member.recorded = True
     lost = event.cause is not None and event.cause.kind in (Kind.AGENT_LOST, Kind.NODE_LOST)
     keys: Dict[str, Any] = {
         "role": event.seat[0],
@@ -82,3 +110,15 @@ def rank_ended(event: Exited, state: str, because: Optional[Seat] = None, left: 
     if because is not None:
         keys["because"] = f"{because[0]}-{because[1]}"
     return Record("rank.ended", keys)
+
+
+def generation_ended(
+    generation: int, ending: Ending, cause: Optional[Cause], again: bool, left: int, consequences: Sequence[str]
+) -> Record:
+    keys = {"gen": generation, "state": ending.state, "cause": cause, "again": again or None, "restarts_left": left}
+    return Record("gen.ended", {**keys, "consequences": consequences or None})
+
+
+def note(text: str) -> Record:
+    """For whoever watches: something to know that is no event of its own."""
+    return Record("note", {"text": text, "level": "warning"})

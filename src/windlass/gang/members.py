@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Dict, List, Mapping, Optional, Tuple
 
 from windlass.causes import Cause
-from windlass.gang.words import Exited, Seat
+from windlass.gang.words import Exited, Seat, Seen
 from windlass.rankenv import Address, Peers
 
 
@@ -69,6 +69,8 @@ class Roster(Dict[Seat, Member]):
         super().__init__({seat: Member(finishes, alone) for seat, (finishes, alone) in seats.items()})
         self.absent = len(self)
         self.running = 0
+        self.unheard = 0
+        """Of whose agents a new driver has not heard yet."""
 
     def move(self, member: Member, at: At) -> None:
         """The one place that changes where a member is: the counts stay right."""
@@ -76,10 +78,37 @@ class Roster(Dict[Seat, Member]):
         self.running += (at is At.RUNNING) - (member.at is At.RUNNING)
         member.at = at
 
+    def begin(self, now: float) -> None:
+        """A new generation: all are told to start."""
+        for member in self.values():
+            self.move(member, At.RUNNING)
+            member.restart, member.heard = 0, now
+            member.begin(now)
+
+    def leave(self, member: Member, launching: bool) -> None:
+        """Its agent is gone. launching: another one is on its way."""
+        self.move(member, At.ABSENT)
+        member.agent, member.fenced, member.launching = "", False, launching
+
+    def presume_running(self, now: float) -> None:
+        """For a new driver, whom nobody has told that any of them has ended."""
+        self.unheard = len(self)
+        for member in self.values():
+            self.move(member, At.RUNNING)
+            member.heard = now
+
+    def take_back(self, member: Member, event: Seen, generation: int, now: float) -> None:
+        """One of those, as its agent says that it is."""
+        self.unheard -= 1
+        member.heard, member.agent, member.address = now, event.agent, event.address
+        member.knows = event.life[0] == generation
+        if member.knows:
+            member.restart, member.exit = event.life[1], event.exit
+
     def who(self, at: At) -> List[Seat]:
         return [seat for seat, member in self.items() if member.at is at]
 
-    def unheard(self) -> List[Seat]:
+    def missing(self) -> List[Seat]:
         """Seats whose agent a new driver has not heard of."""
         return [seat for seat, member in self.items() if not member.agent]
 
@@ -91,9 +120,15 @@ class Roster(Dict[Seat, Member]):
         ended = [m.exit for m in self.values() if m.exit is not None and m.at is At.RUNNING]
         return sorted(ended, key=lambda exit_: exit_.at)
 
-    def silent(self, now: float, lease: float) -> List[Seat]:
-        """Those whose lease has run out."""
-        return [s for s, m in self.items() if m.at is not At.ABSENT and not m.fenced and now >= m.heard + lease]
+    def fence_silent(self, now: float, lease: float) -> List[Seat]:
+        """Those whose lease has run out are to be made dead; who they are."""
+        silent = [s for s, m in self.items() if m.at is not At.ABSENT and not m.fenced and now >= m.heard + lease]
+        for member in (self[seat] for seat in silent):
+            member.fenced = True
+            if member.at is not At.RUNNING:
+                self.move(member, At.ABSENT)
+                member.launching = True  # another agent may come once Lost is told, not before
+        return silent
 
     def peers(self) -> Peers:
         found: Dict[str, List[Address]] = {}
@@ -101,9 +136,3 @@ class Roster(Dict[Seat, Member]):
             assert member.address is not None
             found.setdefault(role, []).append(member.address)
         return {role: tuple(addresses) for role, addresses in found.items()}
-
-
-def named(seats: List[Seat], most: int = 8) -> str:
-    names = [f"{role}-{rank}" for role, rank in seats]
-    shown = ", ".join(names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any, Optional, Tuple
 
 from windlass.causes import HOPELESS, Cause, Kind
-from windlass.gang.words import Seat
+from windlass.gang.words import Rules, Seat
 
 FREE = frozenset({Kind.PREEMPTED, Kind.SUPERVISOR_LOST})
 """Causes that cost no restart: the job is not to blame."""
@@ -26,9 +26,10 @@ PAUSE_MOST = 60.0
 
 
 class Purse:
-    def __init__(self, restarts: int, left: Optional[int] = None) -> None:
-        self.left = restarts if left is None else left
-        self._full = restarts
+    def __init__(self, rules: Rules, left: Optional[int] = None) -> None:
+        """left: what an earlier driver has left in it."""
+        self.left = rules.restarts if left is None else left
+        self._rules = rules
         self._step = -1
         """How far the present generation has come."""
         self._best = -1
@@ -45,34 +46,39 @@ class Purse:
         self._step = max(self._step, step)
 
     def refill(self) -> None:
-        self.left, self._last, self.vain = self._full, None, 0
+        self.left, self._last, self.vain = self._rules.restarts, None, 0
 
-    def refusal(self, cause: Cause, alone: Optional[Seat]) -> str:
-        """Why this failure is not followed by a restart; empty when it is. `alone`: the seat that fell, if
-        it would restart by itself."""
+    def refusal(self, cause: Cause) -> str:
+        """Why this failure is not followed by a restart; empty when it is."""
         if cause.kind in HOPELESS or cause.kind is Kind.TIMED_OUT:
             return "a restart would not help"
         if cause.kind in FREE:
             return ""
         if self.left <= 0:
             return "no restarts left"
-        return SAME if self._last == self._failure(cause, alone) else ""
+        return SAME if self._last == self._failure(cause) else ""
 
-    def pay(self, cause: Cause, alone: Optional[Seat]) -> None:
+    def pay(self, cause: Cause) -> bool:
+        """Pays for the restart after this failure; False when there is to be none."""
+        if self.refusal(cause):
+            return False
         self.left -= cause.kind not in FREE
-        self._last = self._failure(cause, alone) if cause.kind is Kind.USER_ERROR else None
+        self._last = self._failure(cause) if cause.kind is Kind.USER_ERROR else None
         if self._step > self._best:
             self._best, self.vain = self._step, 0
         elif cause.kind not in FREE:
             self.vain += 1
+        return True
 
     @property
     def pause(self) -> float:
         """Seconds to wait before the next generation."""
         return 0.0 if self.vain <= AT_ONCE else min(2.0 ** (self.vain - AT_ONCE - 1), PAUSE_MOST)
 
-    def _failure(self, cause: Cause, alone: Optional[Seat]) -> Tuple[Any, ...]:
+    def _failure(self, cause: Cause) -> Tuple[Any, ...]:
         """What makes two failures the same: kind, place in the code, and how far training had come; of
         seats that live alone, the seat too."""
+        seat: Seat = (cause.role, cause.rank)
+        _, alone = self._rules.seats.get(seat, (False, False))
         step = max(self._step, self._best)
-        return (alone, cause.kind, cause.exit_code, cause.signal, cause.frame, cause.error, step)
+        return (seat if alone else None, cause.kind, cause.exit_code, cause.signal, cause.frame, cause.error, step)
