@@ -44,6 +44,8 @@ WHOLE = (".py", ".binpb", ".html", ".js", ".css")
 EPOCH = (1980, 1, 1, 0, 0, 0)
 POD = "/windlass"
 """Where a pod has its writable volume (`kube.names.HOME`)."""
+RANKS = ("agent", "server")
+"""Words that start programs which import Windlass; the others import it from the archive, which is sooner done."""
 MAIN = f"""import os
 import sys
 
@@ -64,8 +66,7 @@ def unpack(home):
 
 
 def unpack_once(home):
-    # The first process in a pod unpacks for all that come after it; what was compiled is kept for them, too.
-    sys.pycache_prefix = "{POD}/compiled"
+    # The first process in a pod unpacks for all that come after it.
     if not os.path.isdir(home):
         aside = f"{{home}}.{{os.urandom(4).hex()}}"
         unpack(aside)
@@ -90,7 +91,10 @@ class Late(type(sys)):
 sys.modules["inspect"] = Late("inspect")
 
 if sys.argv[1:]:
-    sys.path[0] = home = unpack_once("{POD}/lib")
+    sys.pycache_prefix = "{POD}/compiled"
+    if sys.argv[1] in {RANKS}:
+        sys.path[0] = unpack_once("{POD}/lib")
+    home = sys.path[0]
     from windlass.kube.__main__ import main
 
     sys.exit(main(sys.argv[1:], os.environ, os.path.join(home, "windlass")))

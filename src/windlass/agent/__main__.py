@@ -33,9 +33,9 @@ from windlass.agent.link import connect
 from windlass.agent.post import Post
 
 PREFIX = "WINDLASS_AGENT_"
-KNOCK = 0.05
+KNOCK = 0.02
 """Seconds between two tries to reach a driver that has not begun."""
-PATIENT = (0.1, 2.0)
+PATIENT = (0.05, 2.0)
 """Seconds that a try may take, at first and after many: what is sent before the cluster knows the way is lost, and the
 kernel would send it again only after a second."""
 
@@ -90,7 +90,7 @@ def wait_for_driver(address: str, patience: float) -> str:
             if time.monotonic() >= due:
                 return f"the driver at {address} could not be reached within {patience:g} s: {error}"
             time.sleep(KNOCK)
-            each = min(each * 1.2, PATIENT[1])
+            each = min(each * 1.15, PATIENT[1])
 
 
 def main(environ: Mapping[str, str], package: str) -> int:

@@ -5,25 +5,33 @@ Ships into strangers' images: standard library only, Python 3.9.
 
 from __future__ import annotations
 
-import ctypes
+import functools
 import os
 import signal
 import sys
-from typing import Callable, Dict, List
+from typing import TYPE_CHECKING, Callable, Dict, List
+
+if TYPE_CHECKING:
+    import ctypes
 
 LINUX = sys.platform.startswith("linux")
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 
-libc = ctypes.CDLL(None, use_errno=True)
+
+@functools.cache
+def libc() -> ctypes.CDLL:
+    import ctypes
+
+    return ctypes.CDLL(None, use_errno=True)
 
 
 def die_with_parent(parent: int) -> None:
     """SIGKILL for this process when its parent ends, also if that has happened already."""
     if not LINUX:
         return
-    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    libc().prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
 
@@ -31,7 +39,7 @@ def die_with_parent(parent: int) -> None:
 def adopt_orphans() -> None:
     """Grandchildren whose parent ends become children of this process, and so can be found."""
     if LINUX:
-        libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        libc().prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def process_tree() -> Dict[int, List[int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from windlass.cli import building, place, summary
+from windlass.cli import building, place
 from windlass.cli.parts import fates_lines, new_plan
 from windlass.cli.place import cluster_of
 from windlass.cli.world import World, next_lines
@@ -112,6 +112,7 @@ def watch(copy: Mirror, world: World, commands: list[str], json: bool, quiet: bo
 
 def serves(copy: Mirror, state: RunState) -> str:
     """The last words about a run that serves: where from here, one answer, and how to end it."""
+    from windlass.cli import summary
     from windlass.engines.kubernetes import address
 
     lines = [f"{copy.run} is serving"]

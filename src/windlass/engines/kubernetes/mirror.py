@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 
 from windlass import journal, layout, parcel
 from windlass.causes import Kind
-from windlass.driver.history import look_back
 from windlass.engines.kubernetes import pending, storage, submitting
 from windlass.engines.kubernetes.cluster import Cluster, Listed, NoAnswer, command
 from windlass.engines.kubernetes.storage import Kept
@@ -28,12 +27,11 @@ from windlass.errors import WindlassError
 from windlass.export.objects import Setting, for_pods
 from windlass.kube.api import ApiError
 from windlass.plan import Plan, from_json, to_json
-from windlass.runs import reuse
-from windlass.runs.state import fold, plan_of
 from windlass.runs.store import Store
 
 if TYPE_CHECKING:
     from windlass.engines.kubernetes.shelf import ClusterShelf
+    from windlass.runs import reuse
 
 FILES = (journal.FILE, layout.PLAN, layout.VERDICT)
 AGAIN = (0.08, 0.5)
@@ -141,6 +139,10 @@ class Mirror:
     ) -> tuple[reuse.Fate, ...]:
         """Asks the cluster to go on with a run that has ended, or that does nothing but serve; what becomes of its
         stages. With its own plan, or with a new one of its job: then what depends on a change runs again."""
+        from windlass.driver.history import look_back
+        from windlass.runs import reuse
+        from windlass.runs.state import fold, plan_of
+
         self.sync(logs=True)
         events = journal.read(str(self.path))
         if not self.whole() and fold(events, self.run, alive=True).state != "serving":

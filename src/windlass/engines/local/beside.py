@@ -60,7 +60,7 @@ def _enter(pid: int) -> None:
     kinds = [kind for kind in ("user", "pid", "mnt") if _differs(pid, kind)]
     handles = [os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC) for kind in kinds]
     for kind, handle in zip(kinds, handles, strict=True):
-        if libc.setns(handle, 0) != 0:
+        if libc().setns(handle, 0) != 0:
             raise OSError(1, f"its {kind} namespace cannot be entered")
         os.close(handle)
 

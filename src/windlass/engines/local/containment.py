@@ -48,7 +48,7 @@ def unshare() -> None:
     """The next child of this process will be the first one in a new box."""
     user, group = os.geteuid(), os.getegid()
     flags = CLONE_NEWPID | CLONE_NEWNS | (CLONE_NEWUSER if user else 0)
-    _call(libc.unshare(flags), "unshare")
+    _call(libc().unshare(flags), "unshare")
     if user:
         try:
             _write("/proc/self/setgroups", "deny")
@@ -61,10 +61,10 @@ def unshare() -> None:
 def furnish(read_only: Sequence[str] = ()) -> None:
     """For the first process in the box: a /proc that fits, a /dev/shm of its own, and directories that
     nobody in it can write to."""
-    _call(libc.mount(b"none", b"/", None, MS_REC | MS_SLAVE, None), "make mounts private")
-    _call(libc.mount(b"proc", b"/proc", b"proc", 0, None), "mount /proc")
+    _call(libc().mount(b"none", b"/", None, MS_REC | MS_SLAVE, None), "make mounts private")
+    _call(libc().mount(b"proc", b"/proc", b"proc", 0, None), "mount /proc")
     if os.path.isdir("/dev/shm"):
-        _call(libc.mount(b"tmpfs", b"/dev/shm", b"tmpfs", 0, b"mode=1777"), "mount /dev/shm")
+        _call(libc().mount(b"tmpfs", b"/dev/shm", b"tmpfs", 0, b"mode=1777"), "mount /dev/shm")
     for path in read_only:
         _protect(os.fsencode(path))
 
@@ -75,9 +75,9 @@ def _protect(path: bytes) -> None:
     found = os.statvfs(path).f_flag
     kept = found & (os.ST_NOSUID | os.ST_NODEV | os.ST_NOEXEC | os.ST_NOATIME | os.ST_NODIRATIME)
     relative = MS_RELATIME if found & os.ST_RELATIME else 0
-    _call(libc.mount(path, path, None, MS_BIND | MS_REC, None), "bind a read-only mount")
+    _call(libc().mount(path, path, None, MS_BIND | MS_REC, None), "bind a read-only mount")
     flags = MS_BIND | MS_REMOUNT | MS_RDONLY | kept | relative
-    _call(libc.mount(b"none", path, None, flags, None), "make a mount read-only")
+    _call(libc().mount(b"none", path, None, flags, None), "make a mount read-only")
 
 
 def probe() -> Containment:
