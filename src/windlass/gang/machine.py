@@ -197,7 +197,7 @@ class Gang:
             self.first_started = now
         self._purse.begin()
         self._stall.begin(now)
-        self._falls, self._ending, self._open = [], None, True
+        self._ending, self._open = None, True
         self._unfinished = self.members.to_finish()
         self._peers = self.members.peers()
         self.members.begin(now)
@@ -370,7 +370,7 @@ class Gang:
 
     def _form_again(self, cause: Cause, now: float) -> List[g.Action]:
         pause = self._purse.pause
-        self.phase, self._since = Phase.FORMING, now + pause
+        self.phase, self._since, self._falls = Phase.FORMING, now + pause, []
         self._reason = cause.kind.value
         actions: List[g.Action] = []
         if pause:

@@ -81,6 +81,16 @@ def test_a_gang_that_does_not_come_together_fails_and_names_who_is_missing() -> 
     assert it.over.cause.message == "the gang did not come together within 60 s: worker-0, worker-2 missing"
 
 
+def test_a_gang_that_does_not_come_together_again_says_so_and_not_why_the_one_before_fell() -> None:
+    it = Driven(form_timeout=60, lease=1000, restarts=5)
+    it.join(W0, W1)
+    it.lost(W1)
+    it.killed(W0)
+    it.tick(60)
+    assert it.over.cause is not None
+    assert it.over.cause.kind is Kind.LOST_RENDEZVOUS
+
+
 def test_an_agent_that_still_runs_an_old_life_is_made_to_end_it_before_it_counts() -> None:
     it = Driven(generation=4)
     it.join(W0)
