@@ -84,7 +84,7 @@ def test_an_exported_file_applied_by_hand_runs_the_whole_job(place: Place, kubec
     file = place.directory / "exported.yaml"
     place.windlass("export", job, "--to", "yaml", "-o", file, "-n", place.namespace, "--run", "gang-byhand")
     assert "token:" not in file.read_text()
-    subprocess.run([kubectl, "apply", "-f", str(file)], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([kubectl, "apply", "--server-side", "-f", str(file)], check=True, stdout=subprocess.DEVNULL)
     assert place.ended("gang-byhand")["state"] == "succeeded"
     subprocess.run([kubectl, "delete", "-f", str(file)], check=True, stdout=subprocess.DEVNULL)
     place.until(lambda: not place.cluster.left("gang-byhand"), 60)

@@ -1,8 +1,8 @@
 """Writes what a run would submit as one YAML file: to review, apply and delete by hand.
 
     windlass export job.yaml --to yaml -o job-run.yaml
-    kubectl apply -f job-run.yaml          (the run begins; `windlass status --on kubernetes` finds it)
-    kubectl delete -f job-run.yaml         (and all that it made is gone)
+    kubectl apply --server-side -f job-run.yaml     (the run begins; `windlass status --on kubernetes` finds it)
+    kubectl delete -f job-run.yaml                  (and all that it made is gone)
 
 The objects are the very ones that `windlass run --on kubernetes` submits. The token that the
 run's processes prove themselves with is made in the cluster; secrets that come from this machine
@@ -49,5 +49,5 @@ def main(args: argparse.Namespace, world: World) -> int:
     except OSError as error:
         raise WindlassError(f"{args.output} cannot be written: {error.strerror}") from None
     world.say(f"{len(made)} objects of the run {run} are in {args.output}")
-    world.next(f"kubectl apply -f {args.output}")
+    world.next(f"kubectl apply --server-side -f {args.output}")
     return OK
