@@ -48,6 +48,7 @@ stages:
     shape: average
     ranks: 2
     rounds: 2
+    restarts: 0
     run: echo "round $WINDLASS_ROUND worker $WINDLASS_RANK" >> $WINDLASS_OUTPUT_DIR/part-$WINDLASS_RANK
     merge: cat $WINDLASS_OUTPUT_DIR/part-* > $WINDLASS_OUTPUT_DIR/merged
   last:

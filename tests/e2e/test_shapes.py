@@ -78,7 +78,10 @@ def test_a_missed_gate_is_tried_again_and_has_its_own_exit_code(place: Place) ->
     text = jobs.single('python3 -c "import windlass; windlass.report(step=1, accuracy=0.5)"')
     text += "  gate:\n    gate: {of: main, metric: accuracy, at_least: 0.8, retries: 1}\n"
     run = place.run(place.job(text), code=3)
-    assert [e["passed"] for e in place.events(run) if e["ev"] == "verdict"] == [False, False]
+    events = place.events(run)
+    assert [e["passed"] for e in events if e["ev"] == "verdict"] == [False, False]
+    assert [e["state"] for e in events if e["ev"] == "rank.ended"] == ["succeeded", "succeeded"]
+    assert not [e for e in events if e["ev"] == "gen.ended" and e["state"] != "succeeded"]
 
 
 def test_two_runs_side_by_side_do_not_meet(place: Place) -> None:

@@ -31,6 +31,7 @@ class FarLauncher:
         self._ours, self._theirs = socket.socketpair()
         self._gone: list[Gone] = []
         self._known: dict[Seat, int] = {}
+        self._all: set[int] = set()
         for file in (run / "agents").glob("*"):
             stage, role, rank = file.name.split("+")
             self._watch((stage, role, int(rank)), int(file.read_text()))
@@ -58,6 +59,9 @@ class FarLauncher:
     def fence(self, seat: Seat) -> None:
         os.kill(self._known[seat], signal.SIGKILL)
 
+    def let_go(self, seat: Seat) -> None:
+        self._known.pop(seat, None)
+
     def vouches(self, seat: Seat, agent: str) -> bool:
         return True
 
@@ -71,17 +75,19 @@ class FarLauncher:
 
     def close(self) -> None:
         due = time.monotonic() + 20
-        while any(_alive(pid) for pid in self._known.values()) and time.monotonic() < due:
+        while any(_alive(pid) for pid in self._all) and time.monotonic() < due:
             time.sleep(0.02)
 
     def _watch(self, seat: Seat, pid: int) -> None:
         self._known[seat] = pid
+        self._all.add(pid)
 
         def wait() -> None:
             while _alive(pid):
                 time.sleep(0.05)
-            self._gone.append(Gone(seat, Cause(Kind.AGENT_LOST, "the agent is gone")))
-            self._theirs.send(b"x")
+            if self._known.get(seat) == pid:
+                self._gone.append(Gone(seat, Cause(Kind.AGENT_LOST, "the agent is gone")))
+                self._theirs.send(b"x")
 
         threading.Thread(target=wait, daemon=True).start()
 

@@ -139,6 +139,17 @@ def test_a_missed_gate_sends_its_stage_through_more_attempts_until_it_is_met(win
     assert windlass.log(stage="after") == "deployed\n"
 
 
+def test_attempts_that_follow_each_other_at_once_keep_their_agents_and_cost_no_restart(windlass: Place) -> None:
+    said = windlass.run("""
+        stages:
+          train: {shape: allreduce, ranks: 2, restarts: 0, run: 'echo "windlass: step=1 accuracy=0.$WINDLASS_ATTEMPT"'}
+          good-enough: {gate: {of: train, metric: accuracy, at_least: 0.75, retries: 8}}
+        """)
+    assert said.code == 0, said.err
+    ended = windlass.events("rank.ended")
+    assert [(e["gen"], e["state"]) for e in ended] == [(gen, "succeeded") for gen in range(1, 9) for _ in range(2)]
+
+
 def test_a_gates_retries_come_to_an_end(windlass: Place) -> None:
     said = windlass.run(GATED.format(value=0.01, target="at_least: 0.5, retries: 2"), train=REPORT)
     assert said.code == 3

@@ -85,6 +85,8 @@ class Driver:
         self._selector.register(self._signals.fileno(), selectors.EVENT_READ, self._signals)
         self._links: Links
         self._launcher: Launcher
+        self._told: Dict[Seat, Mapping[str, Any]] = {}
+        """What the agent of a seat last said of itself, until it is sent away."""
         self._stops = 0
         self._starts: Dict[Tuple[str, g.Life, str], bytes] = {}
         self._checkpoints: Dict[str, Checkpoints] = {}
@@ -247,7 +249,15 @@ class Driver:
     def _form(self, run: StageRun) -> None:
         self._running[run.stage.name] = run
         self._rounds[run.stage.name] = run.round, run.merging
-        self._carry_out(run, run.gang.begin(time.monotonic()))
+        here = {seat for seat in run.gang.members if self._is_here((run.stage.name, *seat))}
+        actions = run.gang.begin(time.monotonic())
+        self._carry_out(run, [each for each in actions if not (isinstance(each, g.Launch) and each.seat in here)])
+        for seat in here:
+            self._gang(run, speech.seen(seat, {**self._told[(run.stage.name, *seat)], "running": False}))
+
+    def _is_here(self, seat: Seat) -> bool:
+        """The agent of the attempt before has not been sent away; nothing runs below it."""
+        return self._links.has(seat) and seat in self._told and self._launcher.vouches(seat, self._told[seat]["agent"])
 
     def _new_gang(self, stage: Stage, merging: bool, recover: bool = False, budget: Optional[int] = None) -> Gang:
         rules = rules_of(stage, merging, self._pods)
@@ -317,10 +327,21 @@ class Driver:
         return self._checkpoints[stage.name]
 
     def _gang_over(self, run: StageRun, over: g.Over) -> None:
-        name = run.stage.name
+        del self._running[run.stage.name]
+        self._go_on(run, over)
+        following = self._running.get(run.stage.name)
         for seat in run.gang.members:
-            self._links.send((name, *seat), speech.BYE)
-        del self._running[name]
+            if following is None or seat not in following.gang.members:
+                self._dismiss((run.stage.name, *seat))
+
+    def _dismiss(self, seat: Seat) -> None:
+        self._told.pop(seat, None)
+        self._links.dismiss(seat, speech.BYE)
+        self._launcher.let_go(seat)
+
+    def _go_on(self, run: StageRun, over: g.Over) -> None:
+        """With the next round, or as the pipeline says: with another attempt, perhaps."""
+        name = run.stage.name
         if over.state == "succeeded" and run.stage.merge and self._finished is None:
             if not run.merging:
                 self._form(StageRun(run.stage, run.attempt, self._new_gang(run.stage, True), run.round, True))
@@ -334,11 +355,9 @@ class Driver:
     # What agents say.
 
     def _hear(self, link: Link) -> None:
-        seat = link.seat
         for message in self._links.read(link):
-            seat = link.seat or seat
-            if seat is not None:
-                self._heard(seat, message)
+            if link.seat is not None:  # else it was dismissed by what it said before this
+                self._heard(link.seat, message)
 
     def _heard(self, seat: Seat, message: Mapping[str, Any]) -> None:
         stage, role, rank = seat
@@ -350,6 +369,8 @@ class Driver:
         if kind in ("join", "alive"):
             self._seen(run, seat, message)
         elif kind in ("exited", "notice", "left"):
+            if kind == "left":
+                self._told.pop(seat, None)
             self._gang(run, speech.event(kind, (role, rank), message, time.time()))
         elif kind == "started":
             self._scribe.started(run, role, rank, message)
@@ -369,6 +390,7 @@ class Driver:
         if not self._launcher.vouches(seat, message["agent"]):
             self._links.send(seat, speech.BYE)
             return
+        self._told[seat] = message
         self._gang(run, speech.seen(seat[1:], message))
         if run.gang.renews(seat[1:]):
             self._links.send(seat, speech.answer(message))

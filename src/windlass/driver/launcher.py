@@ -48,6 +48,9 @@ class Launcher(Protocol):
     def fence(self, seat: Seat) -> None:
         """Kill the seat's agent and all below it; Gone follows."""
 
+    def let_go(self, seat: Seat) -> None:
+        """Its agent was told goodbye and ends by itself: that is no news, and the seat may be launched anew."""
+
     def vouches(self, seat: Seat, agent: str) -> bool:
         """Whether an agent is the one that was brought to the seat; one that was given up is not let in again."""
 

@@ -97,6 +97,14 @@ class Links:
         self._write(link, message)
         return True
 
+    def has(self, seat: Seat) -> bool:
+        return seat in self._seated
+
+    def dismiss(self, seat: Seat, message: bytes) -> None:
+        """The last word to an agent. What it says from now on is not the seat's any more: another may sit there."""
+        if self.send(seat, message):
+            self._seated.pop(seat).seat = None
+
     def drain(self, seat: Seat) -> List[wire.Message]:
         """The last words of an agent that is gone; its connection is closed after them."""
         link = self._seated.get(seat)

@@ -108,7 +108,8 @@ def head(plan: Plan, run: str, cargo: Cargo, namespace: str) -> str:
     space = f" -n {namespace}" if namespace else ""
     lines = [
         f"The run {run} of the job {plan.name}, written by `windlass export`.",
-        f"Begin it: kubectl apply --server-side -f FILE{space}   End it, with all that it made: kubectl delete -f FILE{space}",
+        f"Begin it: kubectl apply --server-side -f FILE{space}",
+        f"End it, with all that it made: kubectl delete -f FILE{space}",
         f"Watch it: windlass attach {run} --on kubernetes{space}",
         f"The code tree: {cargo.files} files, {cargo.size} bytes compressed in {len(cargo.parts)} ConfigMaps.",
         "The run's token is made in the cluster by the driver.",

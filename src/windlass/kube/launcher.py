@@ -63,6 +63,8 @@ class _Pod:
     """Its containers have ended."""
     leaving: float = 0.0
     """Since when it has been told to end."""
+    let_go: bool = False
+    """Its agents were told goodbye."""
     out_of_sight: float = 0.0
     """Since when its object is gone although nobody saw its containers end."""
     fenced: float = 0.0
@@ -105,7 +107,7 @@ class PodLauncher:
     def launch(self, seat: Seat, ports: Sequence[int]) -> None:
         with self._lock:
             pod, size = self._pod(seat), self._size(seat)
-            if pod is not None and not (pod.dead or pod.leaving or pod.out_of_sight):
+            if pod is not None and not (pod.dead or pod.leaving or pod.out_of_sight or pod.let_go):
                 return
             if pod is not None and not pod.dead and size > 1:
                 pod.missed.add(seat)  # its neighbours may still be there: a new pod comes when all have ended
@@ -115,7 +117,9 @@ class PodLauncher:
             self._pods[made.name] = made
             self._current[first] = made.name
         self._work.put(lambda: self._create(made, tuple(ports)))
-        if pod is not None and not pod.leaving:  # nobody has deleted it: did its node send it away, and what for?
+        if (
+            pod is not None and not pod.leaving and not pod.let_go
+        ):  # nobody has deleted it: did its node send it away, and what for?
             self._work.put(lambda: self._ask_why(pod))
         if pod is not None and pod.dead:
             self._work.put(lambda: self._delete(pod, None))
@@ -130,6 +134,12 @@ class PodLauncher:
                 return
             pod.fenced = self._clock()
         self._work.put(lambda: self._delete(pod, 1))
+
+    def let_go(self, seat: Seat) -> None:
+        with self._lock:
+            pod = self._pod(seat)
+            if pod is not None:
+                pod.let_go = True
 
     def vouches(self, seat: Seat, agent: str) -> bool:
         with self._lock:

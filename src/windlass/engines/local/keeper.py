@@ -67,6 +67,9 @@ class LocalLauncher:
         self._fenced.add((seat, self._launches[seat]))
         self._tell({"fence": [*seat]})
 
+    def let_go(self, seat: Seat) -> None:
+        pass  # agents are numbered
+
     def vouches(self, seat: Seat, agent: str) -> bool:
         return True  # one that was given up is dead: the keeper has seen it
 
