@@ -77,3 +77,12 @@ def test_logs_can_be_narrowed_to_a_rank_the_last_lines_and_a_pattern(windlass: P
     said = windlass("logs", "--rank", "7")
     assert (said.code, said.out) == (2, "")
     assert "there is no rank 7" in said.err
+
+
+def test_a_run_that_goes_on_shows_what_is_printed_from_then_on_and_nothing_twice(windlass: Place) -> None:
+    windlass.run(
+        "run: 'echo part $WINDLASS_GENERATION begins; echo part $WINDLASS_GENERATION ends; exit 1'\nrestarts: 0\n"
+    )
+    said = windlass("run", "--resume", windlass.id)
+    shown = [line.partition("] ")[2] for line in said.err.splitlines() if line.startswith("[")]
+    assert shown == ["part 2 begins", "part 2 ends"]

@@ -217,3 +217,30 @@ def test_the_run_goes_on_when_nobody_reads_what_it_shows(windlass: Place) -> Non
     windlass.file("go", "")
     assert command.wait(30) == 0
     assert windlass.events("run.ended")[0]["state"] == "succeeded"
+
+
+SAVING = """
+import os, signal, sys, time
+def save(*_):
+    print("saving", flush=True)
+    while not os.path.exists("go"):
+        time.sleep(0.005)
+    print("saved", flush=True)
+    sys.exit()
+signal.signal(signal.SIGTERM, save)
+print("up", flush=True)
+while True:
+    time.sleep(0.01)
+"""
+
+
+def test_a_stop_that_is_asked_for_twice_still_leaves_the_ranks_their_grace(windlass: Place) -> None:
+    command = windlass.start("run: [python, work.py]\ngrace: 60\n", work=SAVING)
+    windlass.printed("up")
+    assert windlass("stop", "--no-wait").code == 0
+    windlass.printed("saving")
+    assert windlass("stop", "--no-wait").code == 0
+    windlass.file("go", "")
+    assert command.said().code == 130
+    assert windlass.log() == "up\nsaving\nsaved\n"
+    assert [event["now"] for event in windlass.events("stopping")] == [False, False]

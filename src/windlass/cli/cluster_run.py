@@ -86,7 +86,6 @@ def watch(copy: Mirror, world: World, commands: list[str], json: bool, quiet: bo
     """Until the run has ended, or does nothing but serve."""
     from windlass.cli.display import Display
 
-    copy.follow(logs=not quiet and not json, say=world.say)
     try:
         after = copy.after
         display = Display(
@@ -99,6 +98,7 @@ def watch(copy: Mirror, world: World, commands: list[str], json: bool, quiet: bo
             until_serving=True,
             rest=copy.wait,
         )
+        copy.follow(logs=not quiet and not json, say=world.say)
         state = display.follow()
     except KeyboardInterrupt:
         world.say(f"{copy.run} goes on in the cluster")

@@ -12,7 +12,7 @@ import contextlib
 import json as jsonlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from windlass.cli import loglines, summary
@@ -20,7 +20,7 @@ from windlass.cli.telling import Rates, progress_line, stage_of, tell
 from windlass.cli.world import World
 from windlass.journal import Event
 from windlass.runs import words
-from windlass.runs.logs import Follower, Piece, beginning
+from windlass.runs.logs import Follower, Piece, Source, beginning
 from windlass.runs.values import RunState, StageState
 from windlass.runs.watch import PAUSE, Watch
 
@@ -58,6 +58,7 @@ class Display:
     shown, nor what was logged until now but for the last `tail` lines of each rank. resumed: an
     end among them is not the end. living: asks after the driver, by its lock if not given. until_serving: a run that
     does nothing but serve has been shown, too. rest: waits so many seconds, or until there may be news.
+    logged: what each log held before the run was taken up again, where that is known.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Display:
         living: Callable[[], bool] | None = None,
         until_serving: bool = False,
         rest: Callable[[float], object] = time.sleep,
+        logged: Mapping[Source, int] | None = None,
     ) -> None:
         self._world = world
         self._run = Path(run_dir)
@@ -86,7 +88,9 @@ class Display:
         stages = [stage.name for stage in self._watch.plan.stages] if self._watch.plan else []
         self._one_stage = len(stages) == 1
         self._logs = Follower(self._run, order=stages)
-        if after:
+        if logged is not None:
+            self._logs.begin(lambda source, _path: logged.get(source, 0))
+        elif after:
             self._logs.begin(beginning(tail))
 
     def follow(self) -> RunState:

@@ -25,6 +25,7 @@ from windlass.errors import FAILED, OK, WindlassError
 
 if TYPE_CHECKING:
     from windlass.engines.local.start import Started
+    from windlass.runs.logs import Source
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -98,6 +99,7 @@ class _Viewer:
         self._args = args
         self._world = world
         self._pid = 0
+        self._logged = _logged(run) if run.events else None
 
     def open(self) -> None:
         self._world.out.flush()
@@ -129,8 +131,18 @@ class _Viewer:
             quiet=self._args.quiet,
             after=self._run.events,
             resumed=self._run.events > 0,
+            logged=self._logged,
         )
         self._run.remember()
         display.follow()
         self._world.out.flush()
         return OK
+
+
+def _logged(run: Started) -> dict[Source, int]:
+    """What each log holds before the run goes on."""
+    from pathlib import Path
+
+    from windlass.runs.logs import sources
+
+    return sources(Path(run.directory))

@@ -1,4 +1,4 @@
-"""Stops a run: its ranks get SIGTERM, the grace period of their stage, then SIGKILL.
+"""Stops a run: its ranks get SIGTERM, the grace period of their stage, then SIGKILL; with --now SIGKILL at once.
 
 RUN is a run's id, the beginning of one, or a job's name; without it, the newest run.
 """

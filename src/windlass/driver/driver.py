@@ -87,7 +87,8 @@ class Driver:
         self._launcher: Launcher
         self._told: Dict[Seat, Mapping[str, Any]] = {}
         """What the agent of a seat last said of itself, until it is sent away."""
-        self._stops = 0
+        self._stopping = False
+        self._interrupts = 0
         self._starts: Dict[Tuple[str, g.Life, str], bytes] = {}
         self._checkpoints: Dict[str, Checkpoints] = {}
         self._metric_rank: Dict[Tuple[str, str], Tuple[str, int]] = {}
@@ -178,9 +179,12 @@ class Driver:
     # Signals.
 
     def _signalled(self) -> None:
+        """Ctrl-C twice means at once, as whoever presses it sees what it does; a stop that somebody else repeats does
+        not, lest a script takes the time away that ranks need to save."""
         for number in self._signals.received():
-            self._stops += 1
-            self.stop(who(number, self.run_dir), now=self._stops > 1 or number == signal.SIGQUIT)
+            self._stopping = True
+            self._interrupts += number == signal.SIGINT and not self._pods
+            self.stop(who(number, self.run_dir), now=self._interrupts > 1 or number == signal.SIGQUIT)
 
     def stop(self, by: str, now: bool) -> None:
         cause = Cause(Kind.STOPPED, f"stopped by {by}")
@@ -384,7 +388,7 @@ class Driver:
             run.observed.add(message["rank"])
             self._scribe.started(run, message["role"], message["rank"], message)
         elif kind == "observed_end":
-            self._scribe.observed_end(run, message, bool(self._stops))
+            self._scribe.observed_end(run, message, self._stopping)
 
     def _seen(self, run: StageRun, seat: Seat, message: Mapping[str, Any]) -> None:
         if not self._launcher.vouches(seat, message["agent"]):
