@@ -51,19 +51,21 @@ def _remove(args: argparse.Namespace, world: World, told: Told) -> int:
 
         return image_removal.all_of(world, told)
     store = Store(world.home)
-    if place.in_cluster(args, world) or any(_elsewhere(world, text) for text in args.runs):
-        return _remove_there(args, world, told)
-    runs = list(dict.fromkeys(store.find(text) for text in args.runs))
+    here = {} if place.in_cluster(args, world) else {text: _here(store, text) for text in args.runs}
     refused: list[WindlassError] = []
-    for run in runs:
+    for text, run in {here.get(text) or text: (text, here.get(text)) for text in args.runs}.values():
         try:
+            if run is None:
+                _remove_there(text, args, world, told)
+                continue
             if args.force and alive(run):
                 _kill(run)
             removed(store, run, told)
         except WindlassError as error:
             refused.append(error)
+            told.refused(text, error.message)
     if refused:
-        raise WindlassError("; ".join(error.message for error in refused), refused[0].hint)
+        raise WindlassError("; ".join(error.message for error in refused), refused[0].hint, refused[0].code)
     return OK
 
 
@@ -80,36 +82,33 @@ def _kill(run: Path) -> None:
     stop(str(run), by="windlass rm --force", now=True, wait=30.0)
 
 
-def _elsewhere(world: World, text: str) -> bool:
-    """A run that this machine knows only as a copy."""
+def _here(store: Store, text: str) -> Path | None:
+    """A run of this machine; None for one that it knows as a copy, or not at all."""
     try:
-        Store(world.home).find(text)
-        return False
+        return store.find(text)
     except WindlassError:
-        return True
+        return None
 
 
-def _remove_there(args: argparse.Namespace, world: World, told: Told) -> int:
+def _remove_there(text: str, args: argparse.Namespace, world: World, told: Told) -> None:
     """In a cluster: the root goes, and all that it owns; data stays unless it is asked for."""
-    for text in args.runs:
-        if args.data and place.in_cluster(args, world) and _only_data(place.cluster_of(args, world), text, told):
-            continue
-        run, copy = place.find(args, world, text)
-        if copy is None:
-            removed(Store(world.home), run, told)
-            continue
-        root = copy.cluster.root(copy.run) if args.images else None
-        gone, stays = copy.remove(force=args.force, data=args.data)
-        told.gone(copy.run, f" from the namespace {copy.cluster.namespace}", namespace=copy.cluster.namespace)
-        for each in gone:
-            told.gone(each)
-        for kept in stays:
-            told.stays(kept.what, kept.command)
-        if root is not None:
-            from windlass.cli import image_removal
+    if args.data and place.in_cluster(args, world) and _only_data(place.cluster_of(args, world), text, told):
+        return
+    run, copy = place.find(args, world, text)
+    if copy is None:
+        removed(Store(world.home), run, told)
+        return
+    root = copy.cluster.root(copy.run) if args.images else None
+    gone, stays = copy.remove(force=args.force, data=args.data)
+    told.gone(copy.run, f" from the namespace {copy.cluster.namespace}", namespace=copy.cluster.namespace)
+    for each in gone:
+        told.gone(each)
+    for kept in stays:
+        told.stays(kept.what, kept.command)
+    if root is not None:
+        from windlass.cli import image_removal
 
-            image_removal.of_run(world, told, root, copy.cluster.runs())
-    return OK
+        image_removal.of_run(world, told, root, copy.cluster.runs())
 
 
 def _only_data(cluster: Cluster, run: str, told: Told) -> bool:

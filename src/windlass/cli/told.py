@@ -10,6 +10,7 @@ class Told:
         self._world, self._json = world, json
         self._gone: list[dict[str, object]] = []
         self._kept: list[dict[str, object]] = []
+        self._refused: list[dict[str, object]] = []
 
     def gone(self, what: str, more: str = "", verb: str = "removed", **facts: object) -> None:
         self._gone.append({"what": what, **facts})
@@ -21,6 +22,10 @@ class Told:
         if not self._json:
             self._world.say(f"kept {what}; to delete it:\n  {command}")
 
+    def refused(self, what: str, why: str) -> None:
+        """For who reads JSON; the person is told by the error."""
+        self._refused.append({"what": what, "why": why})
+
     def close(self) -> None:
         if self._json:
-            self._world.print_json({"removed": self._gone, "kept": self._kept})
+            self._world.print_json({"removed": self._gone, "kept": self._kept, "refused": self._refused})

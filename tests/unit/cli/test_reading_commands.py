@@ -325,9 +325,10 @@ def test_what_rm_and_prune_removed_can_be_read_by_a_machine(new_run: New, world:
     living.driven()
     gone.succeed(0, 1)
     old.succeed(0, 1)
-    with pytest.raises(WindlassError):
-        main(["rm", "--json", living.id, gone.id], world)
+    with pytest.raises(WindlassError, match="no run.*nosuch|nosuch"):
+        main(["rm", "--json", living.id, "nosuch", gone.id], world)
     told = json.loads(out(world))
+    assert [each["what"] for each in told["refused"]] == [living.id, "nosuch"]
     assert [each["what"] for each in told["removed"]] == [gone.id]
     assert told["removed"][0]["bytes"] > 0
     assert told["kept"] == []
