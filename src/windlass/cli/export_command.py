@@ -12,12 +12,16 @@ are not written: the file says how to make them.
 from __future__ import annotations
 
 import argparse
+import re
 
 from windlass.cli.cluster_run import setting_of
 from windlass.cli.jobfile import add_job_arguments, load_job
 from windlass.cli.place import add_cluster_arguments, add_submit_arguments
 from windlass.cli.world import World
 from windlass.errors import OK, WindlassError
+
+RUN_ID = r"[a-z]([a-z0-9-]{,38}[a-z0-9])?"
+"""What a cluster takes as the beginning of the names of all objects."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,6 +40,11 @@ def main(args: argparse.Namespace, world: World) -> int:
 
     plan = load_job(args, world).plan()
     run = args.run or fresh_id(plan.name)
+    if not re.fullmatch(RUN_ID, run):
+        raise WindlassError(
+            f"--run {run!r} cannot be a run's id",
+            f"lower-case letters, digits and dashes, 40 at most, for example {fresh_id(plan.name)}",
+        )
     packed = cargo.load(plan)
     kept = storage.objects(plan, run, args.namespace)
     made = [*objects.in_namespace(kept, args.namespace), *objects.objects(plan, run, packed, setting_of(args))]

@@ -71,7 +71,7 @@ def main(args: argparse.Namespace, world: World) -> int:
         if not _print(pieces, pattern, len(stages) == 1, world) and not args.follow:
             world.say(
                 "no lines"
-                if pattern
+                if pattern or any(logs.sources(run).values())
                 else "nothing was written"
                 if watch.over
                 else f"nothing was written yet; to wait for it: windlass logs -f {run.name}"

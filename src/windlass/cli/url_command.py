@@ -68,6 +68,8 @@ def main(args: argparse.Namespace, world: World) -> int:
 
 
 def _here(run: Path, args: argparse.Namespace, world: World) -> int:
+    if args.board:
+        raise WindlassError(f"{run.name} is a run of this machine", f"to look at it: windlass board {run.name}")
     due = time.monotonic() + words.seconds(args.timeout)
     while (stage := _serving(load(run), args.stage)) is None:
         _check(load(run), args, due)

@@ -32,9 +32,15 @@ def moment(text: str, now: float) -> float:
     """A time in the past as seconds since the epoch: a duration before now, or an ISO time."""
     if re.fullmatch(r"\d{4}-.*", text.strip()):
         try:
-            return datetime.datetime.fromisoformat(text.strip()).timestamp()
+            found = datetime.datetime.fromisoformat(text.strip()).timestamp()
         except ValueError:
             pass
+        else:
+            if found > now:
+                raise WindlassError(
+                    f"{text} is in the future", "a time in the past, or a duration before now: 30s, 5m, 2h"
+                )
+            return found
     try:
         return now - seconds(text)
     except WindlassError:

@@ -169,3 +169,10 @@ def test_amounts_are_written_as_in_a_job_file() -> None:
     assert [seconds(s) for s in (0, 30, 90, 5400, 172800, 0.5)] == ["0s", "30s", "1m30s", "1h30m", "2d", "0.5s"]
     assert command(("sh", "-c", "a\nb")) == "a b"
     assert command(("echo", "a b")) == "echo 'a b'"
+
+
+@pytest.mark.parametrize("run", ["BAD ID", "-x", "x-", "a" * 41])
+def test_an_export_refuses_an_id_that_no_cluster_takes(windlass: Windlass, tmp_path: Path, run: str) -> None:
+    said = windlass("export", str(write(tmp_path, SHORT)), f"--run={run}")
+    assert (said.code, said.out) == (2, "")
+    assert f"--run {run!r} cannot be a run's id" in said.err

@@ -22,7 +22,9 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
 
 def test_a_moment_is_a_duration_before_now_or_an_iso_time() -> None:
     assert words.moment("5m", 1000.0) == 700.0
-    assert words.moment("1970-01-01T01:00:00+00:00", 0.0) == 3600.0
+    assert words.moment("1970-01-01T01:00:00+00:00", 7200.0) == 3600.0
+    with pytest.raises(WindlassError, match="in the future"):
+        words.moment("1970-01-01T01:00:00+00:00", 0.0)
     with pytest.raises(WindlassError, match="not a time"):
         words.moment("2026-99-99", 0.0)
 
