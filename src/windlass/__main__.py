@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import sys
 
-from windlass.cli.main import program
+from windlass.cli.entry import program
 
 if __name__ == "__main__":
     sys.exit(program())

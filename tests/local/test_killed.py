@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 
@@ -168,6 +169,18 @@ def test_a_half_written_journal_line_is_harmless_and_cut_off_on_resume(windlass:
     assert windlass.status()["state"] == "lost"
     assert windlass("run", "--resume", windlass.id).code == 0
     assert [e["n"] for e in windlass.events()] == list(range(1, len(windlass.events()) + 1))
+
+
+def test_a_run_whose_keeper_is_killed_has_nothing_that_still_seems_to_run(windlass: Place) -> None:
+    command = windlass.start("run: [python, work.py]\n", work='import time\nprint("up", flush=True)\ntime.sleep(600)\n')
+    windlass.printed("up")
+    _, _, keeper = ancestors(windlass, "main")
+    os.kill(keeper, signal.SIGKILL)
+    assert command.said().code == 1
+    told = json.loads(windlass("status", windlass.id, "--json").out)
+    assert (told["state"], told["stages"][0]["state"]) == ("failed", "lost")
+    assert [rank["state"] for rank in told["stages"][0]["ranks"]] == ["lost"]
+    assert "keeper" in told["cause"]["message"]
 
 
 def test_killing_the_viewer_does_not_touch_the_run(windlass: Place) -> None:

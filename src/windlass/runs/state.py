@@ -334,7 +334,14 @@ class Folder:
     def _run_ended(self, event: Event) -> None:
         state = str(event["state"])
         code = int(event.get("code", OK if state == "succeeded" else FAILED))
-        self._run.update(state=state, ended=float(event["t"]), code=code, cause=cause_of(event))
+        t, cause = float(event["t"]), cause_of(event)
+        self._run.update(state=state, ended=t, code=code, cause=cause)
+        for stage in self._stages.values():  # a driver that lost its processes says no more than its own end
+            if stage.values.get("state") == "running":
+                stage.set(state="lost", ended=t, cause=cause)
+                for rank in stage.ranks.values():
+                    if rank.values.get("state") == "running":
+                        rank.set(state="lost", ended=t)
 
     _HANDLERS: ClassVar[Mapping[str, Callable[[Folder, Event], None]]] = {
         "run.started": _run_started,
