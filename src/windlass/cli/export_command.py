@@ -20,7 +20,7 @@ from windlass.cli.place import add_cluster_arguments, add_submit_arguments
 from windlass.cli.world import World
 from windlass.errors import OK, WindlassError
 
-RUN_ID = r"[a-z]([a-z0-9-]{,38}[a-z0-9])?"
+RUN_ID = r"[a-z]([a-z0-9-]{,44}[a-z0-9])?"
 """What a cluster takes as the beginning of the names of all objects."""
 
 
@@ -43,7 +43,7 @@ def main(args: argparse.Namespace, world: World) -> int:
     if not re.fullmatch(RUN_ID, run):
         raise WindlassError(
             f"--run {run!r} cannot be a run's id",
-            f"lower-case letters, digits and dashes, 40 at most, for example {fresh_id(plan.name)}",
+            f"lower-case letters, digits and dashes, 46 at most, for example {fresh_id(plan.name)}",
         )
     packed = cargo.load(plan)
     kept = storage.objects(plan, run, args.namespace)

@@ -166,7 +166,8 @@ _JOB_FIELDS = (
     Field(
         "code",
         Text(),
-        "The tree that every rank runs in; relative to the job file.",
+        "The tree that every rank runs in; relative to the job file. What a `.windlassignore` in it names, in the "
+        "syntax of .gitignore, is not sent to a cluster and not looked at for changes.",
         ".",
         also=("source", "src", "context", "workdir"),
     ),

@@ -171,7 +171,7 @@ def test_amounts_are_written_as_in_a_job_file() -> None:
     assert command(("echo", "a b")) == "echo 'a b'"
 
 
-@pytest.mark.parametrize("run", ["BAD ID", "-x", "x-", "a" * 41])
+@pytest.mark.parametrize("run", ["BAD ID", "-x", "x-", "a" * 47])
 def test_an_export_refuses_an_id_that_no_cluster_takes(windlass: Windlass, tmp_path: Path, run: str) -> None:
     said = windlass("export", str(write(tmp_path, SHORT)), f"--run={run}")
     assert (said.code, said.out) == (2, "")
