@@ -6,6 +6,8 @@ job file with comments, meant to be edited; a wrong guess costs one word.
 
 from __future__ import annotations
 
+import ast
+import json
 import os
 import re
 import shlex
@@ -29,6 +31,17 @@ _SIGNS: tuple[tuple[str, str, str], ...] = (
 
 
 @dataclass(frozen=True)
+class Option:
+    """One that the script's parser takes: `--steps`, or a word without a name."""
+
+    name: str
+    default: int | float | str = ""
+    help: str = ""
+    required: bool = False
+    flag: bool = False
+
+
+@dataclass(frozen=True)
 class Script:
     """What can be told about a script by looking at it."""
 
@@ -36,8 +49,7 @@ class Script:
     python: bool
     shape: str
     reason: str
-    options: tuple[tuple[str, str], ...] = ()
-    """Options of its argparse parser that have a plain default: `--steps`, `1000`."""
+    options: tuple[Option, ...] = ()
 
 
 def read(path: str) -> Script:
@@ -60,21 +72,21 @@ def job_file(script: Script, directory: str) -> str:
     """The text of a job file that will stand in the directory."""
     name = re.sub(r"[^a-z0-9]+", "-", os.path.splitext(os.path.basename(script.path))[0].lower())[:40].strip("-")
     code = os.path.relpath(os.path.dirname(os.path.abspath(script.path)), os.path.abspath(directory))
-    params = [(_param(option), option, value) for option, value in script.options]
     lines = [
         f"# Written by `windlass init --from {os.path.basename(script.path)}`. Edit it; `windlass plan` checks it.",
         "windlass: 1",
         f"name: {name or 'job'}",
         "",
         "# Every knob, used below as ${NAME}. To change one for a single run: --set NAME=VALUE.",
-        *_params(script, params),
+        *_params(script),
         "",
         "# The tree that every rank runs in.",
         f"code: {_scalar(code)}",
         "",
         "stages:",
         "  train:",
-        f"    run: {_scalar(_command(script, params))}",
+        *_flags(script),
+        f"    run: {_scalar(_command(script))}",
         f"    # {script.shape}: {SHAPES[script.shape].help}.",
         f"    # The other shapes: {', '.join(sorted(set(SHAPES) - {script.shape}))}.",
         f"    shape: {script.shape}",
@@ -103,31 +115,69 @@ _RANKS = {
 """Shape -> the lines that say how many ranks, where one number does not."""
 
 
-def _params(script: Script, params: list[tuple[str, str, str]]) -> list[str]:
-    lines = [f"  {param}: {{value: {value}, help: {option} of the script}}" for param, option, value in params]
+def _params(script: Script) -> list[str]:
+    lines = []
+    for option in script.options:
+        if not option.flag:
+            value = option.default if isinstance(option.default, (int, float)) else json.dumps(option.default)
+            words = json.dumps(option.help or f"{option.name} of the script", ensure_ascii=False).replace("${", "$${")
+            lines.append(
+                f"  {_param(option.name)}: {{value: {value}, help: {words}{', required: true' * option.required}}}"
+            )
     if script.shape != "single":
         lines.insert(0, "  RANKS: {value: 2, help: processes that train together}")
     return ["params:", *lines] if lines else ["params: {}"]
 
 
-def _command(script: Script, params: list[tuple[str, str, str]]) -> str:
+def _flags(script: Script) -> list[str]:
+    flags = [option.name for option in script.options if option.flag]
+    return [f"    # It also takes {', '.join(flags)}."] if flags else []
+
+
+def _command(script: Script) -> str:
     name = os.path.basename(script.path)
+    starter = "python " if script.python else "" if os.access(script.path, os.X_OK) else "sh "
     # `${` begins a param in a job file; in a file's name it is meant literally.
-    word = shlex.quote(name if script.python else f"./{name}").replace("${", "$${")
-    return (
-        ("python " if script.python else "") + word + "".join(f" {option} ${{{param}}}" for param, option, _ in params)
-    )
+    words = [starter + shlex.quote(f"./{name}" if not starter else name).replace("${", "$${")]
+    for option in script.options:
+        if not option.flag:
+            value = f"${{{_param(option.name)}}}"
+            value = f'"{value}"' if isinstance(option.default, str) else value
+            words += [option.name, value] if option.name.startswith("-") else [value]
+    return " ".join(words)
 
 
-def _options(source: str) -> tuple[tuple[str, str], ...]:
-    """Long options with a number as their default: the ones worth a param."""
-    found: dict[str, str] = {}
-    for call in re.finditer(r"add_argument\(([^()]*(?:\([^()]*\)[^()]*)*)\)", source):
-        option = re.search(r"""["'](--[A-Za-z][\w-]*)["']""", call[1])
-        default = re.search(r"\bdefault\s*=\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(?:,|$)", call[1].strip())
-        if option and default and "store_" not in call[1]:
-            found.setdefault(option[1], default[1])
-    return tuple(found.items())[:20]
+def _options(source: str) -> tuple[Option, ...]:
+    """What its argparse parser takes, as far as that stands there in plain words."""
+    try:
+        calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    except (SyntaxError, ValueError, RecursionError):
+        return ()
+    asked = [c for c in calls if isinstance(c.func, ast.Attribute) and c.func.attr == "add_argument"]
+    found = [_option(call) for call in sorted(asked, key=lambda call: call.lineno)]
+    return tuple({option.name: option for option in found if option is not None}.values())[:30]
+
+
+def _option(call: ast.Call) -> Option | None:
+    names = [str(word) for word in map(_plain, call.args) if isinstance(word, str)]
+    told = {keyword.arg: _plain(keyword.value) for keyword in call.keywords}
+    name = next((name for name in names if name.startswith("--")), names[0] if names else "")
+    if not re.fullmatch(r"-*[A-Za-z][\w-]*", name) or "nargs" in told or name.startswith("-") and len(name) < 4:
+        return None
+    if "action" in told:
+        return Option(name, flag=True) if str(told["action"]).startswith("store_") else None
+    default = told.get("default")
+    words = " ".join(str(told.get("help") or "").replace("%(default)s", str(default)).split())
+    if name.startswith("--") and isinstance(default, (int, float, str)) and not isinstance(default, bool):
+        return Option(name, default, words)
+    return Option(name, "", words, required=True) if told.get("required") or not name.startswith("-") else None
+
+
+def _plain(node: ast.expr) -> object:
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        return None
 
 
 def _param(option: str) -> str:
@@ -137,6 +187,4 @@ def _param(option: str) -> str:
 
 def _scalar(text: str) -> str:
     """A YAML scalar: plain where that is safe, else in double quotes."""
-    import json
-
     return text if re.fullmatch(r"[A-Za-z0-9./][\w ./${}=-]*", text) else json.dumps(text, ensure_ascii=False)

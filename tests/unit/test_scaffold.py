@@ -42,17 +42,31 @@ def test_the_job_file_written_around_a_script_makes_a_plan(
     assert shape in planned.out
 
 
-def test_numbers_that_the_script_takes_become_params(tmp_path: Path) -> None:
+def test_what_the_script_takes_becomes_params(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(
         "p.add_argument('--steps', type=int, default=10)\n"
         "p.add_argument('-l', '--learning-rate', default=1e-3, help='rate (of learning)')\n"
         "p.add_argument('--name', default='x')\n"
         "p.add_argument('--fast', action='store_true')\n"
+        "p.add_argument('--rest', nargs='*', default=[])\n"
+        "p.add_argument('--data', required=True, help='where ${x} lies')\n"
+        "p.add_argument('target')\n"
     )
-    job = yaml.safe_load(scaffold.job_file(scaffold.read(str(script)), str(tmp_path)))
-    assert job["params"]["STEPS"]["value"] == 10
-    assert job["stages"]["train"]["run"] == "python train.py --steps ${STEPS} --learning-rate ${LEARNING_RATE}"
+    text = scaffold.job_file(scaffold.read(str(script)), str(tmp_path))
+    job = yaml.safe_load(text)
+    assert job["params"] == {
+        "STEPS": {"value": 10, "help": "--steps of the script"},
+        "LEARNING_RATE": {"value": 0.001, "help": "rate (of learning)"},
+        "NAME": {"value": "x", "help": "--name of the script"},
+        "DATA": {"value": "", "help": "where $${x} lies", "required": True},
+        "TARGET": {"value": "", "help": "target of the script", "required": True},
+    }
+    assert job["stages"]["train"]["run"] == (
+        "python train.py --steps ${STEPS} --learning-rate ${LEARNING_RATE}"
+        ' --name "${NAME}" --data "${DATA}" "${TARGET}"'
+    )
+    assert "# It also takes --fast." in text
     assert job["code"] == "."
 
 
@@ -60,7 +74,10 @@ def test_a_shell_script_is_run_as_it_is(tmp_path: Path) -> None:
     script = tmp_path / "train.sh"
     script.write_text("#!/bin/sh\npython -m torch.distributed.run x\n")
     job = yaml.safe_load(scaffold.job_file(scaffold.read(str(script)), str(tmp_path / "jobs")))
-    assert job["stages"]["train"] == {"run": "./train.sh", "shape": "single", "restarts": 3}
+    assert job["stages"]["train"] == {"run": "sh train.sh", "shape": "single", "restarts": 3}
+    script.chmod(0o755)
+    job = yaml.safe_load(scaffold.job_file(scaffold.read(str(script)), str(tmp_path / "jobs")))
+    assert job["stages"]["train"]["run"] == "./train.sh"
     assert job["code"] == ".."
 
 
