@@ -32,6 +32,9 @@ followed by another `run.started`: the run was resumed.
 A full disk must not make the journal unreadable: a reserve file beside it is given up for the
 last events, and a line that does not fit whole is taken back.
 
+A secret is `***` in what the writer is given as text, not in the names by which events are told apart and
+found: a password that is also the name of a stage must not cost the run its state.
+
 Ships into strangers' images: standard library only, Python 3.9.
 """
 
@@ -59,6 +62,33 @@ _NEVER = 1e11
 """Seconds since the epoch that no clock shows: a time beyond is damage, and counts as none."""
 
 
+SHORTEST_SECRET = 4
+"""Characters. A shorter value is in too many words to be hidden."""
+
+_NAMES = frozenset(
+    {
+        "run",
+        "name",
+        "host",
+        "engine",
+        "contained",
+        "version",
+        "order",
+        "again",
+        "left_out",
+        "stage",
+        "role",
+        "of",
+        "metric",
+        "state",
+        "kind",
+        "because",
+        "level",
+    }
+)
+"""Keys whose values are words of ours or of the job file, never of what a rank printed."""
+
+
 class JournalFull(OSError):
     """The disk is full; the event that would not fit was not written."""
 
@@ -70,7 +100,7 @@ class Writer:
         path = os.path.join(run_dir, FILE)
         self._reserve = os.path.join(run_dir, RESERVE)
         self._clock = clock
-        self._redact = tuple(json.dumps(secret, ensure_ascii=False)[1:-1] for secret in redact if secret)
+        self._secrets = sorted((s for s in redact if len(s) >= SHORTEST_SECRET), key=len, reverse=True)
         self.full = False
         self._count = _repair(path)
         self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -78,10 +108,8 @@ class Writer:
 
     def write(self, ev: str, **keys: Any) -> Event:
         event: Event = {"t": round(self._clock(), 6), "n": self._count + 1, "ev": ev}
-        event.update((key, plain(value)) for key, value in keys.items() if value is not None)
+        event.update(self._hidden({key: plain(value) for key, value in keys.items() if value is not None}))
         text = json.dumps(event, ensure_ascii=False, separators=(",", ":"))
-        for secret in self._redact:
-            text = text.replace(secret, "***")
         self._append(text.encode("utf-8", "backslashreplace") + b"\n")
         self._count += 1
         return event
@@ -92,6 +120,19 @@ class Writer:
             os.unlink(self._reserve)
         except OSError:
             pass
+
+    def _hidden(self, value: Any) -> Any:
+        """The value without secrets in its texts."""
+        if not self._secrets:
+            return value
+        if isinstance(value, str):
+            for secret in self._secrets:
+                value = value.replace(secret, "***")
+        elif isinstance(value, dict):
+            value = {key: held if key in _NAMES else self._hidden(held) for key, held in value.items()}
+        elif isinstance(value, (list, tuple)):
+            value = [self._hidden(held) for held in value]
+        return value
 
     def _append(self, line: bytes) -> None:
         try:

@@ -55,6 +55,38 @@ def test_secrets_are_hidden_also_when_json_writes_them_otherwise(tmp_path: Path)
     assert journal.read(str(tmp_path))[0]["text"] == "*** and *** and ***"
 
 
+def test_a_secret_is_hidden_in_texts_at_any_depth_and_the_longest_first(tmp_path: Path) -> None:
+    it = writer(tmp_path, redact=("abcd", "abcdef"))
+    cause = Cause(Kind.USER_ERROR, "m abcdef", error="e abcd", lines=("l abcdef",))
+    it.write("run.ended", cause=cause, points=[{"step": 1, "who": "abcd"}])
+    it.close()
+    assert b"abcd" not in (tmp_path / "events.jsonl").read_bytes()
+    (event,) = journal.read(str(tmp_path))
+    assert journal.cause_of(event) == Cause(Kind.USER_ERROR, "m ***", error="e ***", lines=("l ***",))
+
+
+@pytest.mark.parametrize("secret", ["1", "12.3", '"', "note", "train", "failed", "text", "step"])
+def test_no_secret_costs_the_journal_its_form(tmp_path: Path, secret: str) -> None:
+    it = writer(tmp_path, redact=(secret,))
+    it.write("note", stage="train", level="info", text="x")
+    it.write("rank.report", stage="train", role="worker", rank=1, points=[{"t": 12.3, "step": 1}])
+    it.write("run.ended", state="failed", code=1)
+    it.close()
+    assert journal.read(str(tmp_path)) == [
+        {"t": 12.345679, "n": 1, "ev": "note", "stage": "train", "level": "info", "text": "x"},
+        {
+            "t": 12.345679,
+            "n": 2,
+            "ev": "rank.report",
+            "stage": "train",
+            "role": "worker",
+            "rank": 1,
+            "points": [{"t": 12.3, "step": 1}],
+        },
+        {"t": 12.345679, "n": 3, "ev": "run.ended", "state": "failed", "code": 1},
+    ]
+
+
 def test_half_a_line_is_not_an_event_until_it_is_whole(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     reader = journal.Reader(str(tmp_path))
