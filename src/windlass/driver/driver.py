@@ -220,8 +220,8 @@ class Driver:
         run = self._running.get(step.stage)
         if run is not None and not run.halted:
             run.halted = True
-            why = "stopped because all is done" if step.done else "stopped because another stage failed"
-            self._gang(run, g.Stop(Cause(Kind.STOPPED, why)))
+            why = "a gate refused what it serves" if step.again else "another stage failed"
+            self._gang(run, g.Stop(Cause(Kind.STOPPED, f"stopped because {'all is done' if step.done else why}")))
 
     def _begin(self, name: str, attempt: int) -> None:
         stage = self.plan.stage(name)
