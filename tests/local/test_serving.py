@@ -109,7 +109,6 @@ def test_a_server_before_a_gate_that_is_missed_ends_and_the_next_model_is_asked(
     assert [stage["state"] for stage in windlass.status()["stages"]] == ["succeeded"] * 4
 
 
-
 def test_a_token_is_asked_of_clients_and_the_load_test_has_it(
     windlass: Place, ports: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
