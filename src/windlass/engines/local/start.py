@@ -95,6 +95,11 @@ def opened(plan: Plan, home: str, environ: Mapping[str, str], wish: Wish = ALL) 
             file.write(plans.to_json(plan))
         if fates or wish.keep:
             orders.write(directory, _orders(fates, (), wish))
+        os.close(lock.take(directory))
+    except WindlassError:  # no locks there
+        os.unlink(os.path.join(directory, layout.LOCK))
+        store.remove(run)
+        raise
     except OSError as error:
         store.remove(run)
         raise WindlassError(
