@@ -226,7 +226,7 @@ def oom_kills() -> int:
     """How many processes of this cgroup the kernel has killed for memory; -1 when it does not tell."""
     for path in _files("memory.events", "memory.oom_control"):
         try:
-            with open(path) as file:
+            with open(path, encoding="utf-8") as file:
                 for line in file:
                     name, _, value = line.partition(" ")
                     if name == "oom_kill":
@@ -249,7 +249,7 @@ def _memory(kills: int) -> Tuple[str, ...]:
 def _files(unified: str, legacy: str) -> List[str]:
     """Where this process's cgroup keeps a figure about memory: version 2's name, version 1's name."""
     try:
-        with open("/proc/self/cgroup") as file:
+        with open("/proc/self/cgroup", encoding="utf-8") as file:
             entries = [line.rstrip("\n").split(":", 2) for line in file]
     except OSError:
         return []
@@ -267,7 +267,7 @@ def _files(unified: str, legacy: str) -> List[str]:
 
 def _number(path: str) -> int:
     try:
-        with open(path) as file:
+        with open(path, encoding="utf-8") as file:
             return int(file.read())
     except (OSError, ValueError):
         return -1

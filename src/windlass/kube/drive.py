@@ -150,7 +150,7 @@ def _drive(api: Api, run: str, run_dir: str, environ: Mapping[str, str]) -> None
 
         text = traceback.format_exc()
         sys.stderr.write(text)
-        with open(os.path.join(run_dir, layout.DRIVER_LOG), "a") as log:
+        with open(os.path.join(run_dir, layout.DRIVER_LOG), "a", encoding="utf-8") as log:
             log.write(text)
         cause = Cause(Kind.INTERNAL, "windlass itself failed", lines=tuple(text.splitlines()[-8:]))
         writer.write("run.ended", state="failed", code=FAILED, cause=cause)

@@ -147,7 +147,7 @@ def drive(
         if not os.path.isdir(run_dir):
             raise WindlassError(f"{run_dir} was removed while the run was under way; its ranks were ended") from None
         text = traceback.format_exc()
-        with open(os.path.join(run_dir, layout.DRIVER_LOG), "a") as file:
+        with open(os.path.join(run_dir, layout.DRIVER_LOG), "a", encoding="utf-8") as file:
             file.write(text)
         lines = tuple(text.splitlines()[-8:])
         cause = Cause(Kind.INTERNAL, "windlass itself failed", lines=lines)
@@ -311,7 +311,7 @@ def stop(run_dir: str, by: str = "windlass stop", now: bool = False, wait: float
             "stop it where it was started: outside of its ranks, or in that container",
         )
     try:
-        with open(os.path.join(run_dir, layout.STOP), "w") as file:
+        with open(os.path.join(run_dir, layout.STOP), "w", encoding="utf-8") as file:
             file.write(by)
         os.kill(pid, signal.SIGQUIT if now else signal.SIGTERM)
     except ProcessLookupError:

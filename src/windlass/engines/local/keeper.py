@@ -288,7 +288,7 @@ def _served(post: Post) -> int:
     try:
         return run_agent(post)
     except Exception:
-        with open(os.path.join(post.run_dir, layout.DRIVER_LOG), "a") as file:
+        with open(os.path.join(post.run_dir, layout.DRIVER_LOG), "a", encoding="utf-8") as file:
             file.write(traceback.format_exc())
         return 1
 
