@@ -147,3 +147,10 @@ def test_a_home_without_file_locks_stops_a_run_before_it_begins(windlass: Place,
     assert "No locks available" in said.err
     assert "export WINDLASS_HOME" in said.err
     assert windlass.runs == []
+
+
+def test_a_home_on_a_file_system_that_reports_no_blocks_is_not_called_full(windlass: Place, tmp_path: Path) -> None:
+    """As many FUSE mounts do."""
+    (tmp_path / "sitecustomize.py").write_text("import os\nnone = os.statvfs('/proc')\nos.statvfs = lambda _: none\n")
+    said = windlass.run("run: sleep 1.5\n", env={"PYTHONPATH": str(tmp_path)})
+    assert said.code == 0, said.err

@@ -313,10 +313,10 @@ def _first_line(path: str) -> str:
 
 def _free(directory: str) -> int:
     try:
-        found = os.statvfs(directory)
+        found = layout.free_bytes(directory)
     except OSError:
-        return NEARLY_FULL
-    return found.f_bavail * found.f_frsize
+        found = None
+    return NEARLY_FULL if found is None else found
 
 
 def _bytes(count: int) -> str:

@@ -163,15 +163,15 @@ class Driver:
             if run.swept < run.gang.generation:
                 run.swept = run.gang.generation
                 self._checkpoints_of(run.stage).sweep(run.swept)
-        free = os.statvfs(self.run_dir)
-        if free.f_bavail * free.f_frsize < layout.LEAST_FREE or self.journal.full:
+        free = layout.free_bytes(self.run_dir)
+        if self.journal.full or free is not None and free < layout.LEAST_FREE:
             for run in list(self._running.values()):
                 self._gang(run, g.Fault(self._disk_full()))
 
     def _disk_full(self) -> Cause:
-        free = os.statvfs(self.run_dir)
-        fact = f"{free.f_bavail * free.f_frsize} bytes are free where the run is kept"
-        return Cause(Kind.DISK_FULL, f"the disk of {self.run_dir} is full", evidence=(fact,))
+        free = layout.free_bytes(self.run_dir)
+        facts = () if free is None else (f"{free} bytes are free where the run is kept",)
+        return Cause(Kind.DISK_FULL, f"the disk of {self.run_dir} is full", evidence=facts)
 
     # Signals.
 

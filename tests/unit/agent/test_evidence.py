@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -87,6 +88,13 @@ def test_a_torn_connection_is_known_by_its_words() -> None:
 
 def test_words_about_a_full_disk_are_believed_only_if_the_runs_disk_is_full() -> None:
     assert of_exit(1, lines=["OSError: [Errno 28] No space left on device"]).kind is Kind.USER_ERROR
+
+
+def test_a_file_system_that_reports_no_blocks_is_not_called_full() -> None:
+    assert os.statvfs("/proc").f_blocks == 0
+    cause = evidence.of_exit(1, 0, [], 0, False, "/proc")
+    assert cause is not None
+    assert cause.kind is Kind.USER_ERROR
 
 
 def test_an_mpi_mismatch_is_known_by_our_own_words() -> None:
