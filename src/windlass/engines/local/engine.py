@@ -6,13 +6,14 @@ run's driver until the run has ended. `stop` asks another process's run to end.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import signal
 import socket
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 
 from windlass import __version__, layout, lock, machine
@@ -200,7 +201,20 @@ def _drive(
         journal.write("note", text=text, level="warning")
     for stage in before.passed:
         journal.write("stage.reused", stage=stage)
-    return driver.run(listener, launcher, begun)
+    with _all_files():  # the tree of the ranks stands already, with the limit that the user has set
+        return driver.run(listener, launcher, begun)
+
+
+@contextlib.contextmanager
+def _all_files() -> Iterator[None]:
+    """As many open files as this process may have: the driver holds one for each agent."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def _packages(plan: Plan, home: str, say: Callable[[str], None] | None) -> dict[str, str]:
