@@ -169,3 +169,17 @@ def test_amounts_are_written_as_in_a_job_file() -> None:
     assert [seconds(s) for s in (0, 30, 90, 5400, 172800, 0.5)] == ["0s", "30s", "1m30s", "1h30m", "2d", "0.5s"]
     assert command(("sh", "-c", "a\nb")) == "a b"
     assert command(("echo", "a b")) == "echo 'a b'"
+
+
+def test_a_viewer_closes_what_is_open_and_not_all_that_might_be() -> None:
+    """A container may allow a thousand million open files."""
+    script = """
+import os
+from windlass.cli.run_command import close_inherited
+os.dup2(1, 3), os.dup2(1, 200), os.pipe()
+os.closerange = None
+close_inherited()
+print(sum(os.path.exists(f"/proc/self/fd/{n}") for n in range(1000)))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.stdout == "3\n", done.stderr
