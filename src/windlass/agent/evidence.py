@@ -16,7 +16,7 @@ from typing import List, NamedTuple, Optional, Sequence, Tuple
 from windlass import layout
 from windlass.agent import resolver, tracebacks
 from windlass.agent.process import CannotStart
-from windlass.causes import Cause, Kind
+from windlass.causes import Cause, Kind, signal_name
 
 TAIL_BYTES = 64 * 1024
 TAIL_LINES = 20
@@ -285,13 +285,6 @@ def _of_signal(signum: int, oom: int, asked: bool) -> Told:
         )
         return Told(Kind.KILLED, f"killed by signal {signum} ({name}), sender unknown", (told,))
     return Told(Kind.KILLED, f"killed by signal {signum} ({name})")
-
-
-def signal_name(signum: int) -> str:
-    try:
-        return signal.Signals(signum).name
-    except ValueError:
-        return f"signal {signum}"
 
 
 def _shell_says(lines: Sequence[str], words: str) -> bool:

@@ -12,7 +12,7 @@ import pytest
 
 from windlass.agent import evidence
 from windlass.agent.process import CannotStart
-from windlass.causes import Cause, Kind
+from windlass.causes import Cause, Kind, signal_name
 
 TRACEBACK = """\
 step 1
@@ -136,8 +136,8 @@ def test_the_kernels_counter_is_a_number_or_says_that_it_cannot_be_read() -> Non
 
 
 def test_an_unknown_signal_has_a_name_too() -> None:
-    assert evidence.signal_name(9) == "SIGKILL"
-    assert evidence.signal_name(99) == "signal 99"
+    assert signal_name(9) == "SIGKILL"
+    assert signal_name(99) == "signal 99"
 
 
 def test_a_torn_connection_is_not_called_lack_of_memory_because_a_peer_was_killed_for_it() -> None:

@@ -24,9 +24,8 @@ from typing import Any
 from windlass import layout
 from windlass.agent import system
 from windlass.agent.agent import run as run_agent
-from windlass.agent.evidence import signal_name
 from windlass.agent.post import Post
-from windlass.causes import Cause, Kind
+from windlass.causes import Cause, Kind, signal_name
 from windlass.driver.launcher import Gone
 from windlass.driver.links import Seat
 from windlass.engines.local import containment
