@@ -58,6 +58,9 @@ RESERVE_BYTES = 256 * 1024
 
 Event = Dict[str, Any]
 
+_PIECE = 256 * 1024
+"""Bytes that are read at once."""
+
 _NEVER = 1e11
 """Seconds since the epoch that no clock shows: a time beyond is damage, and counts as none."""
 
@@ -195,7 +198,16 @@ def cause_of(event: Event) -> Optional[Cause]:
 
 def read(run_dir: str) -> List[Event]:
     """All whole events so far; none when the journal does not exist yet."""
-    return list(Reader(run_dir).poll())
+    return list(stream(run_dir))
+
+
+def stream(run_dir: str) -> Iterator[Event]:
+    """The same, one after the other: a long training's journal is larger than a driver's memory."""
+    reader = Reader(run_dir)
+    try:
+        yield from reader.poll()
+    finally:
+        reader.close()
 
 
 class Reader:
@@ -212,12 +224,12 @@ class Reader:
                 self._file = open(self._path, "rb")
             except FileNotFoundError:
                 return
-        data = self._half + self._file.read()
-        *lines, self._half = data.split(b"\n")
-        for line in lines:
-            event = _parse(line)
-            if event is not None:
-                yield event
+        while data := self._file.read(_PIECE):
+            *lines, self._half = (self._half + data).split(b"\n")
+            for line in lines:
+                event = _parse(line)
+                if event is not None:
+                    yield event
 
     def close(self) -> None:
         if self._file is not None:
@@ -242,10 +254,13 @@ def _repair(path: str) -> int:
     """Cuts off a half-written last line (the writer was killed) and counts the events."""
     try:
         with open(path, "r+b") as file:
-            data = file.read()
-            whole = data.rfind(b"\n") + 1
-            if whole != len(data):
+            lines = whole = size = 0
+            while data := file.read(_PIECE):
+                lines += data.count(b"\n")
+                whole = size + data.rfind(b"\n") + 1 if b"\n" in data else whole
+                size += len(data)
+            if whole != size:
                 file.truncate(whole)
-            return data.count(b"\n", 0, whole)
+            return lines
     except FileNotFoundError:
         return 0

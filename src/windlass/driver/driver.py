@@ -80,6 +80,8 @@ class Driver:
         """Where each stage stands: another attempt goes on there, unless the last one succeeded."""
         self._running: Dict[str, StageRun] = {}
         self._finished: Optional[p.Finished] = None
+        self.state = ""
+        """How the run ended, once it has."""
         self._selector = selectors.DefaultSelector()
         self._signals = Signals(leave_on_term=pods)
         self._selector.register(self._signals.fileno(), selectors.EVENT_READ, self._signals)
@@ -421,6 +423,7 @@ class Driver:
 
     def _conclude(self, finished: Optional[p.Finished]) -> int:
         finished = finished or p.Finished("failed", FAILED, Cause(Kind.INTERNAL, "the driver ended too early"))
+        self.state = finished.state
         try:
             self.journal.write("run.ended", state=finished.state, code=finished.code, cause=finished.cause)
         except JournalFull:

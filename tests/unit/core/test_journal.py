@@ -7,12 +7,14 @@ import os
 import resource
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from windlass import journal
 from windlass.causes import Cause, Kind
+from windlass.driver.history import look_back
 
 
 def writer(path: Path, **more: object) -> journal.Writer:
@@ -85,6 +87,25 @@ def test_no_secret_costs_the_journal_its_form(tmp_path: Path, secret: str) -> No
         },
         {"t": 12.345679, "n": 3, "ev": "run.ended", "state": "failed", "code": 1},
     ]
+
+
+def test_a_journal_is_looked_back_on_and_continued_without_holding_it(tmp_path: Path) -> None:
+    it = writer(tmp_path)
+    it.write("stage.started", stage="train", attempt=1)
+    for step in range(20_000):
+        it.write("rank.report", stage="train", points=[{"step": step, "loss": step / 2, "note": "x" * 200}])
+    it.close()
+    tracemalloc.start()
+    try:
+        before = look_back(journal.stream(str(tmp_path)))
+        again = writer(tmp_path)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (before.metrics, before.last) == ({"train": {"loss": 9999.5}}, "rank.report")
+    assert again.write("note")["n"] == 20_002
+    again.close()
+    assert peak < (tmp_path / "events.jsonl").stat().st_size / 3
 
 
 def test_half_a_line_is_not_an_event_until_it_is_whole(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from windlass.engines import secrets
 from windlass.engines.local import orders, requirements, scratch
 from windlass.engines.local.keeper import KeeperLost, LocalLauncher
 from windlass.errors import FAILED, INTERRUPTED, WindlassError
-from windlass.journal import Writer, read
+from windlass.journal import Writer, stream
 from windlass.plan import Plan, Stage
 from windlass.shapes import SHAPES
 
@@ -119,9 +119,8 @@ def drive(
     held = lock.take(run_dir)
     _forget(os.path.join(run_dir, layout.STOP))
     values = secrets.values(plan, environ)
-    events = read(run_dir)
     told = orders.read(run_dir)
-    before = look_back(events)
+    before = look_back(stream(run_dir))
     put_aside(run_dir, before, told.again)
     before = run_anew(before, told.again)
     journal = Writer(run_dir, redact=tuple(values.values()))
@@ -130,7 +129,7 @@ def drive(
         packages = _packages(plan, home, say)
         place = scratch.make(environ)
         base = {**environ, **values}
-        return _drive(plan, run_dir, home, base, packages, begun, place, journal, before, bool(events), told)
+        return _drive(plan, run_dir, home, base, packages, begun, place, journal, before, told)
     except WindlassError as error:
         facts = (error.hint,) if error.hint else ()
         cause = Cause(Kind.MISSING_INPUT, error.message, evidence=facts)
@@ -171,7 +170,6 @@ def _drive(
     place: str,
     journal: Writer,
     before: Before,
-    resumed: bool,
     told: orders.Orders,
 ) -> int:
     run_id = os.path.basename(run_dir)
@@ -194,7 +192,7 @@ def _drive(
         engine="local",
         contained=launcher.containment.kind,
         version=__version__,
-        resumed=resumed or None,
+        resumed=bool(before.last) or None,
     )
     if closed and (closed != shut or not launcher.containment.complete):
         text = f"nothing keeps ranks from writing to {', '.join(closed)} on this machine"

@@ -115,7 +115,7 @@ def reopened(run: str, home: str, environ: Mapping[str, str], wish: Wish = ALL, 
     started = resumed_plan(run, home, environ, wish, plan)
     directory = started.directory
     again = [fate.stage for fate in started.fates if fate.does == reuse.RUNS]
-    passed = look_back(journal.read(directory)).passed
+    passed = look_back(journal.stream(directory)).passed
     if passed and not again:
         raise WindlassError(
             f"{started.id} has succeeded and nothing has changed since; there is nothing to resume",
