@@ -97,7 +97,7 @@ SECRET = Record(
     "secret",
     "Where a secret's value is to be had; the value itself never stands in a job file or plan. Where an error or a "
     "note would repeat it, the run's journal, and with it `status` and `why`, has `***`; a value of fewer than 4 "
-    "characters is not looked for. What a rank prints is in its log as printed: Windlass changes nothing there.",
+    "characters is not looked for. What a rank itself prints or writes stays as it is: nobody changes its log.",
     (
         Field("env", VARIABLE, "A variable of whoever starts the run.", also=("variable",)),
         Field("file", Text(), "A file; relative to the job file.", also=("path",)),
