@@ -9,6 +9,7 @@ Ships into strangers' images: standard library only, Python 3.9.
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass
 from enum import Enum
 from typing import Tuple
@@ -96,3 +97,10 @@ class Cause:
         if self.rank >= 0:
             return f"{self.stage}/{self.role}-{self.rank}"
         return self.stage
+
+
+def signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

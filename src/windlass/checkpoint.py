@@ -29,7 +29,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Dict, Mapping, Optional, Tuple
 
-from windlass import tensors
+from windlass import layout, tensors
 from windlass._rank import append
 
 KEEP = 2
@@ -181,8 +181,8 @@ def _write(header: bytes, data: memoryview, path: str, record: Dict[str, Any]) -
 
 def _look_for_space(directory: str, size: int) -> None:
     """A checkpoint that would fill the disk is not begun: others write there too."""
-    disk = os.statvfs(directory)
-    if disk.f_blocks and disk.f_bavail * disk.f_frsize < size + LEFT_FREE:
+    free = layout.free_bytes(directory)
+    if free is not None and free < size + LEFT_FREE:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 

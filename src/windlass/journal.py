@@ -32,6 +32,9 @@ followed by another `run.started`: the run was resumed.
 A full disk must not make the journal unreadable: a reserve file beside it is given up for the
 last events, and a line that does not fit whole is taken back.
 
+A secret is `***` in what the writer is given as text, not in the names by which events are told apart and
+found: a password that is also the name of a stage must not cost the run its state.
+
 Ships into strangers' images: standard library only, Python 3.9.
 """
 
@@ -55,8 +58,38 @@ RESERVE_BYTES = 256 * 1024
 
 Event = Dict[str, Any]
 
+_PIECE = 256 * 1024
+"""Bytes that are read at once."""
+
 _NEVER = 1e11
 """Seconds since the epoch that no clock shows: a time beyond is damage, and counts as none."""
+
+
+SHORTEST_SECRET = 4
+"""Characters. A shorter value is in too many words to be hidden."""
+
+_NAMES = frozenset(
+    {
+        "run",
+        "name",
+        "host",
+        "engine",
+        "contained",
+        "version",
+        "order",
+        "again",
+        "left_out",
+        "stage",
+        "role",
+        "of",
+        "metric",
+        "state",
+        "kind",
+        "because",
+        "level",
+    }
+)
+"""Keys whose values are words of ours or of the job file, never of what a rank printed."""
 
 
 class JournalFull(OSError):
@@ -70,7 +103,7 @@ class Writer:
         path = os.path.join(run_dir, FILE)
         self._reserve = os.path.join(run_dir, RESERVE)
         self._clock = clock
-        self._redact = tuple(json.dumps(secret, ensure_ascii=False)[1:-1] for secret in redact if secret)
+        self._secrets = sorted((s for s in redact if len(s) >= SHORTEST_SECRET), key=len, reverse=True)
         self.full = False
         self._count = _repair(path)
         self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -78,10 +111,8 @@ class Writer:
 
     def write(self, ev: str, **keys: Any) -> Event:
         event: Event = {"t": round(self._clock(), 6), "n": self._count + 1, "ev": ev}
-        event.update((key, plain(value)) for key, value in keys.items() if value is not None)
+        event.update(self._hidden({key: plain(value) for key, value in keys.items() if value is not None}))
         text = json.dumps(event, ensure_ascii=False, separators=(",", ":"))
-        for secret in self._redact:
-            text = text.replace(secret, "***")
         self._append(text.encode("utf-8", "backslashreplace") + b"\n")
         self._count += 1
         return event
@@ -92,6 +123,19 @@ class Writer:
             os.unlink(self._reserve)
         except OSError:
             pass
+
+    def _hidden(self, value: Any) -> Any:
+        """The value without secrets in its texts."""
+        if not self._secrets:
+            return value
+        if isinstance(value, str):
+            for secret in self._secrets:
+                value = value.replace(secret, "***")
+        elif isinstance(value, dict):
+            value = {key: held if key in _NAMES else self._hidden(held) for key, held in value.items()}
+        elif isinstance(value, (list, tuple)):
+            value = [self._hidden(held) for held in value]
+        return value
 
     def _append(self, line: bytes) -> None:
         try:
@@ -154,7 +198,16 @@ def cause_of(event: Event) -> Optional[Cause]:
 
 def read(run_dir: str) -> List[Event]:
     """All whole events so far; none when the journal does not exist yet."""
-    return list(Reader(run_dir).poll())
+    return list(stream(run_dir))
+
+
+def stream(run_dir: str) -> Iterator[Event]:
+    """The same, one after the other: a long training's journal is larger than a driver's memory."""
+    reader = Reader(run_dir)
+    try:
+        yield from reader.poll()
+    finally:
+        reader.close()
 
 
 class Reader:
@@ -171,12 +224,12 @@ class Reader:
                 self._file = open(self._path, "rb")
             except FileNotFoundError:
                 return
-        data = self._half + self._file.read()
-        *lines, self._half = data.split(b"\n")
-        for line in lines:
-            event = _parse(line)
-            if event is not None:
-                yield event
+        while data := self._file.read(_PIECE):
+            *lines, self._half = (self._half + data).split(b"\n")
+            for line in lines:
+                event = _parse(line)
+                if event is not None:
+                    yield event
 
     def close(self) -> None:
         if self._file is not None:
@@ -201,10 +254,13 @@ def _repair(path: str) -> int:
     """Cuts off a half-written last line (the writer was killed) and counts the events."""
     try:
         with open(path, "r+b") as file:
-            data = file.read()
-            whole = data.rfind(b"\n") + 1
-            if whole != len(data):
+            lines = whole = size = 0
+            while data := file.read(_PIECE):
+                lines += data.count(b"\n")
+                whole = size + data.rfind(b"\n") + 1 if b"\n" in data else whole
+                size += len(data)
+            if whole != size:
                 file.truncate(whole)
-            return data.count(b"\n", 0, whole)
+            return lines
     except FileNotFoundError:
         return 0

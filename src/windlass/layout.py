@@ -6,6 +6,7 @@ Ships into strangers' images: standard library only, Python 3.9.
 from __future__ import annotations
 
 import os
+from typing import Optional
 
 PLAN = "plan.json"
 JOURNAL = "events.jsonl"
@@ -22,6 +23,12 @@ MIRROR = ".mirror.json"
 """In a copy of a run that lives elsewhere: where, and whether it is alive."""
 LEAST_FREE = 128 * 1024
 """Bytes; with less left on its disk a run cannot go on."""
+
+
+def free_bytes(directory: str) -> Optional[int]:
+    """Room on its disk; None where that does not say: many FUSE mounts report no blocks at all."""
+    disk = os.statvfs(directory)
+    return disk.f_bavail * disk.f_frsize if disk.f_blocks else None
 
 
 def log(run_dir: str, stage: str, role: str, rank: int) -> str:

@@ -9,6 +9,7 @@ Ships into strangers' images: standard library only, Python 3.9.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import struct
@@ -31,9 +32,11 @@ def try_take(run_dir: str) -> Optional[int]:
     fd = os.open(os.path.join(run_dir, layout.LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except OSError as error:
         os.close(fd)
-        return None
+        if error.errno in (errno.EACCES, errno.EAGAIN):
+            return None
+        raise _unlockable(run_dir, error) from None
     return fd
 
 
@@ -55,8 +58,18 @@ def holder(run_dir: str) -> int:
         return 0
     try:
         answer = struct.unpack(_FORM, fcntl.fcntl(fd, fcntl.F_GETLK, struct.pack(_FORM, *_WRITE)))
+    except OSError as error:
+        raise _unlockable(run_dir, error) from None
     finally:
         os.close(fd)
     if answer[_TYPE] == fcntl.F_UNLCK:
         return 0
     return int(answer[_PID]) or -1
+
+
+def _unlockable(run_dir: str, error: OSError) -> WindlassError:
+    """Some NFS, Lustre and FUSE mounts have no locks, or lose the server that keeps them."""
+    return WindlassError(
+        f"files in {run_dir} cannot be locked, so nobody can tell who drives the run: {error.strerror}",
+        "keep runs on another file system, a local disk for one: `export WINDLASS_HOME=DIRECTORY`",
+    )

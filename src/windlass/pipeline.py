@@ -9,7 +9,8 @@ stopped.
 
 A stage that serves passes when it is ready, and goes on: those after it begin while it serves. When
 nothing but servers is left the run is serving; unless it is to be kept so, they are stopped and it
-has succeeded.
+has succeeded. A server between a stage and the gate that sends that stage through again serves what
+was just refused: it is stopped at once, and begun again when its turn comes.
 
 No clock, process or file in here. Ships into strangers' images: standard library only, Python 3.9.
 """
@@ -39,6 +40,8 @@ class Halt:
 
     stage: str
     done: bool = False
+    again: bool = False
+    """A gate refused what it serves; it runs again."""
 
 
 @dataclass(frozen=True)
@@ -139,6 +142,9 @@ class Pipeline:
     def stage_over(self, name: str, state: str, cause: Optional[Cause]) -> List[Step]:
         """The gang of a stage is done: succeeded, failed or stopped."""
         at = self._at[name]
+        if at.state == "refused":
+            at.state = "waiting"
+            return [StageEnded(name, "stopped", at.attempts, cause), *self._advance()]
         if state == "stopped" and at.state == "done serving":
             state = "succeeded"
         if state == "succeeded":
@@ -183,6 +189,8 @@ class Pipeline:
                     if stage.gate is not None:
                         steps += self._ask(stage, stage.gate)
                         moved = self._end is None
+                        if not moved:
+                            break
                     else:
                         steps.append(self._begin(stage.name))
         return steps + self._finish()
@@ -209,10 +217,16 @@ class Pipeline:
 
     def _again(self, stage: Stage, gate: Gate) -> List[Step]:
         """Another attempt at the gated stage; what stood between it and the gate runs again after it."""
+        halts: List[Step] = []
         for other in self.plan.stages:
             if self._behind(other, gate.of) and other.name != stage.name and self._leads_to(other.name, stage):
-                self._at[other.name].state = "waiting"
-        return [self._begin(gate.of)]
+                at = self._at[other.name]
+                if at.state == "serving":
+                    at.state = "refused"
+                    halts.append(Halt(other.name, again=True))
+                else:
+                    at.state = "waiting"
+        return [*halts, self._begin(gate.of)]
 
     def _behind(self, stage: Stage, name: str) -> bool:
         return any(n == name or self._behind(self.plan.stage(n), name) for n in stage.after)
@@ -227,7 +241,7 @@ class Pipeline:
         return halts + self._finish()
 
     def _finish(self) -> List[Step]:
-        if self._over or any(at.state in ("running", "done serving") for at in self._at.values()):
+        if self._over or any(at.state in ("running", "done serving", "refused") for at in self._at.values()):
             return []
         serving = [name for name, at in self._at.items() if at.state == "serving"]
         if self._end is None and any(at.state == "waiting" for at in self._at.values()):

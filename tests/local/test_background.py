@@ -86,6 +86,7 @@ def test_exec_runs_beside_a_rank_in_its_environment_and_box_and_gives_its_exit_c
     assert (said.code, said.out) == (7, f"1 of 2 in {windlass.code}\n")
     pids = windlass("exec", windlass.id, "--", "sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '").out
     assert pids.count("work.py") >= 2
+    assert windlass("exec", windlass.id, "--", "sh", "-c", "kill -9 $$").code == 137
     missing = windlass("exec", windlass.id, "--", "no-such-program")
     assert missing.code == 127
     assert "no-such-program" in missing.err

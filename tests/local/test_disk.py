@@ -133,3 +133,24 @@ def test_output_that_cannot_be_written_names_the_user_and_is_not_tried_again(win
     assert windlass.cause["evidence"] == [f"as uid {os.geteuid()}, gid {os.getegid()}"]
     assert [e["attempt"] for e in windlass.events("stage.started") if e["stage"] == "second"] == [1]
     assert Path(windlass.dir / "output/second").is_file()
+
+
+def test_a_home_without_file_locks_stops_a_run_before_it_begins(windlass: Place, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import errno, fcntl, os\n"
+        "def refuse(*_): raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))\n"
+        "fcntl.lockf = refuse\n"
+    )
+    said = windlass.run("run: 'true'\n", env={"PYTHONPATH": str(tmp_path)})
+    assert said.code == 2
+    assert "cannot be locked" in said.err
+    assert "No locks available" in said.err
+    assert "export WINDLASS_HOME" in said.err
+    assert windlass.runs == []
+
+
+def test_a_home_on_a_file_system_that_reports_no_blocks_is_not_called_full(windlass: Place, tmp_path: Path) -> None:
+    """As many FUSE mounts do."""
+    (tmp_path / "sitecustomize.py").write_text("import os\nnone = os.statvfs('/proc')\nos.statvfs = lambda _: none\n")
+    said = windlass.run("run: sleep 1.5\n", env={"PYTHONPATH": str(tmp_path)})
+    assert said.code == 0, said.err

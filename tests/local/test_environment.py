@@ -148,3 +148,10 @@ def test_the_python_of_the_stage_stands_first_on_the_path(windlass: Place) -> No
     said = windlass.run("run: python train.py\npython: env\n")
     assert said.code == 0, said.err
     assert windlass.log() == "mine\n"
+
+
+def test_more_ranks_than_open_files_by_default_are_driven_and_keep_that_limit(windlass: Place) -> None:
+    windlass.python = ["sh", "-c", 'ulimit -S -n 40; exec "$@"', "sh", *windlass.python]
+    said = windlass.run("run: [sh, -c, 'ulimit -S -n']\nshape: allreduce\nranks: 50\n")
+    assert said.code == 0, said.err
+    assert {windlass.log(rank=rank) for rank in range(50)} == {"40\n"}

@@ -38,6 +38,17 @@ def test_secrets_reach_the_rank_and_are_hidden_in_all_that_we_write(windlass: Pl
         assert "s3cr3t" not in shown.out + shown.err, command
 
 
+def test_a_secret_of_one_character_leaves_the_run_its_state_and_its_cause(windlass: Place) -> None:
+    said = windlass.run(
+        "secrets: {TOKEN: {env: MY_TOKEN}}\nrun: [python, work.py]\nrestarts: 0\n",
+        env={"MY_TOKEN": "1"},
+        work="raise ValueError('no')",
+    )
+    assert said.code == 1
+    assert windlass.cause["error"] == "ValueError: no"
+    assert "ValueError: no" in windlass("why", env={"MY_TOKEN": "1"}).out
+
+
 def test_a_secret_that_is_not_there_stops_the_run_before_it_begins(windlass: Place) -> None:
     windlass.file("key.txt", "x")
     said = windlass.run(JOB, work="")

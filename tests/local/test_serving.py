@@ -85,6 +85,30 @@ def test_one_file_trains_until_good_enough_serves_and_load_tests(
         ask(ports["rest"], "/v1/models/digits")
 
 
+def test_a_server_before_a_gate_that_is_missed_ends_and_the_next_model_is_asked(
+    windlass: Place, ports: dict[str, int]
+) -> None:
+    job = """
+    stages:
+      train: {{run: python train.py}}
+      serve: {{serve: {{model: train, name: digits, port: {rest}, grpc_port: {grpc}}}}}
+      load: {{after: serve, bench: {{data: $WINDLASS_INPUT_TRAIN/rows.csv, batch: 4, iterations: 2, warm_up: 1}}}}
+      ok: {{after: load, gate: {{of: train, metric: accuracy, at_least: 0.7, retries: 1}}}}
+    """
+    said = windlass.run(job.format(**ports), train=TRAIN)
+    assert said.code == 0, said.err
+    told = [(e["ev"], e.get("attempt"), e.get("state")) for e in windlass.events() if e.get("stage") == "serve"]
+    assert [each for each in told if each[0] in ("stage.started", "stage.ready", "stage.ended")] == [
+        ("stage.started", 1, None),
+        ("stage.ready", None, None),
+        ("stage.ended", None, "stopped"),
+        ("stage.started", 2, None),
+        ("stage.ready", None, None),
+        ("stage.ended", None, "succeeded"),
+    ]
+    assert [stage["state"] for stage in windlass.status()["stages"]] == ["succeeded"] * 4
+
+
 def test_a_token_is_asked_of_clients_and_the_load_test_has_it(
     windlass: Place, ports: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,7 +47,7 @@ def post_of(environ: Mapping[str, str], package: str) -> Post:
     stage, _, rest = told("SEAT").rpartition("/")
     role, _, rank = rest.rpartition("-")
     directory = told("DIRECTORY")
-    with open(os.path.join(directory, layout.PLAN)) as file:
+    with open(os.path.join(directory, layout.PLAN), encoding="utf-8") as file:
         plan = plans.from_json(file.read())
     with open(told("TOKEN_FILE"), "rb") as secret:
         token = secret.read().strip()
@@ -112,7 +112,7 @@ def _say_last(words: str, path: str) -> None:
     if words:
         sys.stderr.write(words + "\n")
         try:
-            with open(path, "w") as file:
+            with open(path, "w", encoding="utf-8") as file:
                 file.write(words)
         except OSError:
             pass

@@ -330,7 +330,7 @@ class Agent:
 def _write_down_bug(post: Post) -> None:
     import traceback
 
-    with open(os.path.join(post.run_dir, layout.DRIVER_LOG), "a") as file:
+    with open(os.path.join(post.run_dir, layout.DRIVER_LOG), "a", encoding="utf-8") as file:
         file.write(f"agent of {post.name}:\n{traceback.format_exc()}")
 
 

@@ -80,7 +80,7 @@ def _as_the_rank(directory: str, code: int) -> int:
     """The rank's own exit code. One that mpirun ended waits a moment: whoever failed by itself is to be heard first."""
     own: Optional[int] = None
     try:
-        with open(os.path.join(directory, EXIT)) as file:
+        with open(os.path.join(directory, EXIT), encoding="utf-8") as file:
             own = int(file.read())
     except (OSError, ValueError):
         pass  # mpirun was quicker to end it, and who watched it, than it was itself
@@ -220,14 +220,14 @@ def _dialled(host: str, port: int, token: bytes) -> Optional[Stream]:
 
 
 def _settings(directory: str) -> Dict[str, Any]:
-    with open(os.path.join(directory, SETTINGS)) as file:
+    with open(os.path.join(directory, SETTINGS), encoding="utf-8") as file:
         found: Dict[str, Any] = json.load(file)
         return found
 
 
 def _write(path: str, text: str, mode: int) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-    with os.fdopen(fd, "w") as file:
+    with os.fdopen(fd, "w", encoding="utf-8") as file:
         file.write(text)
 
 

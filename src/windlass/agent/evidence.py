@@ -16,7 +16,7 @@ from typing import List, NamedTuple, Optional, Sequence, Tuple
 from windlass import layout
 from windlass.agent import resolver, tracebacks
 from windlass.agent.process import CannotStart
-from windlass.causes import Cause, Kind
+from windlass.causes import Cause, Kind, signal_name
 
 TAIL_BYTES = 64 * 1024
 TAIL_LINES = 20
@@ -226,7 +226,7 @@ def oom_kills() -> int:
     """How many processes of this cgroup the kernel has killed for memory; -1 when it does not tell."""
     for path in _files("memory.events", "memory.oom_control"):
         try:
-            with open(path) as file:
+            with open(path, encoding="utf-8") as file:
                 for line in file:
                     name, _, value = line.partition(" ")
                     if name == "oom_kill":
@@ -249,7 +249,7 @@ def _memory(kills: int) -> Tuple[str, ...]:
 def _files(unified: str, legacy: str) -> List[str]:
     """Where this process's cgroup keeps a figure about memory: version 2's name, version 1's name."""
     try:
-        with open("/proc/self/cgroup") as file:
+        with open("/proc/self/cgroup", encoding="utf-8") as file:
             entries = [line.rstrip("\n").split(":", 2) for line in file]
     except OSError:
         return []
@@ -267,7 +267,7 @@ def _files(unified: str, legacy: str) -> List[str]:
 
 def _number(path: str) -> int:
     try:
-        with open(path) as file:
+        with open(path, encoding="utf-8") as file:
             return int(file.read())
     except (OSError, ValueError):
         return -1
@@ -285,13 +285,6 @@ def _of_signal(signum: int, oom: int, asked: bool) -> Told:
         )
         return Told(Kind.KILLED, f"killed by signal {signum} ({name}), sender unknown", (told,))
     return Told(Kind.KILLED, f"killed by signal {signum} ({name})")
-
-
-def signal_name(signum: int) -> str:
-    try:
-        return signal.Signals(signum).name
-    except ValueError:
-        return f"signal {signum}"
 
 
 def _shell_says(lines: Sequence[str], words: str) -> bool:
@@ -313,10 +306,10 @@ def _first_line(path: str) -> str:
 
 def _free(directory: str) -> int:
     try:
-        found = os.statvfs(directory)
+        found = layout.free_bytes(directory)
     except OSError:
-        return NEARLY_FULL
-    return found.f_bavail * found.f_frsize
+        found = None
+    return NEARLY_FULL if found is None else found
 
 
 def _bytes(count: int) -> str:

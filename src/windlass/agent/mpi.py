@@ -136,7 +136,7 @@ class Workers:
         if os.path.isdir(library):
             env["LD_LIBRARY_PATH"] = library + (":" + env["LD_LIBRARY_PATH"] if env.get("LD_LIBRARY_PATH") else "")
         settings = os.path.join(self._scratch, "shim.json")
-        with open(settings, "w") as file:
+        with open(settings, "w", encoding="utf-8") as file:
             json.dump(self._settings(command, workers), file)
         os.chmod(settings, 0o600)
         shim = os.path.join(os.path.dirname(os.path.abspath(__file__)), "shim.py")

@@ -162,17 +162,22 @@ def _become(command: Sequence[str], env: Dict[str, str], cwd: str, log: int, par
     doing[0] = "enter the directory"
     os.chdir(cwd)
     doing[0] = "execute"
+    words, variables = [_encoded(word) for word in command], {_encoded(n): _encoded(v) for n, v in env.items()}
     if "/" in command[0]:
-        os.execve(command[0], list(command), env)
-    _execute_on_path(command, env)
-
-
-def _execute_on_path(command: Sequence[str], env: Dict[str, str]) -> None:
+        os.execve(command[0], words, variables)
     seen = errno.ENOENT
     for directory in env.get("PATH", os.defpath).split(":"):
         try:
-            os.execve(os.path.join(directory or ".", command[0]), list(command), env)
+            os.execve(os.path.join(directory or ".", command[0]), words, variables)
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.ENOTDIR):
                 seen = error.errno or seen
     raise OSError(seen, os.strerror(seen))
+
+
+def _encoded(text: str) -> bytes:
+    """As the locale writes it, or in UTF-8 where it has no such characters: a job file has them all."""
+    try:
+        return os.fsencode(text)
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogateescape")

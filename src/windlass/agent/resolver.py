@@ -25,7 +25,7 @@ def facts(config: str = CONFIG, port: int = 53) -> Tuple[str, ...]:
 
 def _servers(config: str) -> List[str]:
     try:
-        with open(config) as file:
+        with open(config, encoding="utf-8", errors="replace") as file:
             lines = [line.split() for line in file]
     except OSError:
         return []

@@ -20,7 +20,7 @@ RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK")
 
 
 def main(settings_file: str) -> int:
-    with open(settings_file) as file:
+    with open(settings_file, encoding="utf-8") as file:
         settings: Dict[str, Any] = json.load(file)
     sys.path.append(settings["package"])
     rank = int(next(os.environ[name] for name in RANKS if name in os.environ))

@@ -38,7 +38,7 @@ def state_of(pid: int) -> str:
 def catches(pid: int, signum: int) -> bool:
     """Has the process a handler for the signal?"""
     try:
-        with open(f"/proc/{pid}/status") as file:
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
             for line in file:
                 if line.startswith("SigCgt:"):
                     return bool(int(line.split()[1], 16) >> (signum - 1) & 1)

@@ -98,7 +98,7 @@ def outside_pid_of(pid: int) -> int:
         if name.isdigit():
             try:
                 fd = os.open(f"{name}/status", os.O_RDONLY, dir_fd=outer_proc)
-                with os.fdopen(fd) as file:
+                with os.fdopen(fd, encoding="utf-8", errors="replace") as file:
                     numbers = next((line.split() for line in file if line.startswith("NSpid:")), [])
                 if numbers[-1:] == [str(pid)] and os.readlink(f"{name}/ns/pid", dir_fd=outer_proc) == ours:
                     return int(name)

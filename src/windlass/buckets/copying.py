@@ -75,10 +75,10 @@ def send(url: str, directory: str, environ: Mapping[str, str]) -> int:
 def _held(directory: str) -> Iterator[Union[Known, None]]:
     """What is known of the directory, None when nothing is yet; nobody else works on it meanwhile."""
     os.makedirs(directory, exist_ok=True)
-    with open(_beside(directory, "lock"), "w") as lock:
+    with open(_beside(directory, "lock"), "w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:
-            with open(_beside(directory, "json")) as file:
+            with open(_beside(directory, "json"), encoding="utf-8") as file:
                 known = json.load(file)
         except (OSError, ValueError):
             known = None
@@ -87,7 +87,7 @@ def _held(directory: str) -> Iterator[Union[Known, None]]:
 
 def _remember(directory: str, known: Known) -> None:
     path = _beside(directory, "json")
-    with open(path + ".new", "w") as file:
+    with open(path + ".new", "w", encoding="utf-8") as file:
         json.dump(known, file)
     os.replace(path + ".new", path)
 

@@ -95,7 +95,7 @@ def google_token(environ: Mapping[str, str]) -> GoogleToken:
 def _web_identity(environ: Mapping[str, str], region: str) -> AwsKeys:
     """A pod's service account in exchange for keys that last an hour."""
     try:
-        with open(environ["AWS_WEB_IDENTITY_TOKEN_FILE"]) as file:
+        with open(environ["AWS_WEB_IDENTITY_TOKEN_FILE"], encoding="utf-8") as file:
             token = file.read().strip()
     except OSError as error:
         raise BucketError(f"{environ['AWS_WEB_IDENTITY_TOKEN_FILE']}: {error.strerror}") from None
@@ -120,7 +120,7 @@ FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 def _of_node(environ: Mapping[str, str]) -> AwsKeys:
     headers = {}
     if environ.get("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"):
-        with open(environ["AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"]) as file:
+        with open(environ["AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"], encoding="utf-8") as file:
             headers["Authorization"] = file.read().strip()
     elif environ.get("AWS_CONTAINER_AUTHORIZATION_TOKEN"):
         headers["Authorization"] = environ["AWS_CONTAINER_AUTHORIZATION_TOKEN"]

@@ -141,7 +141,7 @@ def _next_version(directory: str) -> int:
 
 def _last(directory: str) -> int:
     try:
-        with open(os.path.join(directory, LAST)) as file:
+        with open(os.path.join(directory, LAST), encoding="utf-8") as file:
             return int(file.read())
     except (OSError, ValueError):
         return 0
@@ -161,7 +161,7 @@ def go_on_behind(directory: str, last: int) -> None:
     """The versions of a model are being put aside: the next one gets a number that none of them had, because clients
     and servers tell versions apart by it."""
     os.makedirs(directory, exist_ok=True)
-    with open(os.path.join(directory, LAST), "w") as file:
+    with open(os.path.join(directory, LAST), "w", encoding="utf-8") as file:
         file.write(f"{last}\n")
 
 

@@ -49,7 +49,7 @@ def _token(args: argparse.Namespace, environ: Mapping[str, str]) -> str:
         token = environ.get(VARIABLE, "")
     else:
         try:
-            token = Path(args.token_file).read_text().strip()
+            token = Path(args.token_file).read_text(encoding="utf-8").strip()
         except OSError as error:
             raise WindlassError(f"{args.token_file} cannot be read: {error.strerror}") from None
     if not token.isprintable() or not token.isascii() or " " in token:

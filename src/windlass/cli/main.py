@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import errno
 import importlib
+import io
 import os
 import sys
 from types import ModuleType
@@ -155,7 +156,9 @@ def _open_streams() -> None:
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if getattr(sys, name) is None:
             os.open(os.devnull, os.O_RDWR)
-            setattr(sys, name, open(number, mode))
+            setattr(sys, name, open(number, mode, encoding="utf-8"))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # what a locale cannot write, as on stderr
 
 
 def _bug(error: Exception, world: World) -> int:
@@ -164,7 +167,7 @@ def _bug(error: Exception, world: World) -> int:
 
     if world.environ.get("WINDLASS_DEBUG"):
         raise error
-    with tempfile.NamedTemporaryFile("w", prefix="windlass-bug-", suffix=".txt", delete=False) as file:
+    with tempfile.NamedTemporaryFile("w", 1, "utf-8", prefix="windlass-bug-", suffix=".txt", delete=False) as file:
         file.write(f"windlass {__version__} {sys.argv[1:]}\n")
         traceback.print_exception(error, file=file)
     what = f"windlass itself failed: {type(error).__name__}: {error}"

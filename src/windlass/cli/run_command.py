@@ -13,6 +13,7 @@ Exit codes: 0 done, 1 the job failed, 2 wrong use, 3 the gate was not met, 130 i
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 from typing import TYPE_CHECKING
 
@@ -121,7 +122,7 @@ class _Viewer:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
             signal.signal(signum, signal.SIG_DFL)
-        os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # the driver's end of every pipe must be the driver's alone
+        close_inherited()  # the driver's end of every pipe must be the driver's alone
         from windlass.cli.display import Display
 
         display = Display(
@@ -146,3 +147,16 @@ def _logged(run: Started) -> dict[Source, int]:
     from windlass.runs.logs import sources
 
     return sources(Path(run.directory))
+
+
+def close_inherited() -> None:
+    """All files but the three streams. A container may allow a thousand million: those that are open are asked for."""
+    try:
+        numbers = [int(name) for name in os.listdir("/proc/self/fd")]
+    except OSError:
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+        return
+    for number in numbers:
+        if number > 2:
+            with contextlib.suppress(OSError):  # the listing's own
+                os.close(number)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from windlass.causes import signal_name
 from windlass.cli import place, summary, table
 from windlass.cli.world import World, next_lines
 from windlass.engines.finding import standing
@@ -178,7 +179,7 @@ def _ranks(ranks: list[RankState], every: bool, columns: int) -> str:
 
 def _standing(rank: RankState) -> tuple[str, str, str, str, str]:
     """All that makes two ranks stand alike."""
-    ended = why.signal_name(rank.signal) if rank.signal else "-" if rank.code is None else str(rank.code)
+    ended = signal_name(rank.signal) if rank.signal else "-" if rank.code is None else str(rank.code)
     cause = f"because {rank.because} fell" if rank.because else ""
     if rank.cause is not None and not rank.because:
         cause = table.shorten(why.said(rank.cause), 70)

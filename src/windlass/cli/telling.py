@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 
+from windlass.causes import signal_name
 from windlass.cli import summary
 from windlass.journal import Event, cause_of
 from windlass.runs import told, why, words
@@ -68,7 +69,7 @@ def _rank_ended(event: Event) -> str:
     if isinstance(event.get("code"), int) and event["code"] >= 0:
         text += f" exit {event['code']}"
     elif event.get("signal"):
-        text += f" {why.signal_name(event['signal'])}"
+        text += f" {signal_name(event['signal'])}"
     return text if cause is None else f"{text}: {why.said(cause)}"
 
 

@@ -119,14 +119,14 @@ class Checkpoints:
 
     def _read(self) -> List[Complete]:
         try:
-            with open(self._file) as file:
+            with open(self._file, encoding="utf-8") as file:
                 return [build(Complete, item) for item in json.load(file)["complete"]]
         except (OSError, ValueError, KeyError, TypeError):
             return []
 
     def _write(self, complete: List[Complete]) -> None:
         os.makedirs(self._directory, exist_ok=True)
-        with open(self._file + ".new", "w") as file:
+        with open(self._file + ".new", "w", encoding="utf-8") as file:
             json.dump({"complete": [asdict(c) for c in complete]}, file, indent=2)
             file.flush()
             os.fsync(file.fileno())

@@ -80,6 +80,8 @@ class Driver:
         """Where each stage stands: another attempt goes on there, unless the last one succeeded."""
         self._running: Dict[str, StageRun] = {}
         self._finished: Optional[p.Finished] = None
+        self.state = ""
+        """How the run ended, once it has."""
         self._selector = selectors.DefaultSelector()
         self._signals = Signals(leave_on_term=pods)
         self._selector.register(self._signals.fileno(), selectors.EVENT_READ, self._signals)
@@ -166,15 +168,15 @@ class Driver:
             if run.swept < run.gang.generation:
                 run.swept = run.gang.generation
                 self._checkpoints_of(run.stage).sweep(run.swept)
-        free = os.statvfs(self.run_dir)
-        if free.f_bavail * free.f_frsize < layout.LEAST_FREE or self.journal.full:
+        free = layout.free_bytes(self.run_dir)
+        if self.journal.full or free is not None and free < layout.LEAST_FREE:
             for run in list(self._running.values()):
                 self._gang(run, g.Fault(self._disk_full()))
 
     def _disk_full(self) -> Cause:
-        free = os.statvfs(self.run_dir)
-        fact = f"{free.f_bavail * free.f_frsize} bytes are free where the run is kept"
-        return Cause(Kind.DISK_FULL, f"the disk of {self.run_dir} is full", evidence=(fact,))
+        free = layout.free_bytes(self.run_dir)
+        facts = () if free is None else (f"{free} bytes are free where the run is kept",)
+        return Cause(Kind.DISK_FULL, f"the disk of {self.run_dir} is full", evidence=facts)
 
     # Signals.
 
@@ -226,8 +228,8 @@ class Driver:
         run = self._running.get(step.stage)
         if run is not None and not run.halted:
             run.halted = True
-            why = "stopped because all is done" if step.done else "stopped because another stage failed"
-            self._gang(run, g.Stop(Cause(Kind.STOPPED, why)))
+            why = "a gate refused what it serves" if step.again else "another stage failed"
+            self._gang(run, g.Stop(Cause(Kind.STOPPED, f"stopped because {'all is done' if step.done else why}")))
 
     def _begin(self, name: str, attempt: int) -> None:
         stage = self.plan.stage(name)
@@ -447,6 +449,7 @@ class Driver:
 
     def _conclude(self, finished: Optional[p.Finished]) -> int:
         finished = finished or p.Finished("failed", FAILED, Cause(Kind.INTERNAL, "the driver ended too early"))
+        self.state = finished.state
         try:
             self.journal.write("run.ended", state=finished.state, code=finished.code, cause=finished.cause)
         except JournalFull:

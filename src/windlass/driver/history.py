@@ -6,7 +6,7 @@ Ships into strangers' images: standard library only, Python 3.9.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, Mapping, Optional, Sequence, Tuple
 
 from windlass.causes import Cause
 from windlass.journal import cause_of
@@ -43,9 +43,11 @@ class Before:
     """Stages that the newest order leaves out."""
     order: str = ""
     """The newest order that a driver has taken up."""
+    last: str = ""
+    """The last event's name; empty: nothing has happened yet."""
 
 
-def look_back(events: Sequence[Dict[str, Any]]) -> Before:
+def look_back(events: Iterable[Dict[str, Any]]) -> Before:
     passed: Dict[str, bool] = {}
     attempts: Dict[str, int] = {}
     generations: Dict[str, int] = {}
@@ -53,6 +55,7 @@ def look_back(events: Sequence[Dict[str, Any]]) -> Before:
     unfinished: Dict[str, Unfinished] = {}
     rounds: Dict[str, Tuple[int, bool]] = {}
     order: Dict[str, Any] = {}
+    ev = ""
     for event in events:
         ev, stage = event["ev"], event.get("stage", "")
         if event.get("order"):  # of run.started
@@ -92,7 +95,7 @@ def look_back(events: Sequence[Dict[str, Any]]) -> Before:
                 values.setdefault(stage, {}).update(metrics(point))
     done = tuple(s for s, ok in passed.items() if ok)
     left_out = tuple(order.get("left_out", ()))
-    return Before(done, attempts, generations, values, unfinished, rounds, left_out, str(order.get("order", "")))
+    return Before(done, attempts, generations, values, unfinished, rounds, left_out, str(order.get("order", "")), ev)
 
 
 def _spent(stage: Unfinished, event: Mapping[str, Any]) -> Unfinished:

@@ -49,13 +49,18 @@ class Links:
         self._open: Dict[int, Link] = {}
         self._seated: Dict[Seat, Link] = {}
         listener.setblocking(False)
-        selector.register(listener, selectors.EVENT_READ, self)
+        self._listening = False
+        self._listen()
 
     def accept(self) -> None:
         while True:
             try:
                 sock, _ = self._listener.accept()
             except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError:  # no more files: those who wait are let in once some are closed
+                self._selector.unregister(self._listener)
+                self._listening = False
                 return
             sock.setblocking(False)
             if sock.family != socket.AF_UNIX:
@@ -115,15 +120,17 @@ class Links:
         return found
 
     def sweep(self) -> None:
-        """Closes connections that never proved themselves."""
+        """Closes connections that never proved themselves; looks again for new ones."""
         late = time.monotonic() - HANDSHAKE
         for link in [x for x in self._open.values() if x.seat is None and x.opened < late]:
             self._close(link)
+        self._listen()
 
     def close(self) -> None:
         for link in list(self._open.values()):
             self._close(link)
-        self._selector.unregister(self._listener)
+        if self._listening:
+            self._selector.unregister(self._listener)
         address = self._listener.getsockname()
         self._listener.close()
         if isinstance(address, str) and address:
@@ -131,6 +138,11 @@ class Links:
                 os.unlink(address)
             except OSError:
                 pass
+
+    def _listen(self) -> None:
+        if not self._listening:
+            self._selector.register(self._listener, selectors.EVENT_READ, self)
+            self._listening = True
 
     def _admit(self, link: Link, message: wire.Message) -> bool:
         stage, role, rank = message["seat"]

@@ -116,7 +116,7 @@ class Scribe:
     def serving(self, stage: str) -> Dict[str, Any]:
         """What a server left about itself: where it answers, and one answer."""
         try:
-            with open(os.path.join(layout.output(self._run_dir, stage), layout.SERVING)) as file:
+            with open(os.path.join(layout.output(self._run_dir, stage), layout.SERVING), encoding="utf-8") as file:
                 told = json.load(file)
             return {key: told[key] for key in SERVING_KEYS if key in told}
         except (OSError, ValueError, TypeError):
@@ -137,6 +137,6 @@ class Scribe:
         self._journal.write("verdict", **verdict)
         self._verdicts.append(verdict)
         path = os.path.join(self._run_dir, layout.VERDICT)
-        with open(path + ".new", "w") as file:
+        with open(path + ".new", "w", encoding="utf-8") as file:
             json.dump({"passed": answer.passed, "tries": self._verdicts}, file, indent=2)
         os.replace(path + ".new", path)

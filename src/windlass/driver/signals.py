@@ -41,7 +41,7 @@ class Signals:
 def who(signum: int, run_dir: str) -> str:
     """Who asked: `windlass stop` leaves its name, a key or a kill does not."""
     try:
-        with open(os.path.join(run_dir, layout.STOP)) as file:
+        with open(os.path.join(run_dir, layout.STOP), encoding="utf-8") as file:
             return file.read().strip()
     except OSError:
         names = {int(signal.SIGINT): "Ctrl-C", int(signal.SIGHUP): "the terminal's end"}

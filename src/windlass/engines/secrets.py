@@ -17,7 +17,7 @@ def values(plan: Plan, environ: Mapping[str, str]) -> dict[str, str]:
         variable = secret.ref if secret.source == "env" else secret.name
         if secret.source == "file":
             try:
-                with open(os.path.expanduser(secret.ref)) as file:
+                with open(os.path.expanduser(secret.ref), encoding="utf-8") as file:
                     found[secret.name] = file.read().rstrip("\n")
             except (OSError, ValueError) as error:
                 reason = error.strerror if isinstance(error, OSError) else error

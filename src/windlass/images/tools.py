@@ -80,7 +80,7 @@ def build(
             say(f"$ {' '.join(words)}")
             _run(words, environment)
         if recipe.push and tool != "docker":
-            with open(told) as file:
+            with open(told, encoding="utf-8") as file:
                 return file.read().strip()
         return _digest(tool, recipe, environment)
 

@@ -97,10 +97,10 @@ def in_cluster(account: str = ACCOUNT) -> Server:
     """The server as a pod sees it. The token is read each time: it is replaced every hour."""
 
     def headers(_renew: bool) -> Mapping[str, str]:
-        with open(os.path.join(account, "token")) as file:
+        with open(os.path.join(account, "token"), encoding="utf-8") as file:
             return {"Authorization": f"Bearer {file.read().strip()}"}
 
-    with open(os.path.join(account, "namespace")) as file:
+    with open(os.path.join(account, "namespace"), encoding="utf-8") as file:
         namespace = file.read().strip()
     tls = ssl.create_default_context(cafile=os.path.join(account, "ca.crt"))
     host, port = os.environ["KUBERNETES_SERVICE_HOST"], int(os.environ["KUBERNETES_SERVICE_PORT"])

@@ -81,7 +81,7 @@ def stop(words: List[str]) -> int:
     pid = lock.holder(names.RUN)
     if pid <= 0:
         return 3
-    with open(os.path.join(names.RUN, layout.STOP), "w") as file:
+    with open(os.path.join(names.RUN, layout.STOP), "w", encoding="utf-8") as file:
         file.write(words[0])
     os.kill(pid, signal.SIGQUIT if "now" in words[1:] else signal.SIGINT)
     return 0

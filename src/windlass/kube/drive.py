@@ -12,6 +12,7 @@ Ships into strangers' images: standard library only, Python 3.9.
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import os
 import signal
@@ -47,10 +48,11 @@ def main(environ: Mapping[str, str]) -> int:
     api = Api(server)
     lease = float(environ.get("WINDLASS_DRIVER_LEASE", names.DRIVER_LEASE))
     Tenure(Api(server, patience=0.0), names.driver_pod(run), environ["WINDLASS_POD_UID"], lease).begin()
-    if not _over(run_dir) or _order(api, run, run_dir):
-        held = _take(run_dir)
-        _drive(api, run, run_dir, environ)
-        os.close(held)
+    held = _take(run_dir)
+    before = look_back(journal.stream(run_dir))
+    if before.last != "run.ended" or _new_order(api.get("ConfigMap", run), before):
+        _drive(api, run, run_dir, environ, before)
+    os.close(held)
     _linger(api, run, run_dir)
     return 0
 
@@ -64,33 +66,24 @@ def _take(run_dir: str) -> int:
         time.sleep(0.2)
 
 
-def _over(run_dir: str) -> bool:
-    events = journal.read(run_dir)
-    return bool(events) and events[-1]["ev"] == "run.ended"
-
-
-def _order(api: Api, run: str, run_dir: str) -> bool:
-    """Somebody wants the run to go on, and no driver has taken that up yet."""
-    return bool(_new_order(api.get("ConfigMap", run), look_back(journal.read(run_dir))))
-
-
 def _new_order(root: Manifest, before: Before) -> Dict[str, Any]:
     """What was asked for last, as `run.started` keeps it; empty when it was taken up already."""
     told: Dict[str, Any] = json.loads(root["data"].get(names.ORDERS, "{}"))
     return told if told and told["order"] != before.order else {}
 
 
-def _drive(api: Api, run: str, run_dir: str, environ: Mapping[str, str]) -> None:
-    events = journal.read(run_dir)
+def _drive(api: Api, run: str, run_dir: str, environ: Mapping[str, str], before: Before) -> None:
     redact = tuple(value for name, value in environ.items() if name.startswith("WINDLASS_REDACT_") and value)
     writer = journal.Writer(run_dir, redact=redact)
     code, state, beside = FAILED, "failed", 0
     try:
         root, token, address = _patiently(api, run)
-        order = _new_order(root, look_back(events))
+        resumed = bool(before.last)
+        order = _new_order(root, before)
+        recover = resumed and before.last != "run.ended" and not order
         if order:
-            _take_up(root, run_dir, look_back(events), order)
-        recover = bool(events) and events[-1]["ev"] != "run.ended" and not order
+            _take_up(root, run_dir, before, order)
+            before = look_back(itertools.chain(journal.stream(run_dir), [{"ev": "run.started", **order}]))
         plan = plans.from_json(root["data"][layout.PLAN])
         if names.SHARED not in (root["metadata"].get("annotations") or {}):
             beside = depot.serve(run_dir, token, names.DEPOT_PORT)
@@ -105,7 +98,6 @@ def _drive(api: Api, run: str, run_dir: str, environ: Mapping[str, str]) -> None
             threading.Thread(target=_draw, args=(run_dir,), daemon=True).start()
         pending = float(environ.get("WINDLASS_PENDING", "600"))
         launcher = PodLauncher(api, root, _templates(root), address, pending)
-        before = look_back([*events, {"ev": "run.started", **order}])
         servers = None
         if any(stage.serve is not None for stage in plan.stages):
             from windlass.kube.servers import Servers
@@ -135,13 +127,13 @@ def _drive(api: Api, run: str, run_dir: str, environ: Mapping[str, str]) -> None
             engine="kubernetes",
             contained="pods",
             version=__version__,
-            resumed=bool(events) or None,
+            resumed=resumed or None,
             **order,
         )
         for stage in before.passed if order else ():
             writer.write("stage.reused", stage=stage)
         code = driver.run(listener, launcher)
-        state = str(journal.read(run_dir)[-1].get("state"))
+        state = driver.state
     except ApiError as error:
         cause = verdicts.refused(error, ("", "", -1))
         writer.write("run.ended", state="failed", code=FAILED, cause=cause)
@@ -150,7 +142,7 @@ def _drive(api: Api, run: str, run_dir: str, environ: Mapping[str, str]) -> None
 
         text = traceback.format_exc()
         sys.stderr.write(text)
-        with open(os.path.join(run_dir, layout.DRIVER_LOG), "a") as log:
+        with open(os.path.join(run_dir, layout.DRIVER_LOG), "a", encoding="utf-8") as log:
             log.write(text)
         cause = Cause(Kind.INTERNAL, "windlass itself failed", lines=tuple(text.splitlines()[-8:]))
         writer.write("run.ended", state="failed", code=FAILED, cause=cause)

@@ -63,7 +63,7 @@ def has(requirements: Sequence[str], environ: Mapping[str, str], python: str = s
 def install(requirements: Sequence[str], target: str, code: str, environ: Mapping[str, str]) -> None:
     """With the image's own pip; what stands in its way is the last thing that the pod says."""
     listed = f"{target}.txt"
-    with open(listed, "w") as file:
+    with open(listed, "w", encoding="utf-8") as file:
         file.write("".join(f"{line}\n" for line in requirements))
     pip = [sys.executable, "-m", "pip"]
     told = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "cwd": code, "env": dict(environ)}

@@ -41,7 +41,7 @@ def prepare(environ: Mapping[str, str]) -> Dict[str, str]:
 
 def _with_packages(environ: Mapping[str, str]) -> Mapping[str, str]:
     """The job's `requirements:` beside its code, where the image does not have them: a directory on PYTHONPATH."""
-    with open(os.path.join(names.SHIP, layout.PLAN)) as file:
+    with open(os.path.join(names.SHIP, layout.PLAN), encoding="utf-8") as file:
         requirements = plans.from_json(file.read()).requirements
     if not requirements:
         return environ

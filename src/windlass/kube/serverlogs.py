@@ -124,7 +124,7 @@ class ServerLogs:
     def _book(self, stage: str) -> Dict[str, Dict[str, Any]]:
         if stage not in self._books:
             try:
-                with open(self._place(stage)) as file:
+                with open(self._place(stage), encoding="utf-8") as file:
                     self._books[stage] = dict(json.load(file))
             except (OSError, ValueError):
                 self._books[stage] = {}
@@ -141,7 +141,7 @@ class ServerLogs:
     def _keep(self, stage: str) -> None:
         path = self._place(stage)
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path + ".new", "w") as file:
+        with open(path + ".new", "w", encoding="utf-8") as file:
             json.dump(self._book(stage), file)
         os.replace(path + ".new", path)
 

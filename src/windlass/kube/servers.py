@@ -287,7 +287,7 @@ class Servers:
     def _take_back(self, site: _Site) -> None:
         """What could not be brought up goes; what served before it serves again."""
         try:
-            with open(self._standing(site)) as file:
+            with open(self._standing(site), encoding="utf-8") as file:
                 before = json.load(file)
         except (OSError, ValueError):
             self._remove(site)

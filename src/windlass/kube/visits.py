@@ -14,7 +14,7 @@ USED = "/tmp/used"
 def note() -> None:
     """Whoever waits for readers counts from here."""
     try:
-        with open(USED, "a"):
+        with open(USED, "a", encoding="utf-8"):
             os.utime(USED)
     except OSError:
         pass

@@ -39,7 +39,7 @@ def load(run: Path) -> RunState:
     between the two looks is seen as ended, not as lost."""
     folder = Folder(run.name, plan_of(run))
     living = alive_or_newborn(run)
-    for event in journal.read(str(run)):
+    for event in journal.stream(str(run)):
         folder.feed(event)
     return folder.state(living)
 

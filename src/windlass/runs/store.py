@@ -35,7 +35,7 @@ def alive(run: Path) -> bool:
 def mirrored(run: Path) -> dict[str, Any] | None:
     """What a copy says of its original; None for a run that is no copy."""
     try:
-        with open(run / layout.MIRROR) as file:
+        with open(run / layout.MIRROR, encoding="utf-8") as file:
             return dict(json.load(file))
     except (OSError, ValueError):
         return None

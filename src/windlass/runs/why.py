@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import re
 import shlex
-import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from windlass.causes import Cause, Kind
+from windlass.causes import Cause, Kind, signal_name
 from windlass.runs import words
 from windlass.runs.told import CRASHED, CRASHES, LOGS, RESUME, STATUS, UNREPORTED, WORDS
 from windlass.runs.values import Failure, RankState, RunState, StageState, Verdict
@@ -124,13 +123,6 @@ def said(cause: Cause) -> str:
 def _short(line: str) -> str:
     line = " ".join(line.split())
     return line if len(line) <= LINE_MOST else line[:LINE_MOST].rstrip() + " ..."
-
-
-def signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def took(run: RunState, now: float) -> str:

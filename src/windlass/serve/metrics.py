@@ -179,7 +179,7 @@ def _escaped(value: str) -> str:
 def resident() -> int:
     """Bytes of memory of this process."""
     try:
-        with open("/proc/self/statm") as file:
+        with open("/proc/self/statm", encoding="utf-8") as file:
             return int(file.read().split()[1]) * mmap.PAGESIZE
     except (OSError, ValueError, IndexError):
         return 0

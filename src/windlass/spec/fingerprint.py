@@ -3,7 +3,8 @@
 Two runs of a stage with the same fingerprint may share a result; a resumed run repeats the stages
 whose fingerprint has changed. Which files of the code tree a stage uses is found from its command:
 the files it names, the Python modules that those import, and everything that is not Python (a
-script may read it). A command that names no file of the tree counts as using all of it.
+script may read it) but the job file, which has its part in the definition. A command that names no
+file of the tree counts as using all of it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from hashlib import sha256
 from windlass.plan import Mount, Plan, Stage
 from windlass.spec.tree import code_files
 
-TOLD = (".md", ".rst", ".txt~")
+TOLD = (".md", ".rst")
 """Endings of files that only people read."""
 
 DATA_MOST = 8 * 1024 * 1024
@@ -52,7 +53,7 @@ class Fingerprint:
 
 def fingerprints(plan: Plan) -> dict[str, Fingerprint]:
     """Stage -> what its result depends on, as things stand now."""
-    tree = _Tree(plan.code)
+    tree = _Tree(plan.code, plan.file)
     inputs = {mount.name: _mount(mount) for mount in plan.storage if mount.read_only and mount.path}
     return {
         stage.name: Fingerprint(_definition(plan, stage), *((tree.used(stage), inputs) if stage.roles else ({}, {})))
@@ -94,8 +95,9 @@ def _definition(plan: Plan, stage: Stage) -> str:
 class _Tree:
     """The code tree; every file is read at most once."""
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, job_file: str) -> None:
         self._directory = directory
+        self._job_file = os.path.relpath(job_file, directory) if job_file and directory else ""
         try:
             self._names = set(code_files(directory)) if directory else set()
         except OSError:
@@ -110,7 +112,7 @@ class _Tree:
         if not named:
             return {name: self._digest(name) for name in sorted(self._names)}
         code = self._with_imports(named)
-        data = {n for n in self._names if not n.endswith((".py", *TOLD)) and not n.endswith((".yaml", ".yml"))}
+        data = {n for n in self._names if not n.endswith((".py", *TOLD)) and n != self._job_file}
         return {name: self._digest(name) for name in sorted(code | data)}
 
     def _named(self, word: str) -> str:
@@ -141,22 +143,28 @@ class _Tree:
                 tree = ast.parse(file.read())
         except (OSError, SyntaxError, ValueError):
             return []
-        beside = name.rpartition("/")[0]
-        modules: set[str] = set()
+        folders = name.split("/")[:-1]
+        paths: set[str] = set()
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
-                modules |= {alias.name for alias in node.names}
-            elif isinstance(node, ast.ImportFrom):
-                base = node.module or ""
-                modules |= {base, *(f"{base}.{alias.name}".lstrip(".") for alias in node.names)}
-        places = [f"{beside}/" if beside else "", ""]
-        paths = [place + module.replace(".", "/") for module in modules if module for place in places]
+                for alias in node.names:
+                    paths |= _joined([folders, []], alias.name)
+            elif isinstance(node, ast.ImportFrom) and node.level <= len(folders) + 1:
+                around = [folders[: len(folders) + 1 - node.level]] if node.level else [folders, []]
+                for module in ("", *(alias.name for alias in node.names)):
+                    paths |= _joined(around, node.module or "", module)
         return [f for path in paths for f in (f"{path}.py", f"{path}/__init__.py") if f in self._names]
 
     def _digest(self, name: str) -> str:
         if name not in self._digests:
             self._digests[name] = _digest(os.path.join(self._directory, name))
         return self._digests[name]
+
+
+def _joined(folders: Iterable[list[str]], *modules: str) -> set[str]:
+    """Where a dotted name may lie below these folders, without its ending."""
+    parts = [part for module in modules if module for part in module.split(".")]
+    return {"/".join([*folder, *parts]) for folder in folders}
 
 
 def _digest(path: str) -> str:

@@ -95,7 +95,9 @@ MOUNT = Record(
 
 SECRET = Record(
     "secret",
-    "Where a secret's value is to be had; the value itself never stands in a job file, plan or journal.",
+    "Where a secret's value is to be had; the value itself never stands in a job file or plan. Where an error or a "
+    "note would repeat it, the run's journal, and with it `status` and `why`, has `***`; a value of fewer than 4 "
+    "characters is not looked for. What a rank itself prints or writes stays as it is: nobody changes its log.",
     (
         Field("env", VARIABLE, "A variable of whoever starts the run.", also=("variable",)),
         Field("file", Text(), "A file; relative to the job file.", also=("path",)),
@@ -198,7 +200,7 @@ _JOB_FIELDS = (
     Field(
         "secrets",
         MapOf(SECRET, "a mapping of secrets", key=VARIABLE, word="secret"),
-        "Variables of every rank whose value is fetched when the run starts, and shown nowhere.",
+        "Variables of every rank whose value is fetched when the run starts and not written down.",
         also=("secret",),
     ),
     Field(

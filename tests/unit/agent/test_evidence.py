@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from windlass.agent import evidence
 from windlass.agent.process import CannotStart
-from windlass.causes import Cause, Kind
+from windlass.causes import Cause, Kind, signal_name
 
 TRACEBACK = """\
 step 1
@@ -89,6 +90,13 @@ def test_words_about_a_full_disk_are_believed_only_if_the_runs_disk_is_full() ->
     assert of_exit(1, lines=["OSError: [Errno 28] No space left on device"]).kind is Kind.USER_ERROR
 
 
+def test_a_file_system_that_reports_no_blocks_is_not_called_full() -> None:
+    assert os.statvfs("/proc").f_blocks == 0
+    cause = evidence.of_exit(1, 0, [], 0, False, "/proc")
+    assert cause is not None
+    assert cause.kind is Kind.USER_ERROR
+
+
 def test_an_mpi_mismatch_is_known_by_our_own_words() -> None:
     assert of_exit(1, lines=["windlass: mpi mismatch: mpirun started 2 ranks"]).kind is Kind.MPI_MISMATCH
 
@@ -128,8 +136,8 @@ def test_the_kernels_counter_is_a_number_or_says_that_it_cannot_be_read() -> Non
 
 
 def test_an_unknown_signal_has_a_name_too() -> None:
-    assert evidence.signal_name(9) == "SIGKILL"
-    assert evidence.signal_name(99) == "signal 99"
+    assert signal_name(9) == "SIGKILL"
+    assert signal_name(99) == "signal 99"
 
 
 def test_a_torn_connection_is_not_called_lack_of_memory_because_a_peer_was_killed_for_it() -> None:

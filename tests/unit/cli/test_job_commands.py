@@ -176,3 +176,17 @@ def test_an_export_refuses_an_id_that_no_cluster_takes(windlass: Windlass, tmp_p
     said = windlass("export", str(write(tmp_path, SHORT)), f"--run={run}")
     assert (said.code, said.out) == (2, "")
     assert f"--run {run!r} cannot be a run's id" in said.err
+
+
+def test_a_viewer_closes_what_is_open_and_not_all_that_might_be() -> None:
+    """A container may allow a thousand million open files."""
+    script = """
+import os
+from windlass.cli.run_command import close_inherited
+os.dup2(1, 3), os.dup2(1, 200), os.pipe()
+os.closerange = None
+close_inherited()
+print(sum(os.path.exists(f"/proc/self/fd/{n}") for n in range(1000)))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.stdout == "3\n", done.stderr

@@ -7,12 +7,14 @@ import os
 import resource
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from windlass import journal
 from windlass.causes import Cause, Kind
+from windlass.driver.history import look_back
 
 
 def writer(path: Path, **more: object) -> journal.Writer:
@@ -53,6 +55,57 @@ def test_secrets_are_hidden_also_when_json_writes_them_otherwise(tmp_path: Path)
     it.write("note", text='pass"word\\ and plain and ümlaut')
     it.close()
     assert journal.read(str(tmp_path))[0]["text"] == "*** and *** and ***"
+
+
+def test_a_secret_is_hidden_in_texts_at_any_depth_and_the_longest_first(tmp_path: Path) -> None:
+    it = writer(tmp_path, redact=("abcd", "abcdef"))
+    cause = Cause(Kind.USER_ERROR, "m abcdef", error="e abcd", lines=("l abcdef",))
+    it.write("run.ended", cause=cause, points=[{"step": 1, "who": "abcd"}])
+    it.close()
+    assert b"abcd" not in (tmp_path / "events.jsonl").read_bytes()
+    (event,) = journal.read(str(tmp_path))
+    assert journal.cause_of(event) == Cause(Kind.USER_ERROR, "m ***", error="e ***", lines=("l ***",))
+
+
+@pytest.mark.parametrize("secret", ["1", "12.3", '"', "note", "train", "failed", "text", "step"])
+def test_no_secret_costs_the_journal_its_form(tmp_path: Path, secret: str) -> None:
+    it = writer(tmp_path, redact=(secret,))
+    it.write("note", stage="train", level="info", text="x")
+    it.write("rank.report", stage="train", role="worker", rank=1, points=[{"t": 12.3, "step": 1}])
+    it.write("run.ended", state="failed", code=1)
+    it.close()
+    assert journal.read(str(tmp_path)) == [
+        {"t": 12.345679, "n": 1, "ev": "note", "stage": "train", "level": "info", "text": "x"},
+        {
+            "t": 12.345679,
+            "n": 2,
+            "ev": "rank.report",
+            "stage": "train",
+            "role": "worker",
+            "rank": 1,
+            "points": [{"t": 12.3, "step": 1}],
+        },
+        {"t": 12.345679, "n": 3, "ev": "run.ended", "state": "failed", "code": 1},
+    ]
+
+
+def test_a_journal_is_looked_back_on_and_continued_without_holding_it(tmp_path: Path) -> None:
+    it = writer(tmp_path)
+    it.write("stage.started", stage="train", attempt=1)
+    for step in range(20_000):
+        it.write("rank.report", stage="train", points=[{"step": step, "loss": step / 2, "note": "x" * 200}])
+    it.close()
+    tracemalloc.start()
+    try:
+        before = look_back(journal.stream(str(tmp_path)))
+        again = writer(tmp_path)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (before.metrics, before.last) == ({"train": {"loss": 9999.5}}, "rank.report")
+    assert again.write("note")["n"] == 20_002
+    again.close()
+    assert peak < (tmp_path / "events.jsonl").stat().st_size / 3
 
 
 def test_half_a_line_is_not_an_event_until_it_is_whole(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import selectors
 import socket
 import struct
@@ -180,3 +181,20 @@ def test_the_last_words_of_an_agent_that_is_gone_are_heard(door: Door) -> None:
     agent.socket.close()
     assert door.links.drain(SEAT) == [{"is": "exited", "code": 3}]
     assert door.links.drain(SEAT) == []
+
+
+def test_who_comes_when_there_are_no_more_files_waits_and_is_let_in_later(door: Door) -> None:
+    caller = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    caller.connect(door.path)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+        door.links.accept()
+        assert door.selector.select(0.05) == [], "nobody looks again and again"
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    door.links.sweep()
+    door.turn()
+    caller.settimeout(5)
+    assert wire.Decoder().feed(caller.recv(65536))[0]["is"] == "hello"
+    caller.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -34,6 +35,23 @@ def test_the_holder_is_named_keeps_others_out_and_is_gone_when_it_is_killed(tmp_
     assert lock.holder(str(tmp_path)) == 0, "the file that is left does not lie"
     fd = lock.take(str(tmp_path))
     os.close(fd)
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_is_named_and_nobody_is_said_to_drive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    os.close(lock.take(str(tmp_path)))
+
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("fcntl.lockf", refuse)
+    monkeypatch.setattr("fcntl.fcntl", refuse)
+    for ask in (lock.take, lock.try_take, lock.holder):
+        with pytest.raises(WindlassError, match=f"{tmp_path} cannot be locked.*{os.strerror(number)}") as said:
+            ask(str(tmp_path))
+        assert "WINDLASS_HOME" in said.value.hint
 
 
 def test_a_fork_of_the_driver_does_not_hold_on_to_the_run(tmp_path: Path) -> None:

@@ -159,6 +159,15 @@ def test_a_gates_misses_are_told_with_the_figures() -> None:
     assert end.cause.message == "accuracy is 0.25 after 2 tries and must be at least 0.5 and at most 0.9"
 
 
+def test_nothing_begins_once_a_gate_has_ended_the_run() -> None:
+    it = pipeline(gang("train"), gate("g", "train", at_least=0.5), gang("report", "train"))
+    it.begin()
+    it.metric("train", "accuracy", 0.1)
+    steps = it.stage_over("train", "succeeded", None)
+    assert begun(steps) == []
+    assert finished(steps).state == "gate_missed"
+
+
 def test_a_gate_may_look_at_a_stage_further_back() -> None:
     it = pipeline(gang("a"), gang("b", "a"), gate("g", "a", "b", at_least=0.5))
     it.begin()
@@ -233,3 +242,37 @@ def test_stages_that_are_left_out_neither_run_nor_hold_the_end_up() -> None:
     it = pipeline(gang("a"), gang("b", "a"), gang("c", "b"), passed=frozenset({"a"}), left_out=frozenset({"c"}))
     assert begun(it.begin()) == [("b", 1)]
     assert finished(it.stage_over("b", "succeeded", None)) == Finished("succeeded", 0)
+
+
+def refused() -> Pipeline:
+    """A gate behind a server has just sent its stage through again."""
+    stages = (gang("train"), server("serve", "train"), gang("ask", "serve"))
+    it = pipeline(*stages, gate("g", "train", "ask", at_least=0.5, retries=1), keep=True)
+    it.begin()
+    it.metric("train", "accuracy", 0.1)
+    it.stage_over("train", "succeeded", None)
+    it.stage_ready("serve")
+    steps = it.stage_over("ask", "succeeded", None)
+    assert [step for step in steps if isinstance(step, (Begin, Halt))] == [Halt("serve", again=True), Begin("train", 2)]
+    return it
+
+
+@pytest.mark.parametrize("first", ["train", "serve"])
+def test_a_server_whose_model_a_gate_refused_is_stopped_and_begun_with_the_next_one(first: str) -> None:
+    it = refused()
+    it.metric("train", "accuracy", 0.9)
+    over = {"train": ("succeeded", None), "serve": ("stopped", STOPPED)}
+    assert begun(it.stage_over(first, *over.pop(first))) == []
+    (other,) = over
+    assert begun(it.stage_over(other, *over[other])) == [("serve", 2)]
+    assert begun(it.stage_ready("serve")) == [("ask", 2)]
+    assert it.stage_over("ask", "succeeded", None)[-1] == Serving()
+
+
+def test_a_run_that_fails_after_a_gates_refusal_ends_when_the_server_has() -> None:
+    it = refused()
+    assert it.stage_over("train", "failed", FAILED) == [StageEnded("train", "failed", 2, FAILED)]
+    assert it.stage_over("serve", "stopped", STOPPED) == [
+        StageEnded("serve", "stopped", 1, STOPPED),
+        Finished("failed", 1, FAILED),
+    ]

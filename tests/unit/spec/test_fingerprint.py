@@ -47,6 +47,41 @@ def test_a_stage_uses_the_files_its_command_names_what_they_import_and_what_is_n
     assert used(tree, "python -m package.layers") == [*package, "sizes.json"]
 
 
+def test_a_config_in_yaml_counts_and_the_job_file_does_not(tree: Path) -> None:
+    (tree / "config.yaml").write_text("rate: 1")
+    (tree / "job.yaml").write_text("run: python train.py")
+    job = plan(tree, "python prepare.py", file=str(tree / "job.yaml"))
+    before = fingerprints(job)["s0"]
+    assert list(before.files) == ["config.yaml", "prepare.py", "shared.py", "sizes.json"]
+    (tree / "config.yaml").write_text("rate: 2")
+    (tree / "job.yaml").write_text("run: python train.py # news")
+    assert before.changed(fingerprints(job)["s0"]) == ["config.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("from ..util import x", ["a/util.py"]),
+        ("from .. import util", ["a/util.py"]),
+        ("from . import near", ["a/b/near.py"]),
+        ("from .near import x", ["a/b/near.py"]),
+        ("from ..b.near import x", ["a/b/near.py"]),
+        ("import util", ["util.py"]),
+        ("from util import x", ["util.py"]),
+        ("from .util import x", []),
+        ("from ....util import x", []),
+    ],
+)
+def test_a_relative_import_is_followed_from_the_package_it_starts_in(
+    tmp_path: Path, line: str, found: list[str]
+) -> None:
+    (tmp_path / "a/b").mkdir(parents=True)
+    for name in ("util.py", "a/util.py", "a/b/near.py"):
+        (tmp_path / name).touch()
+    (tmp_path / "a/b/c.py").write_text(line)
+    assert sorted(used(tmp_path, "python -m a.b.c")) == sorted(["a/b/c.py", *found])
+
+
 def test_a_command_that_names_no_file_of_the_tree_uses_all_of_it(tree: Path) -> None:
     assert len(used(tree, "make it")) == 8
 

@@ -163,7 +163,7 @@ class _Credentials:
                 self._ask(user["exec"])
             return {"Authorization": f"Bearer {self._token}"}
         if user.get("tokenFile"):
-            with open(os.path.join(self._place, user["tokenFile"])) as file:
+            with open(os.path.join(self._place, user["tokenFile"]), encoding="utf-8") as file:
                 return {"Authorization": f"Bearer {file.read().strip()}"}
         if user.get("token"):
             return {"Authorization": f"Bearer {user['token']}"}

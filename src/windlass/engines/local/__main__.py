@@ -11,7 +11,7 @@ from windlass.engines.local.start import Started
 
 if __name__ == "__main__":
     directory = sys.argv[1]
-    with open(os.path.join(directory, layout.PLAN)) as file:
+    with open(os.path.join(directory, layout.PLAN), encoding="utf-8") as file:
         plan = plans.from_json(file.read())
     home = os.path.dirname(os.path.dirname(directory))
     events = len(journal.read(directory))

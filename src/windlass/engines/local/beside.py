@@ -42,7 +42,8 @@ def execute(pid: int, command: Sequence[str]) -> int:
             os.write(2, f"error: {command[0]}: {error.strerror}\n".encode())
         finally:
             os._exit(127)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) % 256
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return code if code >= 0 else 128 - code
 
 
 def _environment(pid: int) -> dict[str, str]:

@@ -104,5 +104,5 @@ def _call(result: int, doing: str) -> None:
 
 
 def _write(path: str, text: str) -> None:
-    with open(path, "w") as file:
+    with open(path, "w", encoding="utf-8") as file:
         file.write(text)

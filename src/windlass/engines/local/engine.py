@@ -6,13 +6,14 @@ run's driver until the run has ended. `stop` asks another process's run to end.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import signal
 import socket
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 
 from windlass import __version__, layout, lock, machine
@@ -28,7 +29,7 @@ from windlass.engines import secrets
 from windlass.engines.local import orders, requirements, scratch
 from windlass.engines.local.keeper import KeeperLost, LocalLauncher
 from windlass.errors import FAILED, INTERRUPTED, WindlassError
-from windlass.journal import Writer, read
+from windlass.journal import Writer, stream
 from windlass.plan import Plan, Stage
 from windlass.shapes import SHAPES
 
@@ -118,9 +119,8 @@ def drive(
     held = lock.take(run_dir)
     _forget(os.path.join(run_dir, layout.STOP))
     values = secrets.values(plan, environ)
-    events = read(run_dir)
     told = orders.read(run_dir)
-    before = look_back(events)
+    before = look_back(stream(run_dir))
     put_aside(run_dir, before, told.again)
     before = run_anew(before, told.again)
     journal = Writer(run_dir, redact=tuple(values.values()))
@@ -129,7 +129,7 @@ def drive(
         packages = _packages(plan, home, say)
         place = scratch.make(environ)
         base = {**environ, **values}
-        return _drive(plan, run_dir, home, base, packages, begun, place, journal, before, bool(events), told)
+        return _drive(plan, run_dir, home, base, packages, begun, place, journal, before, told)
     except WindlassError as error:
         facts = (error.hint,) if error.hint else ()
         cause = Cause(Kind.MISSING_INPUT, error.message, evidence=facts)
@@ -147,7 +147,7 @@ def drive(
         if not os.path.isdir(run_dir):
             raise WindlassError(f"{run_dir} was removed while the run was under way; its ranks were ended") from None
         text = traceback.format_exc()
-        with open(os.path.join(run_dir, layout.DRIVER_LOG), "a") as file:
+        with open(os.path.join(run_dir, layout.DRIVER_LOG), "a", encoding="utf-8") as file:
             file.write(text)
         lines = tuple(text.splitlines()[-8:])
         cause = Cause(Kind.INTERNAL, "windlass itself failed", lines=lines)
@@ -170,7 +170,6 @@ def _drive(
     place: str,
     journal: Writer,
     before: Before,
-    resumed: bool,
     told: orders.Orders,
 ) -> int:
     run_id = os.path.basename(run_dir)
@@ -193,14 +192,27 @@ def _drive(
         engine="local",
         contained=launcher.containment.kind,
         version=__version__,
-        resumed=resumed or None,
+        resumed=bool(before.last) or None,
     )
     if closed and (closed != shut or not launcher.containment.complete):
         text = f"nothing keeps ranks from writing to {', '.join(closed)} on this machine"
         journal.write("note", text=text, level="warning")
     for stage in before.passed:
         journal.write("stage.reused", stage=stage)
-    return driver.run(listener, launcher, begun)
+    with _all_files():  # the tree of the ranks stands already, with the limit that the user has set
+        return driver.run(listener, launcher, begun)
+
+
+@contextlib.contextmanager
+def _all_files() -> Iterator[None]:
+    """As many open files as this process may have: the driver holds one for each agent."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def _packages(plan: Plan, home: str, say: Callable[[str], None] | None) -> dict[str, str]:
@@ -311,7 +323,7 @@ def stop(run_dir: str, by: str = "windlass stop", now: bool = False, wait: float
             "stop it where it was started: outside of its ranks, or in that container",
         )
     try:
-        with open(os.path.join(run_dir, layout.STOP), "w") as file:
+        with open(os.path.join(run_dir, layout.STOP), "w", encoding="utf-8") as file:
             file.write(by)
         os.kill(pid, signal.SIGQUIT if now else signal.SIGTERM)
     except ProcessLookupError:

@@ -24,9 +24,8 @@ from typing import Any
 from windlass import layout
 from windlass.agent import system
 from windlass.agent.agent import run as run_agent
-from windlass.agent.evidence import signal_name
 from windlass.agent.post import Post
-from windlass.causes import Cause, Kind
+from windlass.causes import Cause, Kind, signal_name
 from windlass.driver.launcher import Gone
 from windlass.driver.links import Seat
 from windlass.engines.local import containment
@@ -291,7 +290,7 @@ def _served(post: Post) -> int:
     try:
         return run_agent(post)
     except Exception:
-        with open(os.path.join(post.run_dir, layout.DRIVER_LOG), "a") as file:
+        with open(os.path.join(post.run_dir, layout.DRIVER_LOG), "a", encoding="utf-8") as file:
             file.write(traceback.format_exc())
         return 1
 

@@ -38,7 +38,7 @@ def write(plan: Plan, directory: str) -> None:
         "code": _code(plan.code),
     }
     with contextlib.suppress(OSError):
-        with open(path + ".new", "w") as file:
+        with open(path + ".new", "w", encoding="utf-8") as file:
             json.dump(found, file, indent=2)
         os.replace(path + ".new", path)
 

@@ -91,10 +91,15 @@ def opened(plan: Plan, home: str, environ: Mapping[str, str], wish: Wish = ALL) 
     run = store.create(plan.name)
     directory = str(run)
     try:
-        with open(os.path.join(directory, layout.PLAN), "w") as file:
+        with open(os.path.join(directory, layout.PLAN), "w", encoding="utf-8") as file:
             file.write(plans.to_json(plan))
         if fates or wish.keep:
             orders.write(directory, _orders(fates, (), wish))
+        os.close(lock.take(directory))
+    except WindlassError:  # no locks there
+        os.unlink(os.path.join(directory, layout.LOCK))
+        store.remove(run)
+        raise
     except OSError as error:
         store.remove(run)
         raise WindlassError(
@@ -110,14 +115,14 @@ def reopened(run: str, home: str, environ: Mapping[str, str], wish: Wish = ALL, 
     started = resumed_plan(run, home, environ, wish, plan)
     directory = started.directory
     again = [fate.stage for fate in started.fates if fate.does == reuse.RUNS]
-    passed = look_back(journal.read(directory)).passed
+    passed = look_back(journal.stream(directory)).passed
     if passed and not again:
         raise WindlassError(
             f"{started.id} has succeeded and nothing has changed since; there is nothing to resume",
             f"see windlass status {started.id}, or run a stage again: --resume {started.id} --from STAGE",
         )
     engine.check(started.plan, environ)
-    with open(os.path.join(directory, layout.PLAN + ".new"), "w") as file:
+    with open(os.path.join(directory, layout.PLAN + ".new"), "w", encoding="utf-8") as file:
         file.write(plans.to_json(started.plan))
     os.replace(os.path.join(directory, layout.PLAN + ".new"), os.path.join(directory, layout.PLAN))
     orders.write(directory, _orders(started.fates, passed, wish))
@@ -157,7 +162,7 @@ def record_fingerprints(run: Started) -> None:
     found = fingerprint.fingerprints(run.plan)
     found.update((name, recorded[name]) for name in kept if name in recorded)
     with contextlib.suppress(OSError):
-        with open(path + ".new", "w") as file:
+        with open(path + ".new", "w", encoding="utf-8") as file:
             file.write(fingerprint.to_json(found))
         os.replace(path + ".new", path)
 
@@ -166,7 +171,7 @@ def _fingerprints_of(directory: str) -> dict[str, Fingerprint]:
     from windlass.spec import fingerprint
 
     try:
-        with open(os.path.join(directory, layout.FINGERPRINTS)) as file:
+        with open(os.path.join(directory, layout.FINGERPRINTS), encoding="utf-8") as file:
             return fingerprint.from_json(file.read())
     except OSError:
         return {}
@@ -174,7 +179,7 @@ def _fingerprints_of(directory: str) -> dict[str, Fingerprint]:
 
 def _plan_of(directory: str) -> Plan:
     try:
-        with open(os.path.join(directory, layout.PLAN)) as file:
+        with open(os.path.join(directory, layout.PLAN), encoding="utf-8") as file:
             return plans.from_json(file.read())
     except (OSError, ValueError, TypeError, AttributeError) as error:
         name = os.path.basename(directory)
