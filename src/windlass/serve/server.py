@@ -67,7 +67,7 @@ class Server:
         self._began = time.time()
         self.models = Models(settings.sources, loader(settings), settings.limits, settings.policy, tell)
         self._routes = routes.Routes(self.models, self._numbers, settings.token, settings.bounds.body, self._scrape)
-        self._site = Site(self._routes, routes.error, settings.bounds)
+        self._site = Site(self._routes, self._routes.admit, routes.error, settings.bounds)
         self.asked = 0
         """The signal that asked it to stop."""
         self._hurry = False
