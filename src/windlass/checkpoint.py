@@ -43,7 +43,7 @@ class Checkpoint:
 
     step: int
     arrays: Dict[str, Any]
-    """numpy arrays where numpy is installed, else memoryviews."""
+    """numpy arrays where numpy is installed, else memoryviews. Types that numpy lacks: PyTorch's or ml_dtypes'."""
     meta: Dict[str, Any]
 
 

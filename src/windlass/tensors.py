@@ -147,20 +147,38 @@ def _array(file: BinaryIO, start: int, item: Mapping[str, Any]) -> Any:
     begin, end = item["data_offsets"]
     shape, dtype = tuple(item["shape"]), item["dtype"]
     file.seek(start + begin)
+    special = next((name for name, (short, _) in _BITS.items() if short == dtype), "")
+    if special:
+        value = _unusual(special, shape)
+        if end > begin:
+            _fill(file, view(value, special)[2])
+        return value
     try:
         import numpy
     except ImportError:
         data = memoryview(bytearray(end - begin))
         _fill(file, data)
-        return (
-            data.cast(cast(Any, _CASTS.get(dtype, "B")), shape) if shape and data.nbytes and dtype in _CASTS else data
-        )
-    special = next(((name, bits) for name, (short, bits) in _BITS.items() if short == dtype), None)
-    array = numpy.empty(shape, special[1] if special else _NUMPY[dtype])
+        return data.cast(cast(Any, _CASTS[dtype]), shape) if shape and data.nbytes else data
+    array = numpy.empty(shape, _NUMPY[dtype])
     if end > begin:
         _fill(file, memoryview(array.reshape(-1)).cast("B"))
-    types = sys.modules.get("ml_dtypes")
-    return array.view(getattr(types, special[0])) if special and types is not None else array
+    return array
+
+
+def _unusual(dtype: str, shape: Tuple[int, ...]) -> Any:
+    """Room for numbers of a type that numpy lacks: a tensor in a process of PyTorch's, else an array by ml_dtypes."""
+    torch = sys.modules.get("torch")
+    others = "jax" in sys.modules or "tensorflow" in sys.modules
+    if hasattr(torch, dtype) and not others:
+        return cast(Any, torch).empty(shape, dtype=getattr(torch, dtype), device="cpu")
+    try:
+        import ml_dtypes  # type: ignore[import-not-found,import-untyped,unused-ignore]
+        import numpy
+    except ImportError as error:
+        raise ImportError(
+            f"the checkpoint holds {dtype}, which needs the package ml_dtypes (or PyTorch, imported before): {error}"
+        ) from None
+    return numpy.empty(shape, getattr(ml_dtypes, dtype))
 
 
 def _fill(file: BinaryIO, data: memoryview) -> None:

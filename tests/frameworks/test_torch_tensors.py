@@ -24,6 +24,8 @@ with open({path!r}, "wb") as file:
     file.write(header)
     for name in tensors.order(described):
         file.write(views[name][2])
+half = tensors.read({path!r})[0]["half"]
+assert half.dtype == torch.bfloat16 and torch.equal(half, arrays["half"]), half
 """
 
 

@@ -143,3 +143,23 @@ def test_stopping_an_mpi_run_ends_every_worker(windlass: Place) -> None:
     command.signal(signal.SIGINT)
     assert command.said().code == 130
     assert set(windlass.ends().values()) == {"stopped"}
+
+
+def test_the_workers_of_an_mpi_run_are_asked_once_to_stop(windlass: Place) -> None:
+    script = """
+        import signal, time
+        asked = []
+        signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
+        print("up", flush=True)
+        while not asked:
+            time.sleep(0.01)
+        time.sleep(0.5)  # saves
+        print("asked", len(asked), flush=True)
+    """
+    command = windlass.start("run: [python, work.py]\nshape: mpi\nranks: 2\n", work=script)
+    for rank in range(2):
+        windlass.printed("up", rank)
+    command.signal(signal.SIGINT)
+    command.said()
+    for rank in range(2):
+        assert windlass.log(rank) == "up\nasked 1\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -12,8 +13,10 @@ import numpy as np
 import pytest
 
 from windlass.bundle import Bundle, Tensor
+from windlass.serve import metrics, server
 from windlass.serve.batching import INLINE, Batcher, Costs, Limits
 from windlass.serve.refusals import Reason, Refused
+from windlass.serve.settings import Settings
 
 
 class Doubling:
@@ -268,3 +271,21 @@ def test_costs_are_learned_from_the_nearest_size() -> None:
     for _ in range(200):
         costs.learn(4, 0.0005)
     assert costs.of(4) == pytest.approx(0.0005, rel=0.01)
+
+
+def test_a_batcher_at_the_address_of_one_that_is_gone_is_counted_from_its_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After a reload the new version's batcher may lie where the old one lay."""
+    monkeypatch.setattr(server, "id", lambda _: 1, raising=False)
+    counting = server.Server(Settings(()), socket.socket(), metrics.Slots(1), 0, lambda _: None)
+
+    async def scene(batcher: Batcher) -> None:
+        await gathered(batcher, rows(1, 2, 3))
+        counting._count((("model", "twice"),), batcher)
+
+    for _ in range(2):
+        play(Doubling(), Limits(), scene)
+    told = metrics.text([counting._numbers])
+    assert 'windlass_rows_total{model="twice"} 6\n' in told
+    assert 'windlass_batches_total{model="twice",rows="4"} 2\n' in told

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import socket
@@ -16,6 +17,7 @@ import pytest
 
 from tests.serve import making
 from tests.serve.serving import Serving, serving
+from windlass.serve import http, routes
 
 ROW = json.dumps({"instances": [[0.5] * 784]}).encode()
 REQUEST = b"POST /v1/models/mnist:predict HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n" % len(ROW) + ROW
@@ -145,6 +147,54 @@ def test_a_token_is_asked_for(models: Path, tmp_path: Path) -> None:
         assert guarded.post("/v1/models/mnist:predict", ROW, {"Authorization": "Bearer s3cret"}).status == 200
         assert guarded.get("/healthz").status == guarded.get("/readyz").status == 200
         assert "s3cret" not in guarded.said.read_text()
+
+
+def test_a_token_is_asked_for_before_the_body_comes(models: Path, tmp_path: Path) -> None:
+    head = b"POST /v1/models/mnist:predict HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 60000000\r\n"
+    with serving(tmp_path, models / "mnist", "--no-grpc", "--token", "secret") as guarded:
+        found = guarded.raw(head + b"\r\n")
+        assert status_lines(found) == [401]
+        assert b"\r\nWWW-Authenticate: Bearer\r\n" in found
+        told = guarded.raw(head + b"Authorization: Bearer secret\r\n\r\n", until_closed=False)
+        assert status_lines(told) == [100]
+
+
+def test_all_bodies_together_are_bounded_and_what_is_answered_or_gone_makes_room() -> None:
+    def handler(request: http.Request) -> None:
+        request.json(b"%d" % len(request.body))
+
+    site = http.Site(handler, lambda _: None, routes.error, http.Bounds(body=100, held=150))
+    head = b"POST / HTTP/1.1\r\nContent-Length: 100\r\n\r\n"
+
+    async def holds(count: int) -> None:
+        while site.held != count:
+            await asyncio.sleep(0)
+
+    async def ask() -> None:
+        server = await asyncio.get_running_loop().create_server(site.connection, "127.0.0.1", 0)
+        where = server.sockets[0].getsockname()
+        read, write = await asyncio.open_connection(*where)
+        write.write(head + b"x" * 90)
+        await holds(90)
+
+        other, writer = await asyncio.open_connection(*where)
+        writer.write(head + b"x" * 90)
+        found = await other.read()
+        assert status_lines(found) == [503]
+        assert b"the server holds 90 bytes of other requests, and 150 is the most: try again" in found
+        writer.close()
+        await holds(90)
+
+        write.write(b"x" * 10)
+        assert status_lines(await read.readuntil(b"\r\n\r\n100")) == [200]
+        await holds(0)
+        write.write(head + b"x" * 90)
+        await holds(90)
+        write.close()
+        await holds(0)
+        server.close()
+
+    asyncio.run(asyncio.wait_for(ask(), 20))
 
 
 def test_tls(models: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import threading
@@ -15,6 +16,10 @@ import pytest
 from tests.commands import Windlass
 from tests.serve import making
 from tests.serve.serving import Serving, serving
+from windlass.serve import models
+from windlass.serve.batching import Limits
+from windlass.serve.loading import Runner
+from windlass.serve.sources import Source
 
 ROW: np.ndarray[Any, Any] = np.full((1, 784), 0.25, np.float32)
 
@@ -81,6 +86,53 @@ def test_a_broken_new_version_changes_nothing_but_the_status(tmp_path: Path) -> 
         server.until(lambda: answers_as(server, 3))
 
 
+def spoil_the_example(version: Path) -> None:
+    """One number too few: a row that the model does not take."""
+    manifest = version / "bundle.json"
+    told = json.loads(manifest.read_text())
+    told["examples"][0]["inputs"]["x"].pop()
+    manifest.write_text(json.dumps(told))
+
+
+def test_a_version_with_a_bad_example_does_not_end_the_watch_for_later_ones(tmp_path: Path) -> None:
+    making.digits(tmp_path / "mnist", seed=1)
+    making.digits(tmp_path / "store", seed=2, version=2)
+    spoil_the_example(tmp_path / "store/2")
+    with serving(tmp_path, tmp_path / "mnist", "--no-grpc") as server:
+        (tmp_path / "store/2").rename(tmp_path / "mnist/2")
+        server.until(lambda: states(server).get("2", ("", ""))[0] == "END")
+        assert "its own example is no input for it: input 'x' wants the shape [*, 784]" in states(server)["2"][1]
+        assert answers_as(server, 1)
+        making.digits(tmp_path / "mnist", seed=3, version=3)
+        server.until(lambda: answers_as(server, 3))
+
+
+def test_the_watch_outlives_whatever_a_look_at_the_directory_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[str] = []
+
+    class Odd(Source):
+        def versions(self) -> dict[int, tuple[str, object]]:
+            looks.append("")
+            raise ZeroDivisionError("a version of nothing")
+
+    def unloadable(source: Source, path: str) -> Runner:
+        raise AssertionError
+
+    said: list[str] = []
+    monkeypatch.setattr(models, "PAUSE", 0)
+    watched = models.Models([Odd("odd", "/nowhere")], unloadable, Limits(), models.LATEST, said.append)
+
+    async def watch() -> None:
+        task = asyncio.create_task(watched.watch())
+        while len(looks) < 3 and not task.done():
+            await asyncio.sleep(0)
+        assert not task.done()
+        task.cancel()
+
+    asyncio.run(watch())
+    assert "no new version of odd was looked for: ZeroDivisionError: a version of nothing" in said[0]
+
+
 def test_all_versions_are_served_when_asked_for(tmp_path: Path) -> None:
     for seed in (1, 2):
         making.digits(tmp_path / "mnist", seed=seed)
@@ -119,8 +171,9 @@ def test_a_broken_newest_version_at_the_start_falls_back(tmp_path: Path) -> None
         (lambda path: flip(path / "function.onnx"), "function.onnx: its bytes are not those that were saved"),
         (lambda path: (path / "weights.safetensors").unlink(), "weights.safetensors: No such file or directory"),
         (lambda path: (path / "bundle.json").write_text("{"), "bundle.json: not JSON"),
+        (spoil_the_example, "its own example is no input for it"),
     ],
-    ids=["a flipped bit", "a missing file", "a torn manifest"],
+    ids=["a flipped bit", "a missing file", "a torn manifest", "an example that does not fit"],
 )
 def test_a_damaged_model_is_not_served(tmp_path: Path, windlass: Windlass, harm: Any, words: str) -> None:
     making.digits(tmp_path / "mnist")

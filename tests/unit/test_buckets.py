@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
-from windlass.buckets import copying
-from windlass.buckets.http import BucketError
+from windlass.buckets import copying, s3
+from windlass.buckets.http import TRIES, BucketError
 from windlass.buckets.keys import AwsKeys, aws_keys
 from windlass.buckets.s3 import EMPTY, S3, signed
 from windlass.buckets.wrapping import wrapped
@@ -62,6 +65,69 @@ def test_buckets_are_named_in_the_path_of_another_server_and_in_the_host_of_amaz
     assert S3("b", keys)._request("GET", "k e/y").full_url == "https://b.s3.eu-north-1.amazonaws.com/k%20e/y"
     other = {**keys, "AWS_ENDPOINT_URL": "http://127.0.0.1:9/"}
     assert S3("b", other)._request("GET", "k").full_url == "http://127.0.0.1:9/b/k"
+
+
+FAILED = b"<Error><Code>InternalError</Code><Message>We encountered an internal error.</Message></Error>"
+WHOLE = b"<CompleteMultipartUploadResult><ETag>e</ETag></CompleteMultipartUploadResult>"
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[dict[str, str], list[bytes]]]:
+    """A store: where it is, and what follows its 200 at the ends of uploads. Parts are of four bytes."""
+    answers: list[bytes] = []
+
+    class Store(BaseHTTPRequestHandler):
+        def answer(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            body = b""
+            if self.command == "POST":
+                begins = self.path.endswith("?uploads=")
+                body = b"<Begun><UploadId>1</UploadId></Begun>" if begins else answers.pop(0)
+            self.send_response(200)
+            self.send_header("ETag", '"e"')
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_POST = do_PUT = do_DELETE = answer  # noqa: N815
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setattr(s3, "PART", 4)
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Store) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        environ = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+        yield {**environ, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.server_port}"}, answers
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("first", [FAILED, WHOLE[:40]], ids=["an error", "a torn answer"])
+def test_the_end_of_an_upload_is_asked_for_again_when_the_store_says_200_and_means_an_error(
+    tmp_path: Path, store: tuple[dict[str, str], list[bytes]], first: bytes
+) -> None:
+    environ, answers = store
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d/weights").write_bytes(b"123456")
+    answers += [first, WHOLE]
+    assert copying.send("s3://b/x", str(tmp_path / "d"), environ) == 1
+    assert answers == []
+
+
+def test_an_upload_that_the_store_never_ends_is_an_error_and_not_remembered_as_sent(
+    tmp_path: Path, store: tuple[dict[str, str], list[bytes]]
+) -> None:
+    environ, answers = store
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d/weights").write_bytes(b"123456")
+    answers += [FAILED] * TRIES
+    with pytest.raises(BucketError, match=r"/b/x/weights: InternalError We encountered an internal error\.$"):
+        copying.send("s3://b/x", str(tmp_path / "d"), environ)
+    answers.append(WHOLE)
+    assert copying.send("s3://b/x", str(tmp_path / "d"), environ) == 1
 
 
 def test_a_bucket_that_cannot_be_reached_ends_the_rank_with_its_name(tmp_path: Path) -> None:

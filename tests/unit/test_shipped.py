@@ -22,7 +22,7 @@ OWN = {"windlass." + name.removesuffix(".py") for name in shipping.SHIPPED} | {
 
 LENT = {
     "functions.py": {"jax", "jax2onnx", "onnx", "onnx.helper", "onnx.numpy_helper"},
-    "tensors.py": {"numpy", "torch"},
+    "tensors.py": {"ml_dtypes", "numpy"},
 }
 """Imported inside functions alone, for a script that asked for arrays of that kind."""
 

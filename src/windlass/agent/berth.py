@@ -28,6 +28,7 @@ if __name__ == "__main__":  # executed as a file: the package is two directories
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 from windlass import wire
+from windlass.agent import system
 from windlass.agent.freight import Stream
 
 SETTINGS, EXIT, STAND, REACH = "settings.json", "exit", "stand", "reach"
@@ -115,7 +116,7 @@ def _executed(stream: Stream, command: str) -> int:
         stderr=subprocess.STDOUT,
         start_new_session=True,
     )
-    signal.signal(signal.SIGTERM, lambda *_: _end(child))
+    signal.signal(signal.SIGTERM, lambda *_: None)  # the agent asks the daemon as well
     assert child.stdout is not None
     output, sources = child.stdout.fileno(), [child.stdout.fileno(), stream.socket.fileno()]
     try:
@@ -153,9 +154,16 @@ def stand(directory: str, command: List[str]) -> int:
     env.update((name, value) for name, value in os.environ.items() if name.startswith(KEPT))
     env["WINDLASS_MPI_SIZE"] = str(settings["size"])
     log = os.open(settings["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))
+    system.adopt_orphans()
+    system.become_relay()  # the daemon asks this process alone; an agent that stops the run, all of them
+    parent, asked = os.getpid(), False
     child = os.fork()
     if child == 0:
         try:
+            os.setsid()  # whoever signals the daemon's group is answered by us
+            system.die_with_parent(parent)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM,))
             os.dup2(log, 1)
             os.dup2(log, 2)
             os.chdir(settings["cwd"])
@@ -164,8 +172,17 @@ def stand(directory: str, command: List[str]) -> int:
             os.write(2, f"{command[0]}: {error.strerror}\n".encode())
         finally:
             os._exit(127)
-    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
+
+    def ask(*_: object) -> None:
+        nonlocal asked
+        if not asked:
+            asked = True
+            system.ask_to_end(child)
+
+    signal.signal(signal.SIGTERM, ask)
+    for signum in (signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(signum, lambda number, _frame: os.kill(child, number))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM,))
     while True:
         try:
             _, status = os.waitpid(child, 0)

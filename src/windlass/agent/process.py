@@ -14,7 +14,7 @@ import errno
 import os
 import signal
 import time
-from typing import Dict, List, Optional, Sequence, Set, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 from windlass.agent import system
 
@@ -87,24 +87,14 @@ class Process:
         """SIGTERM now and SIGKILL after the grace, or SIGKILL now."""
         self.asked = True
         if grace > 0:
-            self._terminate()
+            if not self._told:
+                self._told = True
+                system.ask_to_end(self.pid)
             due = time.monotonic() + grace
             self._kill_at = due if self._kill_at is None else min(self._kill_at, due)
         else:
             self._kill_at = time.monotonic()
         self.enforce()
-
-    def _terminate(self) -> None:
-        """Once: a second SIGTERM makes many programs drop what they are saving."""
-        if self._told:
-            return
-        self._told = True
-        told: Set[int] = set()
-        for _ in range(3):  # a process may have been in the middle of a fork
-            untold = [pid for pid in system.descendants(os.getpid()) or [self.pid] if pid not in told]
-            system.signal_all(untold, signal.SIGTERM)
-            system.signal_all(untold, signal.SIGCONT)
-            told.update(untold)
 
     def expire(self, seconds: float) -> None:
         """SIGKILL after so long, though nobody has asked for its end: a part of it has failed."""

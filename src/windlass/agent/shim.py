@@ -46,6 +46,8 @@ def _run(settings: Dict[str, Any], mine: Dict[str, Any], rank: int, env: Dict[st
     os.makedirs(os.path.dirname(mine["reports"]), exist_ok=True)
     reported = os.path.getsize(mine["reports"]) if os.path.exists(mine["reports"]) else 0
     kills = max(evidence.oom_kills(), 0)
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))
+    system.become_relay()  # mpirun asks this process alone; an agent that stops the run, all of them
     try:
         process = Process(settings["command"], env, os.getcwd(), mine["log"])
     except CannotStart as failure:
@@ -54,6 +56,7 @@ def _run(settings: Dict[str, Any], mine: Dict[str, Any], rank: int, env: Dict[st
         return 127
     record("started", pid=process.pid, log_offset=process.log_offset, report_offset=reported)
     signal.signal(signal.SIGTERM, lambda *_: process.end(3600))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM,))
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGCHLD,))
     code, signum = process.wait()
     lines = evidence.tail(mine["log"], process.log_offset)

@@ -9,7 +9,7 @@ import functools
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, Callable, Dict, List
+from typing import TYPE_CHECKING, Callable, Dict, List, Set
 
 if TYPE_CHECKING:
     import ctypes
@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 LINUX = sys.platform.startswith("linux")
 
 PR_SET_PDEATHSIG = 1
+PR_SET_NAME = 15
 PR_SET_CHILD_SUBREAPER = 36
+
+RELAY = b"windlass-relay"
+"""The name of a process that, asked to end, asks all below it, and once, however often it is asked itself."""
 
 
 @functools.cache
@@ -40,6 +44,12 @@ def adopt_orphans() -> None:
     """Grandchildren whose parent ends become children of this process, and so can be found."""
     if LINUX:
         libc().prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def become_relay() -> None:
+    """From now on whoever asks this process to end leaves it to it to ask what is below it (`ask_to_end`)."""
+    if LINUX:
+        libc().prctl(PR_SET_NAME, RELAY, 0, 0, 0)
 
 
 def process_tree() -> Dict[int, List[int]]:
@@ -75,6 +85,45 @@ def below(tree: Dict[int, List[int]], root: int) -> List[int]:
 def descendants(root: int) -> List[int]:
     """All processes below `root`; none where there is no /proc."""
     return below(process_tree(), root)
+
+
+def ask_to_end(group: int) -> None:
+    """SIGTERM for all below this process; for the process group where there is no /proc. Once for each, for a second
+    one makes many programs drop what they are saving: what is below a relay is left to that."""
+    if not process_tree():
+        try:
+            os.killpg(group, signal.SIGTERM)
+            os.killpg(group, signal.SIGCONT)
+        except (ProcessLookupError, PermissionError):
+            pass
+        return
+    told: Set[int] = set()
+    for _ in range(3):  # a process may have been in the middle of a fork
+        untold = [pid for pid in _audience(os.getpid()) if pid not in told]
+        signal_all(untold, signal.SIGTERM)
+        signal_all(untold, signal.SIGCONT)
+        told.update(untold)
+
+
+def _audience(root: int) -> List[int]:
+    """All processes below `root` but those below a relay."""
+    tree = process_tree()
+    found: List[int] = []
+    queue = list(tree.get(root, ()))
+    while queue:
+        pid = queue.pop()
+        found.append(pid)
+        if not _is_relay(pid):
+            queue += tree.get(pid, ())
+    return found
+
+
+def _is_relay(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/comm", "rb") as file:
+            return file.read() == RELAY + b"\n"
+    except OSError:
+        return False
 
 
 outer_proc = -1

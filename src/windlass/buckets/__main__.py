@@ -1,7 +1,7 @@
 """`python -m windlass.buckets NAME=URL[:ro] ... -- COMMAND ...`: a rank's command between a fetch and a send.
 
 The mounts are filled from their buckets, the command runs, what it wrote is sent, and this program
-ends as the command did. A SIGTERM is passed on, and what was written until then is still sent.
+ends as the command did. Whoever asks it to end asks the command as well; what was written until then is still sent.
 
 Ships into strangers' images: standard library only, Python 3.9.
 """
@@ -62,17 +62,22 @@ def _try(mount: Given, what: str, work: Any, environ: Mapping[str, str]) -> int:
 
 
 def _run(command: List[str]) -> int:
-    """Runs it and waits; signals that ask to stop go to it."""
+    """Runs it and waits. What asks us to stop is not passed on: the command has got it too."""
+    stops = (signal.SIGTERM, signal.SIGINT)
+    signal.pthread_sigmask(signal.SIG_BLOCK, stops)
     child = os.fork()
     if child == 0:
         try:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, stops)
             os.execvp(command[0], command)
         except OSError as error:
             os.write(2, f"{command[0]}: {error.strerror}\n".encode())
         finally:
             os._exit(127)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda received, _frame: os.kill(child, received))
+    for number in stops:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, stops)
     while True:
         try:
             return os.waitpid(child, 0)[1]

@@ -35,7 +35,8 @@ def exchange(
     tries: int = TRIES,
     patience: float = PATIENCE,
 ) -> Any:
-    """What `take` makes of the answer. `make` is called for every try, for a signature ages and a body is read once."""
+    """What `take` makes of the answer; it may raise a BucketError with the status that the answer should have had.
+    `make` is called for every try, for a signature ages and a body is read once."""
     for number in range(1, tries + 1):
         request = make()
         try:
@@ -45,10 +46,13 @@ def exchange(
             found = BucketError(_told(request, error), error.code)
             if error.code not in PASSING or number == tries:
                 raise found from None
+        except BucketError as error:
+            if error.status not in PASSING or number == tries:
+                raise
         except (OSError, http.client.HTTPException) as error:
             if number == tries:
                 reason = getattr(error, "reason", None) or error
-                raise BucketError(f"{_place(request)} cannot be reached: {reason}") from None
+                raise BucketError(f"{place(request.full_url)} cannot be reached: {reason}") from None
         finally:
             body = request.data
             if hasattr(body, "close"):
@@ -92,13 +96,19 @@ def save(path: str) -> Callable[[IO[bytes]], None]:
     return take
 
 
-def _place(request: urllib.request.Request) -> str:
-    return urllib.parse.urlsplit(request.full_url)._replace(query="", fragment="").geturl()
+def place(url: str) -> str:
+    """A URL without its query, which may hold secrets."""
+    return urllib.parse.urlsplit(url)._replace(query="", fragment="").geturl()
 
 
 def _told(request: urllib.request.Request, error: urllib.error.HTTPError) -> str:
-    body = error.read(4096).decode("utf-8", "replace")
+    body = error.read(4096)
+    return f"{request.get_method()} {place(request.full_url)}: {error.code} {words(body) or error.reason}"
+
+
+def words(answer: bytes) -> str:
+    """What a store says of an error."""
+    body = answer.decode("utf-8", "replace")
     said = re.search(r"<Message>(.*?)</Message>", body, re.S) or re.search(r'"message":\s*"(.*?)"', body)
     kind = re.search(r"<Code>(.*?)</Code>", body)
-    words = " ".join(found[1] for found in (kind, said) if found) or " ".join(body.split())[:200] or error.reason
-    return f"{request.get_method()} {_place(request)}: {error.code} {words}"
+    return " ".join(found[1] for found in (kind, said) if found) or " ".join(body.split())[:200]

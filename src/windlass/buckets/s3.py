@@ -8,6 +8,7 @@ Ships into strangers' images: standard library only, Python 3.9.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import os
@@ -16,7 +17,7 @@ import urllib.parse
 import urllib.request
 import xml.etree.ElementTree as ElementTree
 from functools import partial
-from typing import Iterator, List, Mapping, NamedTuple, Optional, Tuple
+from typing import IO, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 from windlass.buckets import http
 from windlass.buckets.keys import AwsKeys, aws_keys
@@ -88,9 +89,10 @@ class S3:
                     marks.append((number, mark))
             parts = "".join(f"<Part><PartNumber>{n}</PartNumber><ETag>{mark}</ETag></Part>" for n, mark in marks)
             whole = f"<CompleteMultipartUpload>{parts}</CompleteMultipartUpload>".encode()
-            http.exchange(lambda: self._request("POST", key, {"uploadId": upload}, data=whole))
+            http.exchange(lambda: self._request("POST", key, {"uploadId": upload}, data=whole), _completed)
         except BaseException:
-            http.exchange(lambda: self._request("DELETE", key, {"uploadId": upload}), tries=1)
+            with contextlib.suppress(http.BucketError):  # what was raised before says more
+                http.exchange(lambda: self._request("DELETE", key, {"uploadId": upload}), tries=1)
             raise
 
     def _request(
@@ -132,6 +134,18 @@ def signed(
     mark = hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
     credential = f"Credential={keys.key}/{scope}, SignedHeaders={names}, Signature={mark}"
     return {**headers, "Authorization": f"AWS4-HMAC-SHA256 {credential}"}
+
+
+def _completed(answer: IO[bytes]) -> None:
+    """The store says 200 before it puts the parts together: whether that went well is in what follows."""
+    body = answer.read().strip()
+    try:
+        failed = ElementTree.fromstring(body).tag.endswith("Error")
+    except ElementTree.ParseError:
+        failed = True
+    if failed:
+        where = http.place(answer.geturl())  # type: ignore[attr-defined]
+        raise http.BucketError(f"POST {where}: {http.words(body) or 'an empty answer'}", 500)
 
 
 def _quoted(text: str) -> str:

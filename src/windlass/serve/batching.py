@@ -41,6 +41,8 @@ TYPICAL, CAUTIOUS = (0.2, 0.05), (0.02, 0.3)
 """How far a measurement moves what is known of a batch's time: down that share of the way, up that share of what is
 known at most. What a batch takes undisturbed decides where it is computed; whether a bound can be kept is decided by
 what it takes with all that goes on beside it."""
+SIZES = 24
+"""Powers of two of rows by which batches are counted."""
 
 
 @dataclass(frozen=True)
@@ -108,9 +110,8 @@ class Batcher:
         self.slow_costs.learn(1, runner.seconds)
         self.waiting = 0
         """Rows in the queue."""
-        self.sizes = [0] * 24
-        """Batches by the power of two of their rows."""
-        self.rows_done = 0
+        self._sizes = [0] * SIZES
+        self._rows = 0
         self.idle: Callable[[], None] | None = None
         """Called when the last work is done, for whoever waits to unload the model."""
         self.names = {tensor.name for tensor in runner.bundle.inputs}
@@ -130,6 +131,12 @@ class Batcher:
     @property
     def working(self) -> bool:
         return self._busy or bool(self._queue)
+
+    def take_counts(self) -> tuple[list[int], int]:
+        """What was computed since the last time: batches by the power of two of their rows, and rows."""
+        found = self._sizes, self._rows
+        self._sizes, self._rows = [0] * SIZES, 0
+        return found
 
     def submit(self, inputs: dict[str, Array], rows: int, done: Done, deadline: float = 0.0) -> Work:
         """Queues a request, or raises Refused. `done` is called on the loop, once, unless the work is cancelled."""
@@ -283,8 +290,8 @@ class Batcher:
         self.costs.learn(rows, took)
         if self.limits.bound:
             self.slow_costs.learn(rows, took)
-        self.sizes[min((rows - 1).bit_length(), 23)] += 1
-        self.rows_done += rows
+        self._sizes[min((rows - 1).bit_length(), SIZES - 1)] += 1
+        self._rows += rows
 
     def _take(self) -> tuple[list[Work], int]:
         """The next batch: the oldest request and those of its shape behind it, as many as fit."""

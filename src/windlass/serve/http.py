@@ -2,7 +2,9 @@
 
 One protocol object stands for each connection, on httptools' parser. Its rules:
 - One request of a connection is answered at a time; pipelined ones wait, and reading pauses while they do.
-- Nothing is held without a bound: header bytes, body bytes, time to send a request, time to read an answer.
+- Nothing is held without a bound: header bytes, body bytes (of one request, and of all), time to send a request, time
+  to read an answer.
+- Who may not ask is told so before a body is read.
 - A request whose client goes away is cancelled.
 - A protocol error is answered in words and the connection is closed after what the client still sends was read away,
   so that it sees the answer and not a reset.
@@ -46,18 +48,22 @@ class Bounds:
     idle: float = 75.0
     """Seconds that a connection may be silent between requests."""
     connections: int = 16384
+    held: int = 1 << 30
+    """Bytes of all bodies that are not answered yet; one of the largest size has room in any case."""
 
 
 class Request:
     """One request, whole."""
 
-    __slots__ = ("began", "body", "cancel", "connection", "headers", "keep", "method", "url")
+    __slots__ = ("began", "body", "cancel", "connection", "headers", "keep", "method", "refused", "url")
 
     def __init__(self, connection: Connection, method: bytes, url: bytes, headers: dict[bytes, bytes]) -> None:
         self.connection = connection
         self.method, self.url, self.headers = method, url, headers
         self.body = b""
         self.keep = True
+        self.refused: Refused | None = None
+        """Why it gets no answer, known from its headers."""
         self.began = 0.0
         self.cancel: Callable[[], None] | None = None
         """Called when the client goes away before the answer."""
@@ -104,9 +110,17 @@ Handler = Callable[[Request], None]
 class Site:
     """What the connections of a process share."""
 
-    def __init__(self, handler: Handler, error: Callable[[Refused], bytes], bounds: Bounds) -> None:
-        self.handler, self.error, self.bounds = handler, error, bounds
+    def __init__(
+        self,
+        handler: Handler,
+        admit: Callable[[Request], Refused | None],
+        error: Callable[[Refused], bytes],
+        bounds: Bounds,
+    ) -> None:
+        self.handler, self.admit, self.error, self.bounds = handler, admit, error, bounds
         self.open: set[Connection] = set()
+        self.held = 0
+        """Bytes of bodies."""
         self.draining = False
 
     def connection(self) -> Connection:
@@ -132,8 +146,8 @@ class Site:
 
 class Connection(asyncio.Protocol):
     __slots__ = (
-        "_chunks", "_closing", "_current", "_half", "_head", "_headers", "_heard", "_parser", "_paused", "_ready",
-        "_request", "_seen", "_site", "_size", "_started", "_transport", "_url", "_written",
+        "_chunks", "_closing", "_current", "_half", "_head", "_headers", "_heard", "_held", "_parser", "_paused",
+        "_ready", "_request", "_seen", "_site", "_size", "_started", "_transport", "_url", "_written",
     )  # fmt: skip
 
     def __init__(self, site: Site) -> None:
@@ -146,6 +160,8 @@ class Connection(asyncio.Protocol):
         self._url = b""
         self._chunks: list[bytes] = []
         self._size = 0
+        self._held = 0
+        """Bytes of the bodies of all its requests that are not answered yet."""
         self._seen = 0
         """Bytes received since the last request, while its headers are not whole."""
         self._request: Request | None = None
@@ -177,6 +193,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._site.open.discard(self)
         self._ready.clear()
+        self._let_go(self._held)
         current, self._current = self._current, None
         if current is not None and current.cancel is not None:
             current.cancel()
@@ -246,15 +263,32 @@ class Connection(asyncio.Protocol):
             request.keep = False
             if told is not None or b"transfer-encoding" in headers or request.method == b"CONNECT":
                 raise Refused(Reason.INVALID, "this server does not change protocols")
+        request.refused = self._site.admit(request)
+        if request.refused is not None and (b"transfer-encoding" in headers or int(told or 0) > 0):
+            raise request.refused
         self._request = request
         if b"expect" in headers and headers[b"expect"].lower() == b"100-continue" and not self._ready:
             self._transport.write(_CONTINUE)
 
     def on_body(self, body: bytes) -> None:
+        site, bounds = self._site, self._site.bounds
         self._size += len(body)
-        if self._size > self._site.bounds.body:
-            raise Refused(Reason.TOO_LARGE, f"the body is larger than {self._site.bounds.body} bytes (--max-body)")
+        if self._size > bounds.body:
+            raise Refused(Reason.TOO_LARGE, f"the body is larger than {bounds.body} bytes (--max-body)")
+        most = max(bounds.held, bounds.body)
+        if site.held + len(body) > most:
+            others = site.held - self._held
+            raise Refused(
+                Reason.UNAVAILABLE,
+                f"the server holds {others} bytes of other requests, and {most} is the most: try again",
+            )
+        self._held += len(body)
+        site.held += len(body)
         self._chunks.append(body)
+
+    def _let_go(self, count: int) -> None:
+        self._held -= count
+        self._site.held -= count
 
     def on_message_complete(self) -> None:
         request = self._request
@@ -280,6 +314,8 @@ class Connection(asyncio.Protocol):
         self._current = request
         request.began = time.perf_counter()
         try:
+            if request.refused is not None:
+                raise request.refused
             self._site.handler(request)
         except Refused as refused:
             self.fail(request, refused)
@@ -298,6 +334,7 @@ class Connection(asyncio.Protocol):
         if self._current is not request:
             return  # the client went away meanwhile
         self._current = None
+        self._let_go(len(request.body))
         if not request.keep or self._site.draining or (self._half and not self._ready):
             content = content.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n", 1)
             self._transport.write(content)
@@ -327,15 +364,16 @@ class Connection(asyncio.Protocol):
         current, self._current = self._current, None
         if current is not None and current.cancel is not None:
             current.cancel()
-        body = self._site.error(refused)
         request = Request(self, b"", self._url, {})
         request.keep = False
         self._current = request
-        request.reply(refused.reason.http, body)
+        self.fail(request, refused)
 
     def _hang_up(self) -> None:
         """Ends our side at once and the connection when the client has ended too, or a little later."""
         self._closing = time.monotonic() + LINGER
+        self._chunks = []
+        self._let_go(self._held)
         if self._paused:
             self._paused = False
             self._transport.resume_reading()

@@ -38,4 +38,3 @@ _TABLE = (
 
 BY_NAME = {kind.name: kind for kind in _TABLE}
 BY_TF = {kind.tf: kind for kind in _TABLE}
-BY_OIP = {kind.oip: kind for kind in _TABLE}

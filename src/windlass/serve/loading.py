@@ -122,8 +122,8 @@ def warm(runner: Runner) -> None:
     """Calls the model with an example of its own, or zeros; one that cannot answer that is broken."""
     import numpy as np
 
-    inputs = _trial(runner.bundle)
     try:
+        inputs = _trial(runner.bundle)
         outputs = runner.run(inputs)
         times: list[float] = []
         while len(times) < WARM_UP and sum(times) < LONG:
@@ -131,8 +131,8 @@ def warm(runner: Runner) -> None:
             outputs = runner.run(inputs)
             times.append(time.perf_counter() - began)
         runner.seconds = min(times)
-    except Refused:
-        raise
+    except Refused as refused:
+        raise WindlassError(f"{runner.bundle.path}: its own example is no input for it: {refused.message}") from None
     except Exception as error:
         if not runner.bundle.examples:
             return  # zeros may be no sensible input: the first client will tell

@@ -11,7 +11,6 @@ import bisect
 import json
 import mmap
 import struct
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -187,7 +186,3 @@ def resident() -> int:
 
 def gauges(numbers: Numbers, values: Mapping[tuple[str, Labels], float]) -> None:
     numbers.gauges = {**values, ("windlass_resident_bytes", ()): float(resident())}
-
-
-def started() -> float:
-    return time.time()

@@ -125,7 +125,7 @@ class Models:
                 version = Version(number, *found[number])
                 model.versions[number] = version
                 try:
-                    self._place(model, version, self._load(model.source, version.path), loop)
+                    self._place(model, version, self._loaded(model, version), loop)
                 except WindlassError as error:
                     version.state, version.error = State.END, error.message
                     broken[number] = error
@@ -146,6 +146,8 @@ class Models:
                     await self.refresh(model)
                 except OSError as error:
                     self._tell(f"warning: {model.source.directory} cannot be read: {error.strerror}")
+                except Exception as error:  # the next look may find what this one did not
+                    self._tell(f"warning: no new version of {model.name} was looked for: {_named(error)}")
 
     async def refresh(self, model: Model) -> None:
         """Loads what is new, drops what is gone."""
@@ -187,7 +189,7 @@ class Models:
         if known is None:
             model.versions[version.number] = version
         try:
-            runner = await asyncio.to_thread(self._load, model.source, version.path)
+            runner = await asyncio.to_thread(self._loaded, model, version)
         except WindlassError as error:
             self._tell(f"warning: version {version.number} of {model.name} is not served: {error.message}")
             if known is not None and known.batcher is not None:
@@ -201,6 +203,15 @@ class Models:
         model.versions[version.number] = version
         self._place(model, version, runner, loop)
         self._tell(f"{model.name}: version {version.number} is served now")
+
+    def _loaded(self, model: Model, version: Version) -> Runner:
+        """The version as something that can be called; whatever is wrong with it is a WindlassError."""
+        try:
+            return self._load(model.source, version.path)
+        except WindlassError:
+            raise
+        except Exception as error:
+            raise WindlassError(f"{version.path}: it cannot be loaded: {_named(error)}") from error
 
     def _place(self, model: Model, version: Version, runner: Runner, loop: asyncio.AbstractEventLoop) -> None:
         version.batcher = Batcher(runner, self._limits, loop)
@@ -218,3 +229,7 @@ class Models:
             if version.batcher is not None and not version.batcher.working:
                 version.batcher.close()
                 model.leaving.remove(version)
+
+
+def _named(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

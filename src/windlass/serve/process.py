@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from windlass.agent import system
 from windlass.errors import FAILED, INTERRUPTED, OK, WindlassError
 from windlass.serve import metrics
 from windlass.serve.settings import Settings
@@ -246,6 +247,7 @@ class _Parent:
 
     def _start(self, index: int) -> None:
         read, write = os.pipe()
+        parent = os.getpid()
         pid = os.fork()
         if pid:
             os.close(write)
@@ -258,7 +260,7 @@ class _Parent:
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
                 signal.signal(number, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which asks us to stop
-            _die_with_parent()
+            system.die_with_parent(parent)  # else a child of a parent that was killed would hold the port for ever
             self._serve(index, write)
             code = OK
         except WindlassError as error:
@@ -279,11 +281,3 @@ class _Parent:
         self._http.close()
         tell = self._tell if index == 0 else lambda _: None
         _one(self._settings, own, self._slots, index, tell, up)
-
-
-def _die_with_parent() -> None:
-    """A server whose parent was killed would hold the port for ever."""
-    import ctypes
-
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)

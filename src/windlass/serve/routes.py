@@ -41,13 +41,17 @@ class Routes:
         self._made: dict[tuple[bytes, bytes], Handler] = {}
         self.draining = False
 
-    def __call__(self, request: Request) -> None:
+    def admit(self, request: Request) -> Refused | None:
+        """Why this client may not ask that, if it may not; its headers are all that is known."""
         if self._bearer and not hmac.compare_digest(request.headers.get(b"authorization", b""), self._bearer):
             path = request.url.partition(b"?")[0]
             if path not in OPEN and not path.startswith(b"/models/"):
-                raise Refused(
+                return Refused(
                     Reason.UNAUTHENTICATED, "a token is needed: send the header `Authorization: Bearer TOKEN`"
                 )
+        return None
+
+    def __call__(self, request: Request) -> None:
         key = (request.method, request.url)
         handler = self._made.get(key)
         if handler is None:

@@ -16,6 +16,7 @@ from typing import Any
 
 from windlass.errors import WindlassError
 from windlass.serve import loading, metrics, routes
+from windlass.serve.batching import Batcher
 from windlass.serve.http import Site
 from windlass.serve.loading import Runner
 from windlass.serve.models import Model, Models
@@ -67,11 +68,10 @@ class Server:
         self._began = time.time()
         self.models = Models(settings.sources, loader(settings), settings.limits, settings.policy, tell)
         self._routes = routes.Routes(self.models, self._numbers, settings.token, settings.bounds.body, self._scrape)
-        self._site = Site(self._routes, routes.error, settings.bounds)
+        self._site = Site(self._routes, self._routes.admit, routes.error, settings.bounds)
         self.asked = 0
         """The signal that asked it to stop."""
         self._hurry = False
-        self._counted: dict[int, tuple[list[int], int]] = {}
 
     async def run(self, ready: Callable[[Server], None]) -> None:
         """Serves until SIGTERM or SIGINT, then until what is under way has been answered; a second signal ends it."""
@@ -165,14 +165,13 @@ class Server:
                     self._count(labels, version.batcher)
         metrics.gauges(self._numbers, now)
 
-    def _count(self, labels: metrics.Labels, batcher: Any) -> None:
-        sizes, rows = self._counted.get(id(batcher), ([0] * len(batcher.sizes), 0))
-        for power, (new, old) in enumerate(zip(batcher.sizes, sizes, strict=True)):
-            if new > old:
-                self._numbers.count("windlass_batches_total", (*labels, ("rows", f"{1 << power}")), new - old)
-        if batcher.rows_done > rows:
-            self._numbers.count("windlass_rows_total", labels, batcher.rows_done - rows)
-        self._counted[id(batcher)] = (list(batcher.sizes), batcher.rows_done)
+    def _count(self, labels: metrics.Labels, batcher: Batcher) -> None:
+        sizes, rows = batcher.take_counts()
+        for power, batches in enumerate(sizes):
+            if batches:
+                self._numbers.count("windlass_batches_total", (*labels, ("rows", f"{1 << power}")), batches)
+        if rows:
+            self._numbers.count("windlass_rows_total", labels, rows)
 
 
 def described(model: Model) -> str:

@@ -17,7 +17,7 @@ from windlass.serve.batching import Batcher
 from windlass.serve.http import Request
 from windlass.serve.kinds import BY_NAME
 from windlass.serve.models import Model
-from windlass.serve.refusals import Refused, invalid
+from windlass.serve.refusals import invalid
 from windlass.serve.tfs_rest import dumps, loads
 
 if TYPE_CHECKING:
@@ -210,10 +210,6 @@ def _write(request: Request, asked: Asked, outputs: Outputs, told: dict[str, Any
         return
     head = orjson.dumps(told) if len(parts) == len(names) else dumps(told)
     request.reply(200, head + b"".join(parts), OCTETS, ((_HEADER_OUT, b"%d" % len(head)),))
-
-
-def error(refused: Refused) -> bytes:
-    return orjson.dumps({"error": refused.message})
 
 
 def index(models: list[Model]) -> bytes:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from windlass.agent import system
+from windlass.agent import berth, system
 from windlass.agent.process import CannotStart, Process
 
 pytestmark = pytest.mark.filterwarnings("ignore:os.fork.* was called:RuntimeWarning")
@@ -134,6 +134,63 @@ def test_it_is_asked_once_and_killed_when_the_grace_is_over(tmp_path: Path) -> N
 
     inside(work)
     assert log.read_text().count("asked") == 1
+
+
+SAVING = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: print("asked", flush=True))
+print("up", flush=True)
+while "asked" not in open(sys.argv[1]).read():
+    time.sleep(0.01)
+time.sleep(0.5)  # saves
+print("saved", flush=True)
+"""
+
+
+def standing(directory: Path, log: Path, command: list[str]) -> list[str]:
+    """The command under what stands between mpirun and it in a worker's pod."""
+    settings = {"env": ENV, "size": 1, "log": str(log), "cwd": str(directory)}
+    berth.prepare(str(directory / "berth"), settings, str(Path(berth.__file__).parents[1]))
+    return [str(directory / "berth" / berth.STAND), *command]
+
+
+@pytest.mark.parametrize("between", ["a bucket", "mpirun's daemon", "mpirun's daemon and a bucket"])
+def test_it_is_asked_once_whatever_stands_between(tmp_path: Path, between: str) -> None:
+    log = tmp_path / "log"
+
+    def work() -> None:
+        command = [sys.executable, "-c", SAVING, str(log)]
+        if "bucket" in between:
+            command = [sys.executable, "-m", "windlass.buckets", "--", *command]
+        if "daemon" in between:
+            command = standing(tmp_path, log, command)
+        process = Process(command, ENV, "/", str(log))
+        waits(log, "up")
+        process.end(grace=20)
+        assert finished(process) == (0, 0)
+
+    inside(work)
+    assert log.read_text() == "up\nasked\nsaved\n"
+
+
+@pytest.mark.parametrize("bucket", [False, True])
+def test_what_mpirun_alone_asks_is_passed_on_once(tmp_path: Path, bucket: bool) -> None:
+    """One of its processes has failed elsewhere: only what it started itself hears of it, now and then twice."""
+    log = tmp_path / "log"
+
+    def work() -> None:
+        command = [sys.executable, "-c", SAVING, str(log)]
+        if bucket:
+            command = [sys.executable, "-m", "windlass.buckets", "--", *command]
+        process = Process(standing(tmp_path, log, command), ENV, "/", str(log))
+        waits(log, "up")
+        os.killpg(process.pid, signal.SIGTERM)
+        waits(log, "asked")
+        os.kill(process.pid, signal.SIGTERM)
+        assert finished(process) == (0, 0)
+
+    inside(work)
+    assert log.read_text() == "up\nasked\nsaved\n"
 
 
 def test_a_stopped_process_hears_the_request_too(tmp_path: Path) -> None:

@@ -87,6 +87,32 @@ def test_types_that_numpy_lacks_keep_their_bits(tmp_path: Path, dtype: str) -> N
     assert {item["dtype"] for item in header.values()} == {tensors._BITS[dtype][0]}
 
 
+READ_BY_A_STRANGER = """
+import sys
+from windlass import tensors
+{before}
+assert "ml_dtypes" not in sys.modules or sys.modules["ml_dtypes"] is None
+found = tensors.read({path!r})[0]["w"]
+print(found.dtype, found.astype("float32").tolist())
+"""
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])
+def test_types_that_numpy_lacks_come_back_where_nobody_has_imported_them(tmp_path: Path, dtype: str) -> None:
+    path = write(tmp_path / "a", {"w": np.array([0.5, -2.0]).astype(getattr(ml_dtypes, dtype))})
+    script = READ_BY_A_STRANGER.format(path=str(path), before="")
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == (f"{dtype} [0.5, -2.0]\n", "")
+
+
+def test_types_that_numpy_lacks_are_no_integers_where_they_cannot_be_had(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", {"w": np.ones(3, ml_dtypes.bfloat16)})
+    script = READ_BY_A_STRANGER.format(path=str(path), before='sys.modules["ml_dtypes"] = None')
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.stdout == ""
+    assert "ImportError: the checkpoint holds bfloat16, which needs the package ml_dtypes" in done.stderr
+
+
 def test_jax_arrays_are_taken_as_they_are_bfloat16_too(tmp_path: Path) -> None:
     arrays = {"w": jnp.arange(6.0).reshape(2, 3), "half": jnp.ones((2, 2), jnp.bfloat16), "n": jnp.int32(7)}
     path = write(tmp_path / "a", arrays)
