@@ -101,6 +101,17 @@ class Where:
         return copy
 
 
+def refusal_in(error: Exception) -> WindlassError | None:
+    """What both faces say of a cluster that said no, or nothing, wherever it was asked; None for all else."""
+    from windlass.kube.api import ApiError
+
+    if not isinstance(error, ApiError):
+        return None
+    from windlass.engines.kubernetes.cluster import refusal
+
+    return refusal(error)
+
+
 def standing(copy: Mirror) -> RunState:
     """How a run in a cluster stands; while its driver has not begun or is lost, the cluster says why."""
     from windlass.engines.kubernetes import pending

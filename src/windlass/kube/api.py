@@ -57,6 +57,8 @@ EVERYWHERE = "*"
 WATCH_SECONDS = 30
 """How long one watch request lasts; a server that is silent for longer is taken for dead."""
 TIMEOUT = 15.0
+NO_JSON = "NoJson"
+"""The reason when something else than an API server has answered."""
 
 
 class ApiError(Exception):
@@ -305,7 +307,7 @@ class Api:
             try:
                 status, text, after = self._once(method, _with(path, query or {}), data, kind, renew)
                 if status < 300:
-                    return json.loads(text) if text else {}
+                    return self._answer(text)
                 if status == 401 and not renew:
                     renew = True
                     continue
@@ -321,6 +323,16 @@ class Api:
             if not error.transient or time.monotonic() + wait > due:
                 raise error
             time.sleep(wait)
+
+    def _answer(self, text: bytes) -> Manifest:
+        try:
+            found = json.loads(text or b"{}")
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            where = f"{self.server.host}:{self.server.port}{self.server.prefix}"
+            raise ApiError(200, NO_JSON, f"what answers at {where} is no API server: {_page(text)}")
+        return found
 
     def _once(self, method: str, path: str, data: Optional[bytes], kind: str, renew: bool) -> Tuple[int, bytes, float]:
         connection = getattr(self._local, "connection", None)
@@ -397,4 +409,11 @@ def _error(status: int, text: bytes, after: float = 0.0) -> ApiError:
         told = json.loads(text)
         return ApiError(status, str(told.get("reason") or ""), str(told.get("message") or text.decode()), after)
     except (ValueError, AttributeError):
+        if text.lstrip().startswith(b"<") or 300 <= status < 400:
+            return ApiError(status, NO_JSON, f"no API server answers, with HTTP status {status}: {_page(text)}", after)
         return ApiError(status, "", text.decode("utf-8", "replace").strip() or f"HTTP status {status}", after)
+
+
+def _page(text: bytes) -> str:
+    """The beginning of something that is not JSON."""
+    return repr(" ".join(text[:400].decode("utf-8", "replace").split())[:80])
