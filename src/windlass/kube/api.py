@@ -318,6 +318,9 @@ class Api:
                     raise ApiError(495, "BadCertificate", f"the API server's certificate: {problem}") from None
                 where = f"{self.server.host}:{self.server.port}"
                 error = ApiError(0, "Unreachable", f"the API server at {where} cannot be reached: {problem}")
+            except BaseException:
+                self._drop()  # else the next request would be given this one's answer
+                raise
             pause = min(pause * 2, 5.0)
             wait = max(error.after, pause * _jitter())
             if not error.transient or time.monotonic() + wait > due:
