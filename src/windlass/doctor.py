@@ -296,8 +296,8 @@ def of_cluster(cluster: Cluster) -> list[Finding]:
         version = cluster.api.request("GET", "/version")["gitVersion"]
     except ApiError as error:
         fix = "check the kubeconfig: `kubectl cluster-info`"
-        return [Finding("cluster", MISSING, f"{server.host}:{server.port}: {error.message}", fix)]
-    found = [Finding("cluster", OK, f"Kubernetes {version} at {server.host}:{server.port}")]
+        return [Finding("cluster", MISSING, f"{server.authority}: {error.message}", fix)]
+    found = [Finding("cluster", OK, f"Kubernetes {version} at {server.authority}")]
     found += [_namespace(cluster), *_rights(cluster), _classes(cluster), _names(cluster), *_nodes(cluster)]
     return found
 

@@ -14,6 +14,7 @@ import pytest
 from tests.commands import Windlass
 from tests.serve import making
 from tests.serve.serving import serving
+from windlass.serve.process import bind
 
 ROW = [[0.5] * 784]
 
@@ -205,3 +206,17 @@ def test_it_is_ready_soon_and_says_when(models: Path, tmp_path: Path) -> None:
     began = time.monotonic()
     with serving(tmp_path, models / "mnist"):
         assert time.monotonic() - began < 30
+
+
+def test_every_address_is_those_of_ipv4_and_ipv6(models: Path, tmp_path: Path) -> None:
+    with serving(tmp_path, models / "mnist", "--host", "::") as server:
+        hosts = ["127.0.0.1", *(["::1"] if socket.has_dualstack_ipv6() else [])]
+        for host in hosts:
+            for port in (server.port, server.grpc_port):
+                socket.create_connection((host, port), timeout=10).close()
+
+
+def test_every_address_is_those_of_ipv4_where_the_kernel_has_no_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
+    with bind("::", 0, shared=False) as opened:
+        assert opened.getsockname()[0] == "0.0.0.0"

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING
 
 from windlass.cli.world import World
 from windlass.errors import WindlassError
+from windlass.rankenv import bracketed
 from windlass.runs.store import Store
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("models", nargs="+", metavar="[NAME=]MODEL|RUN", help="what to serve")
     add("--name", default="", metavar="NAME", help="what clients call the model (the directory's name)")
-    add("--host", default="127.0.0.1", metavar="ADDRESS", help="on which address to listen (127.0.0.1)")
+    add("--host", default="127.0.0.1", metavar="ADDRESS", help="on which address to listen (127.0.0.1); ::, on all")
     add("--port", type=int, default=8501, metavar="N", help="REST, v2, pages and metrics (8501); 0: any free port")
     add("--grpc-port", type=int, default=8500, metavar="N", help="gRPC (8500); 0: any free port")
     add("--no-grpc", action="store_true", help="no gRPC")
@@ -160,7 +161,7 @@ def _ready(ready: Ready, settings: Settings, world: World) -> None:
 
     scheme = "https" if settings.tls_cert else "http"
     host = settings.host if settings.host not in ("0.0.0.0", "::", "") else "127.0.0.1"
-    host = f"[{host}]" if ":" in host else host
+    host = bracketed(host)
     url = f"{scheme}://{host}:{ready.port}"
     grpc = f", gRPC {host}:{ready.grpc_port}" if settings.grpc_port >= 0 else ""
     world.print(f"ready: {url}{grpc}: {'; '.join(ready.models)}")

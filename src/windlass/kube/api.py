@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Dict, Generator, Iterator, List, Mapping, Optional, Tuple
 
 from windlass.kube.http import Answer, BadAnswer, Closed, Connection, quoted
+from windlass.rankenv import bracketed
 
 Manifest = Dict[str, Any]
 
@@ -93,6 +94,11 @@ class Server:
     """As the tls certificate has it, where that is not the host."""
     way: Optional[Callable[[Optional[float]], socket.socket]] = None
     """Connects to the host, with a timeout, where it cannot be reached directly."""
+
+    @property
+    def authority(self) -> str:
+        """HOST:PORT, as requests and people have it."""
+        return f"{bracketed(self.host)}:{self.port}"
 
 
 def in_cluster(account: str = ACCOUNT) -> Server:
@@ -316,8 +322,8 @@ class Api:
                 self._drop()
                 if isinstance(problem, ssl.SSLCertVerificationError):
                     raise ApiError(495, "BadCertificate", f"the API server's certificate: {problem}") from None
-                where = f"{self.server.host}:{self.server.port}"
-                error = ApiError(0, "Unreachable", f"the API server at {where} cannot be reached: {problem}")
+                where = f"the API server at {self.server.authority}"
+                error = ApiError(0, "Unreachable", f"{where} cannot be reached: {problem}")
             except BaseException:
                 self._drop()  # else the next request would be given this one's answer
                 raise
@@ -333,7 +339,7 @@ class Api:
         except ValueError:
             found = None
         if not isinstance(found, dict):
-            where = f"{self.server.host}:{self.server.port}{self.server.prefix}"
+            where = f"{self.server.authority}{self.server.prefix}"
             raise ApiError(200, NO_JSON, f"what answers at {where} is no API server: {_page(text)}")
         return found
 
@@ -369,8 +375,7 @@ class Api:
         return connection.request(method, self.server.prefix + path, data, headers)
 
     def _connect(self, timeout: float) -> Connection:
-        host = f"[{self.server.host}]" if ":" in self.server.host else self.server.host
-        return Connection(lambda: dial(self.server, timeout), f"{host}:{self.server.port}")
+        return Connection(lambda: dial(self.server, timeout), self.server.authority)
 
     def _drop(self) -> None:
         connection = getattr(self._local, "connection", None)

@@ -16,7 +16,7 @@ from typing import Self, cast
 
 from windlass import parcel
 from windlass.engines.kubernetes.cluster import Cluster, command, is_running
-from windlass.engines.kubernetes.tunnel import STDERR, STDOUT, Exec
+from windlass.engines.kubernetes.tunnel import FRAME, STDERR, STDOUT, Exec
 from windlass.errors import FAILED, WindlassError
 from windlass.export import frame, pods
 from windlass.kube import names, seats, verdicts
@@ -29,7 +29,6 @@ from windlass.runs.files import Spot
 
 PATIENCE = 120.0
 """Seconds that a helper's pod may take to start."""
-FRAME = 1 << 18
 
 
 class ClusterShelf:

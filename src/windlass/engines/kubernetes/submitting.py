@@ -23,6 +23,7 @@ from windlass.export.objects import Setting
 from windlass.kube import names, seats
 from windlass.kube.api import ApiError, Manifest
 from windlass.plan import Plan
+from windlass.rankenv import bracketed
 from windlass.runs.store import fresh_id
 
 DRIVER_SOON = 2.0
@@ -150,7 +151,7 @@ def _make(
     with ThreadPoolExecutor(4) as hands:
         there = list(hands.map(functools.partial(_bring, cluster), [obj for obj in made if obj not in later]))
         services = {obj["metadata"]["name"]: obj for obj in there if obj["kind"] == "Service"}
-        address = seats.host(services[names.driver(run)]["spec"]["clusterIP"])
+        address = bracketed(services[names.driver(run)]["spec"]["clusterIP"])
         list(hands.map(cluster.api.apply, later))
         if _driver_there(cluster, run):
             list(hands.map(make, first))
