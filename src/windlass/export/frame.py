@@ -79,6 +79,7 @@ def spec_of(
             "runAsUser": user,
             "runAsGroup": group,
             "fsGroup": identity.fs_group(security),
+            "fsGroupChangePolicy": "OnRootMismatch",  # else each start of a pod walks over all files of a volume
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "containers": [container],
