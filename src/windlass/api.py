@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from windlass import spec
 from windlass.errors import WindlassError
-from windlass.plan import Plan
+from windlass.plan import ENGINES, Plan
 
 if TYPE_CHECKING:
     from windlass.engines.finding import Where
@@ -263,7 +263,7 @@ def _background(directory: str, events: int) -> Run:
 
 
 def _where(home: str | None, on: str | None, context: str, namespace: str) -> Where:
-    from windlass.engines.finding import ENGINES, Where
+    from windlass.engines.finding import Where
 
     if on is not None and on not in ENGINES:
         raise WindlassError(f"there is no engine {on}", f"one of {', '.join(ENGINES)}")

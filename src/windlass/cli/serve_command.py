@@ -23,10 +23,10 @@ Needs the packages of windlass[serve].
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import ipaddress
 from typing import TYPE_CHECKING
 
+from windlass import machine
 from windlass.cli.world import World
 from windlass.errors import WindlassError
 from windlass.rankenv import bracketed
@@ -35,9 +35,6 @@ from windlass.runs.store import Store
 if TYPE_CHECKING:
     from windlass.serve.process import Ready
     from windlass.serve.settings import Settings
-
-NEEDED = ("numpy", "onnxruntime", "httptools", "uvloop", "orjson")
-NEEDED_GRPC = ("grpc", "google.protobuf")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -96,20 +93,12 @@ def _check(args: argparse.Namespace) -> None:
         raise WindlassError(f"--version {args.version}: latest, all, or the number of a version is wanted")
     if bool(args.tls_cert) != bool(args.tls_key):
         raise WindlassError("--tls-cert and --tls-key belong together: give both")
-    wanted = (*NEEDED, *(() if args.no_grpc else NEEDED_GRPC))
-    lacking = [name for name in wanted if not _installed(name)]
+    lacking = machine.lacking((*machine.SERVING, *(() if args.no_grpc else machine.SERVING_GRPC)))
     if lacking:
         raise WindlassError(
             f"the server needs packages that are not installed here: {', '.join(lacking)}",
             "install them beside Windlass: `pip install 'windlass[serve]'`",
         )
-
-
-def _installed(name: str) -> bool:
-    try:
-        return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:
-        return False
 
 
 def _settings(args: argparse.Namespace, world: World) -> Settings:

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from windlass.engines.kubernetes.mirror import Mirror
     from windlass.runs.values import RunState
 
-ENGINES = ("local", "kubernetes")
-
 
 @dataclass(frozen=True)
 class Where:

@@ -16,9 +16,7 @@ from windlass.plan import Mount, Plan, Resources, Security, Stage, Variable
 
 RUN_MOUNT = "run"
 """The mount of this name is the run's volume, if the job has one that all pods can share."""
-BUCKETS = ("s3", "gs")
-"""Kinds of storage that a rank's command is wrapped in: fetched before it, sent back after it."""
-CARRIED = (*BUCKETS, "run")
+CARRIED = (*SCHEMES, "run")
 """Kinds of storage that agents carry to the pod and back: a directory of the run directory."""
 PLACES = ("pvc", "nfs", "hostPath", "emptyDir")
 """Kinds of storage that a pod can mount."""
