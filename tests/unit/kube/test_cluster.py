@@ -104,6 +104,18 @@ def test_a_server_that_cannot_be_reached_is_named_with_what_to_check(
     assert error.code == 2
 
 
+def test_nothing_is_said_to_be_left_of_a_run_that_never_reached_its_cluster(
+    world: World, tmp_path: Path, unused: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clusters, "PATIENCE", 0.0)
+    job = tmp_path / "job.yaml"
+    job.write_text("name: far\nimage: python:3.12\nrun: python -V\n")
+    file = kubeconfig(tmp_path, f"http://127.0.0.1:{unused}")
+    error = asked(world, tmp_path, file, "run", str(job), "--on", "kubernetes")
+    assert error.message.startswith(f"the API server at 127.0.0.1:{unused} cannot be reached")
+    assert "VPN" in error.hint
+
+
 def test_python_is_told_the_same(tmp_path: Path, unused: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clusters, "PATIENCE", 0.0)
     run = remembered(tmp_path, kubeconfig(tmp_path, f"http://127.0.0.1:{unused}"))

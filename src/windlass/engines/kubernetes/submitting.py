@@ -80,7 +80,7 @@ def submit(
         _make(cluster, made, _first(plan, run, packed), root, run, secrets)
     except BaseException as error:
         told = cluster.refusal(error, submitting=True) if isinstance(error, ApiError) else error
-        if root is not None or not isinstance(error, ApiError) or error.transient:
+        if run and (root is not None or not isinstance(error, ApiError)):
             if isinstance(error, KeyboardInterrupt):
                 say(f"interrupted: what was made of {run} is taken back")
             _take_back(cluster, run, mark, fresh, told)
