@@ -14,18 +14,19 @@ job.run(image=job.build("ghcr.io/me/train"))
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from windlass import spec
 from windlass.errors import WindlassError
-from windlass.plan import Plan
+from windlass.plan import ENGINES, Plan
 
 if TYPE_CHECKING:
     from windlass.engines.finding import Where
@@ -33,6 +34,30 @@ if TYPE_CHECKING:
     from windlass.runs.logs import Line
     from windlass.runs.values import RunState
     from windlass.runs.why import Explanation
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _told(ask: Callable[P, T]) -> Callable[P, T]:
+    """What a cluster refuses is told as any other problem."""
+
+    @functools.wraps(ask)
+    def asked(*args: P.args, **named: P.kwargs) -> T:
+        try:
+            return ask(*args, **named)
+        except WindlassError:
+            raise
+        except Exception as error:
+            from windlass.engines.finding import refusal_in
+
+            refusal = refusal_in(error)
+            if refusal is None:
+                raise
+            raise refusal from None
+
+    return asked
 
 
 @dataclass(frozen=True)
@@ -65,6 +90,7 @@ class Job:
         order = orders.order_of(self.plan(), wish, os.environ)
         return building.build(order, _home(home), os.environ, lambda _text: None)
 
+    @_told
     def run(
         self,
         home: str | None = None,
@@ -116,6 +142,7 @@ class Run:
     """A run by id, beginning of an id, or name of the job; without one, the newest. It is looked for on this machine
     and among the runs in clusters that this machine knows; `on`, `context` and `namespace` say where else."""
 
+    @_told
     def __init__(
         self,
         run: str | None = None,
@@ -134,6 +161,7 @@ class Run:
     def __repr__(self) -> str:
         return f"<Run {self.id} {self.status().state}>"
 
+    @_told
     def status(self) -> RunState:
         from windlass.engines.finding import standing
         from windlass.runs.state import load as load_state
@@ -158,6 +186,7 @@ class Run:
         """An end behind which the cluster was asked to go on is none."""
         return state.over and (self._copy is None or self._copy.whole())
 
+    @_told
     def logs(self) -> Iterator[Line]:
         """What the ranks have printed so far, line by line."""
         from windlass.runs import logs
@@ -171,6 +200,7 @@ class Run:
 
         return explain(self.status(), time.time())
 
+    @_told
     def output(self, stage: str) -> Path:
         """The directory that a stage's ranks wrote to; of a run in a cluster it is fetched."""
         from windlass import layout
@@ -180,6 +210,7 @@ class Run:
             self._copy.fetch_all(os.path.relpath(path, self.directory))
         return Path(path)
 
+    @_told
     def stop(self, now: bool = False, wait: float | None = 600) -> bool:
         """Asks it to end. False when nobody drives it, or it has not ended after `wait` seconds."""
         from windlass.engines.local import engine
@@ -193,6 +224,7 @@ class Run:
         except TimeoutError:
             return False
 
+    @_told
     def resume(self) -> Run:
         """Goes on with a run that was stopped, lost or failed."""
         from windlass.engines.local import start
@@ -203,6 +235,7 @@ class Run:
         self._copy.go_on()
         return self
 
+    @_told
     def rm(self, data: bool = False) -> None:
         """Removes it with all that it left. One that is under way is refused. Storage that a cluster made for the job
         stays, unless `data` says otherwise."""
@@ -230,7 +263,7 @@ def _background(directory: str, events: int) -> Run:
 
 
 def _where(home: str | None, on: str | None, context: str, namespace: str) -> Where:
-    from windlass.engines.finding import ENGINES, Where
+    from windlass.engines.finding import Where
 
     if on is not None and on not in ENGINES:
         raise WindlassError(f"there is no engine {on}", f"one of {', '.join(ENGINES)}")

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from windlass import machine
-from windlass.agent import mpi
+from windlass.agent import mpi, system
 from windlass.plan import Mount, Plan, Role, Secret, Stage
 
 if TYPE_CHECKING:
@@ -55,11 +55,11 @@ def of_machine(home: str, environ: Mapping[str, str]) -> list[Finding]:
     """What there is, whatever the job."""
     cores, memory = machine.cores(), machine.memory()
     quota = "" if cores.quota is None else f"; the cgroup grants {cores.quota:g}"
-    limit = "" if memory.limit is None else f"; the cgroup grants {machine.size(memory.limit)}"
+    limit = "" if memory.limit is None else f"; the cgroup grants {system.size(memory.limit)}"
     return [
         Finding("Python", OK, f"{sys.version.split()[0]}, {sys.executable}"),
         Finding("cores", OK, f"{cores.allowed}{quota}"),
-        Finding("memory", OK, machine.size(memory.total) + limit),
+        Finding("memory", OK, system.size(memory.total) + limit),
         *_home(home),
         _containment(),
         _mpirun(machine.programs(), environ) or Finding("mpirun", NOTE, "not found; shape mpi needs it", mpi.INSTALL),
@@ -99,7 +99,7 @@ def _home(home: str) -> Iterator[Finding]:
         yield Finding("home", OK, home + ("" if place == home else " (will be made)"))
     free = shutil.disk_usage(place).free
     state, fix = (OK, "") if free >= _LOW_DISK else (NOTE, "windlass prune --older-than 7d")
-    yield Finding("disk", state, f"{machine.size(free)} free at {place}", fix)
+    yield Finding("disk", state, f"{system.size(free)} free at {place}", fix)
 
 
 def _containment() -> Finding:
@@ -246,7 +246,7 @@ def _resources(plan: Plan, environ: Mapping[str, str]) -> Iterator[Finding]:
         asked_cores = sum(role.ranks * (role.resources.cpu or 0) for role in stage.roles)
         asked_gpus = sum(role.ranks * role.resources.gpu for role in stage.roles)
         if asked_memory > memory:
-            detail = f"its ranks ask for {machine.size(asked_memory)} together, the machine has {machine.size(memory)}"
+            detail = f"its ranks ask for {system.size(asked_memory)} together, the machine has {system.size(memory)}"
             yield Finding(f"{stage.name} memory", MISSING, detail, "fewer ranks, or less `memory:` for each")
         if asked_cores > cores:
             detail = f"its ranks ask for {asked_cores:g} cores together, the machine has {cores:g}: they will share"
@@ -296,8 +296,8 @@ def of_cluster(cluster: Cluster) -> list[Finding]:
         version = cluster.api.request("GET", "/version")["gitVersion"]
     except ApiError as error:
         fix = "check the kubeconfig: `kubectl cluster-info`"
-        return [Finding("cluster", MISSING, f"{server.host}:{server.port}: {error.message}", fix)]
-    found = [Finding("cluster", OK, f"Kubernetes {version} at {server.host}:{server.port}")]
+        return [Finding("cluster", MISSING, f"{server.authority}: {error.message}", fix)]
+    found = [Finding("cluster", OK, f"Kubernetes {version} at {server.authority}")]
     found += [_namespace(cluster), *_rights(cluster), _classes(cluster), _names(cluster), *_nodes(cluster)]
     return found
 
@@ -378,7 +378,7 @@ def _nodes(cluster: Cluster) -> Iterator[Finding]:
     for each in nodes:
         gpus = f", {each.gpu:g} GPUs" if each.gpu else ""
         taken = "" if each.usable else f"{each.closed}; "
-        detail = f"{taken}free: {each.cpu:.3g} cpu, {machine.size(int(each.memory))} memory{gpus}; {each.version}"
+        detail = f"{taken}free: {each.cpu:.3g} cpu, {system.size(int(each.memory))} memory{gpus}; {each.version}"
         yield Finding(f"node {each.node}", OK if each.usable else NOTE, detail)
 
 

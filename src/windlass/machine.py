@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 
@@ -111,13 +111,22 @@ def programs() -> str:
     return os.path.dirname(sys.executable)
 
 
-def size(count: float) -> str:
-    """Bytes for a person."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"
+SERVING = ("httptools", "numpy", "onnxruntime", "orjson", "uvloop")
+SERVING_GRPC = ("google.protobuf", "grpc")
+"""Modules that a model server imports, and those that it imports for gRPC."""
+
+
+def lacking(modules: Iterable[str]) -> list[str]:
+    """Those that are not installed here."""
+    from importlib.util import find_spec
+
+    def there(name: str) -> bool:
+        try:
+            return find_spec(name) is not None
+        except ModuleNotFoundError:  # of what it is in
+            return False
+
+    return [name for name in modules if not there(name)]
 
 
 def _cgroups(root: str, controller: str) -> Iterator[str]:

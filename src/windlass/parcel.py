@@ -169,12 +169,13 @@ def store(parcel: Iterable[Item], place: str, tell: Callable[[int], None] = lamb
     count = 0
     for item in parcel:
         path = os.path.normpath(item.path) if item.path else ""
-        if path.startswith(("/", "..")):
+        if os.path.isabs(path) or path.split(os.sep)[0] == os.pardir:
             raise NotThere(item.path, outside=True)
-        found = os.path.join(place, path) if path else place
         if item.source is None:
-            os.makedirs(found, exist_ok=True)
+            os.makedirs(joined(place, path), exist_ok=True)
         else:
+            folder, name = os.path.split(path)  # a link of that name is replaced, not followed
+            found = os.path.join(joined(place, folder), name) if path else place
             os.makedirs(os.path.dirname(found) or ".", exist_ok=True)
             _store_file(item, found, tell)
             count += 1

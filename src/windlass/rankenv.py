@@ -81,6 +81,11 @@ class Address:
     ports: Tuple[int, int, int]
 
 
+def bracketed(host: str) -> str:
+    """A host as it stands before a colon and a port."""
+    return f"[{host}]" if ":" in host else host
+
+
 Peers = Mapping[str, Tuple[Address, ...]]
 """Role -> the address of each rank, the same for all ranks of a generation."""
 
@@ -198,7 +203,7 @@ def _frameworks(stage: Stage, role: str, rank: int, world: World) -> Dict[str, s
     if (role, rank) in order:
         number = order.index((role, rank))
         local = [seat for seat in order if _address(world.peers, seat).host == _address(world.peers, (role, rank)).host]
-        coordinator = f"{first.host}:{first.ports[2]}"
+        coordinator = f"{bracketed(first.host)}:{first.ports[2]}"
         env = {
             "MASTER_ADDR": first.host,
             "MASTER_PORT": str(first.ports[1]),
@@ -215,7 +220,7 @@ def _frameworks(stage: Stage, role: str, rank: int, world: World) -> Dict[str, s
         }
     if stage.shape in ("allreduce", "ps"):
         cluster = {
-            r.name: [f"{peer.host}:{peer.ports[0]}" for peer in world.peers[r.name]]
+            r.name: [f"{bracketed(peer.host)}:{peer.ports[0]}" for peer in world.peers[r.name]]
             for r in stage.roles
             if r.name != "evaluator" and r.name in world.peers
         }

@@ -199,13 +199,11 @@ def test_an_idle_model_waits_for_company_it_has_seen_before() -> None:
 def test_a_lone_client_never_waits() -> None:
     model = Doubling()
 
-    async def scene(batcher: Batcher) -> float:
-        began = time.monotonic()
+    async def scene(batcher: Batcher) -> None:
         for _ in range(20):
-            await batcher.ask(rows(1), 1)
-        return time.monotonic() - began
+            await asyncio.wait_for(batcher.ask(rows(1), 1), 60)
 
-    assert play(model, Limits(wait=10.0), scene) < 10
+    play(model, Limits(wait=3600.0), scene)
     assert model.calls == [1] * 20
 
 

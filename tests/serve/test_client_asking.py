@@ -350,7 +350,6 @@ def test_a_rate_that_no_server_keeps_up_with_ends_and_says_so(tmp_path: Path) ->
     (failure,) = (each for each in found.failures if each.kind == "never sent")
     assert failure.count + found.succeeded + sum(f.count for f in found.failures if f is not failure) == found.requests
     assert found.succeeded > 0
-    assert found.seconds < 20
 
 
 def test_errors_are_counted_by_kind_and_the_rest_is_measured(windlass: Windlass, tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import socket
 import ssl
 import struct
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -131,10 +130,8 @@ def test_a_body_beyond_the_limit_is_refused_however_it_comes(models: Path, tmp_p
 
 def test_a_request_that_never_becomes_whole_is_given_up(models: Path, tmp_path: Path) -> None:
     with serving(tmp_path, models / "mnist", "--timeout", "0.2", "--no-grpc") as hasty:
-        began = time.monotonic()
         assert status_lines(hasty.raw(REQUEST[:-5])) == [408]
         assert status_lines(hasty.raw(b"GET / HT")) == [408]
-        assert time.monotonic() - began < 15
 
 
 def test_a_token_is_asked_for(models: Path, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import json
 import shutil
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +204,4 @@ def test_a_run_is_served_by_its_name(tmp_path: Path) -> None:
     making.digits(run / "output/train/mnist", seed=4)
     with serving(tmp_path, "digits", "--no-grpc", "--name", "numbers") as server:
         assert answers_as(server, 4, "numbers")
-        began = time.monotonic()
         assert server.stop() == 0
-        assert time.monotonic() - began < 15

@@ -3,8 +3,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import pytest
-
 from windlass import machine
 
 MIB = 1 << 20
@@ -98,6 +96,9 @@ def test_an_nvidia_smi_that_fails_means_no_gpus(tmp_path: Path) -> None:
     assert machine.gpus(str(tmp_path)) == []
 
 
-@pytest.mark.parametrize(("count", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (3 << 40, "3.0 TiB")])
-def test_sizes_are_written_for_a_person(count: int, text: str) -> None:
-    assert machine.size(count) == text
+def test_modules_that_are_not_installed_are_found_without_importing_any() -> None:
+    assert machine.lacking(("json", "google.protobufx", "nobody.has", "nobody_has")) == [
+        "google.protobufx",
+        "nobody.has",
+        "nobody_has",
+    ]

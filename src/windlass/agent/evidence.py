@@ -14,7 +14,7 @@ import signal
 from typing import List, NamedTuple, Optional, Sequence, Tuple
 
 from windlass import layout
-from windlass.agent import resolver, tracebacks
+from windlass.agent import resolver, system, tracebacks
 from windlass.agent.process import CannotStart
 from windlass.causes import Cause, Kind, signal_name
 
@@ -167,7 +167,7 @@ def _of_words(code: int, lines: Sequence[str], error: str, oom: int, run_dir: st
     text = "\n".join([error, *lines[_index(lines, error) :]] if error else lines[-8:])
     kind, word = next(((kind, word) for kind, words in TEXTS for word in words if word in text), (None, ""))
     free = _free(run_dir)
-    space = f"{_bytes(free)} are free where the run is kept"
+    space = f"{system.size(free)} are free where the run is kept"
     if oom > 0 and kind is not Kind.LOST_RENDEZVOUS:
         message = f"a process was killed for lack of memory, then the rank exited with code {code}"
         return Told(Kind.OUT_OF_MEMORY, message, _memory(oom))
@@ -242,7 +242,7 @@ def _memory(kills: int) -> Tuple[str, ...]:
     facts = [counted] if kills else []
     limit = next((value for value in map(_number, _files("memory.max", "memory.limit_in_bytes")) if value >= 0), -1)
     if 0 <= limit < NO_LIMIT:
-        facts.append(f"the rank's cgroup has a limit of {_bytes(limit)}")
+        facts.append(f"the rank's cgroup has a limit of {system.size(limit)}")
     return tuple(facts)
 
 
@@ -310,10 +310,3 @@ def _free(directory: str) -> int:
     except OSError:
         found = None
     return NEARLY_FULL if found is None else found
-
-
-def _bytes(count: int) -> str:
-    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20)):
-        if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return f"{count} bytes"

@@ -175,3 +175,12 @@ def signal_all(pids: List[int], signum: int) -> None:
             os.kill(pid, signum)
         except (ProcessLookupError, PermissionError):
             pass
+
+
+def size(count: float) -> str:
+    """Memory or disk for a person, in the units that jobs ask in. (Of files `runs.words` tells.)"""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"

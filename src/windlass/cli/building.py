@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from windlass.cli.world import World
+from windlass.runs import words
 
 if TYPE_CHECKING:
     from windlass.images.building import Built
@@ -51,4 +52,4 @@ def built_plan(plan: Plan, args: argparse.Namespace, world: World) -> Plan:
 def told(built: Built) -> str:
     if built.by == "nobody":
         return f"unchanged: {built.reference} is there already"
-    return f"pushed {built.reference}" + (f" ({built.sent / 1e6:.1f} MB sent)" if built.by == "windlass" else "")
+    return f"pushed {built.reference}" + (f" ({words.size(built.sent)} sent)" if built.by == "windlass" else "")

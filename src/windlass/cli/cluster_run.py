@@ -13,6 +13,7 @@ from windlass.errors import FAILED, INTERRUPTED, OK, WindlassError
 from windlass.export import board, serving
 from windlass.export.objects import Setting
 from windlass.plan import Plan
+from windlass.rankenv import bracketed
 from windlass.runs import words
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ def serves(copy: Mirror, state: RunState) -> str:
         except WindlassError:
             found = address.Address("ClusterIP")
         if found.host:
-            told |= {"url": found.url(), "grpc": f"{found.host}:{found.grpc}"}
+            told |= {"url": found.url(), "grpc": f"{bracketed(found.host)}:{found.grpc}"}
             told |= {"page": f"{found.url()}/models/{told['model']}"} if "page" in told else {}
         lines += [f"  {stage.name}: {line}" for line in summary.serving(told)]
         if found.expose == "ClusterIP":

@@ -59,7 +59,7 @@ def _images(world: World) -> list[Left]:
             "Image",
             made.reference,
             time.time() - made.when,
-            f"{made.size / 1e6:.0f} MB in its registry" if made.size else "its registry's room",
+            f"{words.size(made.size)} in its registry" if made.size else "its registry's room",
             "windlass rm --images",
         )
         for made in record.pushed(world.home)

@@ -104,8 +104,18 @@ def main(argv: list[str], world: World) -> int:
     parser, module = parser_of(name)
     own, behind = _split(rest) if getattr(module, "TAKES_COMMAND", False) else (rest, [])
     args = parser.parse_args(own, argparse.Namespace(command=behind))
-    code: int = module.main(args, world)
-    return code
+    try:
+        code: int = module.main(args, world)
+        return code
+    except WindlassError:
+        raise
+    except Exception as error:
+        from windlass.engines.finding import refusal_in
+
+        told = refusal_in(error)
+        if told is None:
+            raise
+        raise told from None
 
 
 def _split(words: list[str]) -> tuple[list[str], list[str]]:

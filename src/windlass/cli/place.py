@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from windlass.cli.world import World
-from windlass.engines.finding import ENGINES, Where
+from windlass.engines.finding import Where
+from windlass.plan import ENGINES
 
 if TYPE_CHECKING:
     from windlass.engines.kubernetes.cluster import Cluster

@@ -5,7 +5,8 @@ grace period of the stage, then kills; a second Ctrl-C kills at once. With --det
 on by itself: `windlass attach` shows it again.
 
 On a cluster (--on kubernetes) the run is driven from inside the cluster: Ctrl-C ends the watching
-only, a closed laptop changes nothing, and attach, logs, why and stop work from any machine.
+only, a closed laptop changes nothing, and attach, logs, why and stop work from any machine. While
+the run is still being submitted, Ctrl-C takes back what was made of it.
 
 Exit codes: 0 done, 1 the job failed, 2 wrong use, 3 the gate was not met, 130 interrupted.
 """

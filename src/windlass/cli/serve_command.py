@@ -23,27 +23,25 @@ Needs the packages of windlass[serve].
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import ipaddress
 from typing import TYPE_CHECKING
 
+from windlass import machine
 from windlass.cli.world import World
 from windlass.errors import WindlassError
+from windlass.rankenv import bracketed
 from windlass.runs.store import Store
 
 if TYPE_CHECKING:
     from windlass.serve.process import Ready
     from windlass.serve.settings import Settings
 
-NEEDED = ("numpy", "onnxruntime", "httptools", "uvloop", "orjson")
-NEEDED_GRPC = ("grpc", "google.protobuf")
-
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("models", nargs="+", metavar="[NAME=]MODEL|RUN", help="what to serve")
     add("--name", default="", metavar="NAME", help="what clients call the model (the directory's name)")
-    add("--host", default="127.0.0.1", metavar="ADDRESS", help="on which address to listen (127.0.0.1)")
+    add("--host", default="127.0.0.1", metavar="ADDRESS", help="on which address to listen (127.0.0.1); ::, on all")
     add("--port", type=int, default=8501, metavar="N", help="REST, v2, pages and metrics (8501); 0: any free port")
     add("--grpc-port", type=int, default=8500, metavar="N", help="gRPC (8500); 0: any free port")
     add("--no-grpc", action="store_true", help="no gRPC")
@@ -95,20 +93,12 @@ def _check(args: argparse.Namespace) -> None:
         raise WindlassError(f"--version {args.version}: latest, all, or the number of a version is wanted")
     if bool(args.tls_cert) != bool(args.tls_key):
         raise WindlassError("--tls-cert and --tls-key belong together: give both")
-    wanted = (*NEEDED, *(() if args.no_grpc else NEEDED_GRPC))
-    lacking = [name for name in wanted if not _installed(name)]
+    lacking = machine.lacking((*machine.SERVING, *(() if args.no_grpc else machine.SERVING_GRPC)))
     if lacking:
         raise WindlassError(
             f"the server needs packages that are not installed here: {', '.join(lacking)}",
             "install them beside Windlass: `pip install 'windlass[serve]'`",
         )
-
-
-def _installed(name: str) -> bool:
-    try:
-        return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:
-        return False
 
 
 def _settings(args: argparse.Namespace, world: World) -> Settings:
@@ -160,7 +150,7 @@ def _ready(ready: Ready, settings: Settings, world: World) -> None:
 
     scheme = "https" if settings.tls_cert else "http"
     host = settings.host if settings.host not in ("0.0.0.0", "::", "") else "127.0.0.1"
-    host = f"[{host}]" if ":" in host else host
+    host = bracketed(host)
     url = f"{scheme}://{host}:{ready.port}"
     grpc = f", gRPC {host}:{ready.grpc_port}" if settings.grpc_port >= 0 else ""
     world.print(f"ready: {url}{grpc}: {'; '.join(ready.models)}")

@@ -29,7 +29,8 @@ from windlass.cli import place
 from windlass.cli.world import World
 from windlass.engines.finding import standing
 from windlass.errors import FAILED, INTERRUPTED, OK, WindlassError
-from windlass.kube import names, seats
+from windlass.kube import names
+from windlass.rankenv import bracketed
 from windlass.runs import words
 from windlass.runs.state import load, plan_of
 from windlass.runs.values import RunState, StageState
@@ -168,12 +169,10 @@ def _check(state: RunState, args: argparse.Namespace, due: float) -> None:
 
 
 def _told(model: str, host: str, rest: int, grpc: int, expose: str) -> dict[str, str]:
-    url = f"http://{seats.host(host)}:{rest}"
+    url = f"http://{bracketed(host)}:{rest}"
     told = {"url": url, "expose": expose}
     return (
-        told | {"grpc": f"{seats.host(host)}:{grpc}", "page": f"{url}/models/{model}", "model": model}
-        if model
-        else told
+        told | {"grpc": f"{bracketed(host)}:{grpc}", "page": f"{url}/models/{model}", "model": model} if model else told
     )
 
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from windlass.engines.kubernetes.mirror import Mirror
     from windlass.runs.values import RunState
 
-ENGINES = ("local", "kubernetes")
-
 
 @dataclass(frozen=True)
 class Where:
@@ -99,6 +97,17 @@ class Where:
             )
         copy.mark(root.state not in OVER, root.created, root.plan)
         return copy
+
+
+def refusal_in(error: Exception) -> WindlassError | None:
+    """What both faces say of a cluster that said no, or nothing, wherever it was asked; None for all else."""
+    from windlass.kube.api import ApiError
+
+    if not isinstance(error, ApiError):
+        return None
+    from windlass.engines.kubernetes.cluster import refusal
+
+    return refusal(error)
 
 
 def standing(copy: Mirror) -> RunState:

@@ -58,7 +58,7 @@ def _pod(plan: Plan, run: str, board: Board, image: str, edition: str) -> Manife
     viewer = spec["containers"][0]
     viewer["name"] = names.BOARD
     viewer["command"] = ["python3", "-m", "tensorboard.main", "--logdir", logs, "--port", str(board.port)]
-    viewer["command"] += ["--host", "0.0.0.0", "--load_fast", "false", "--reload_interval", "5"]
+    viewer["command"] += ["--bind_all", "--load_fast", "false", "--reload_interval", "5"]
     viewer["resources"] = {"requests": {"cpu": "50m", "memory": "256Mi"}, "limits": {"memory": "2Gi"}}
     viewer["ports"] = [{"name": names.BOARD, "containerPort": board.port}]
     viewer["readinessProbe"] = {"httpGet": {"path": "/", "port": board.port}, "periodSeconds": 2, "timeoutSeconds": 5}

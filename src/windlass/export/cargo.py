@@ -17,6 +17,7 @@ from hashlib import sha256
 from windlass import shipping
 from windlass.errors import WindlassError
 from windlass.plan import Plan
+from windlass.runs import words
 from windlass.spec.tree import IGNORE_FILE, code_files
 
 PART = 1_000_000
@@ -90,10 +91,10 @@ def pack(code: str, archive: bytes, edition: bool = False) -> Cargo:
 
 def _too_large(code: str, sizes: dict[str, int], packed: int) -> WindlassError:
     largest = sorted(sizes, key=lambda name: -sizes[name])[:5]
-    listed = ", ".join(f"{name} {sizes[name] / 1e6:.1f} MB" for name in largest)
-    size = f"{packed / 1e6:.1f} MB compressed" if packed else f"more than {sum(sizes.values()) / 1e6:.0f} MB"
+    listed = ", ".join(f"{name} {words.size(sizes[name])}" for name in largest)
+    size = f"{words.size(packed)} compressed" if packed else f"more than {words.size(sum(sizes.values()))}"
     return WindlassError(
-        f"the code tree {code} is {size}; {PARTS * PART / 1e6:.0f} MB travel with a run ({PARTS} ConfigMaps). "
+        f"the code tree {code} is {size}; {words.size(PARTS * PART)} travel with a run ({PARTS} ConfigMaps). "
         f"Its largest files: {listed}",
         f"leave files out with {IGNORE_FILE}, put data into `storage:`, or build an image with the code in it: "
         "`windlass run --build`",

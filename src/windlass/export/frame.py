@@ -16,9 +16,7 @@ from windlass.plan import Mount, Plan, Resources, Security, Stage, Variable
 
 RUN_MOUNT = "run"
 """The mount of this name is the run's volume, if the job has one that all pods can share."""
-BUCKETS = ("s3", "gs")
-"""Kinds of storage that a rank's command is wrapped in: fetched before it, sent back after it."""
-CARRIED = (*BUCKETS, "run")
+CARRIED = (*SCHEMES, "run")
 """Kinds of storage that agents carry to the pod and back: a directory of the run directory."""
 PLACES = ("pvc", "nfs", "hostPath", "emptyDir")
 """Kinds of storage that a pod can mount."""
@@ -79,6 +77,7 @@ def spec_of(
             "runAsUser": user,
             "runAsGroup": group,
             "fsGroup": identity.fs_group(security),
+            "fsGroupChangePolicy": "OnRootMismatch",  # else each start of a pod walks over all files of a volume
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "containers": [container],

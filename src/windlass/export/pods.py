@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from windlass.buckets.wrapping import SCHEMES
 from windlass.errors import WindlassError
 from windlass.export.frame import (
-    BUCKETS,
     CARRIED,
     all_variables,
     choose_nodes,
@@ -179,16 +179,16 @@ def helper_of(plan: Plan, run: str, mount: Mount) -> Manifest:
     plain = [{"name": v.name, "value": v.value} for v in variables if not v.secret]
     env = [
         *own_variables(plan.security),
-        *(plain + secret_variables(plan, run, variables) if mount.kind in BUCKETS else []),
+        *(plain + secret_variables(plan, run, variables) if mount.kind in SCHEMES else []),
     ]
     spec = spec_of(plan, run, image_of(plan), "", env, DRIVER, ["rest"], 0)
     container = spec["containers"][0]
     container["name"] = names.HELPER
-    if mount.kind not in BUCKETS:
+    if mount.kind not in SCHEMES:
         spec["volumes"].append({"name": "storage", **volume_of(mount)})
         told = {"name": "storage", "mountPath": f"{names.MOUNTS}/{mount.name}"}
         container["volumeMounts"].append({**told, "readOnly": True} if mount.read_only else told)
-    account = plan.security.service_account if mount.kind in BUCKETS else ""
+    account = plan.security.service_account if mount.kind in SCHEMES else ""
     spec["automountServiceAccountToken"] = bool(account)
     if account:
         spec["serviceAccountName"] = account

@@ -52,7 +52,7 @@ def server(plan: Plan, run: str, mount: Mount, make: Make) -> list[Manifest]:
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         # The disk is its group's, which the ranks are in: the export has the disk's own owners.
-        "securityContext": {"fsGroup": identity.fs_group(plan.security)},
+        "securityContext": {"fsGroup": identity.fs_group(plan.security), "fsGroupChangePolicy": "OnRootMismatch"},
         "containers": [container],
         "volumes": [{"name": "disk", **behind}],
     }

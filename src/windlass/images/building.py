@@ -21,6 +21,7 @@ from windlass.images import base as bases
 from windlass.images import image as images
 from windlass.images import layers, packages, record, registry, tools
 from windlass.images.reference import Reference
+from windlass.runs import words
 from windlass.spec.tree import code_files
 
 FORMAT = "1"
@@ -88,7 +89,7 @@ def _build(order: Order, home: str, environ: Mapping[str, str], say: Say) -> Bui
     when = layers.epoch(environ)
     with _workshop(home) as shop:
         tree = _packed(order, when, shop)
-        say(f"code: {len(tree.names)} files, {_size(tree.layer.size)}")
+        say(f"code: {len(tree.names)} files, {words.size(tree.layer.size)}")
         if order.tool in tools.TOOLS:
             return _by_tool(order, order.tool, "", tree, home, environ, say)
         found = bases.find(order.base, order.platform, shop.blobs, environ, _trusted(order))
@@ -107,7 +108,7 @@ def _build(order: Order, home: str, environ: Mapping[str, str], say: Say) -> Bui
             return _by_tool(order, tool, key, tree, home, environ, say)
         if order.output:
             images.write(image, order.output, target, lambda blob: _path(image, found, blob), when)
-            say(f"{order.output}: {_size(os.path.getsize(order.output))}")
+            say(f"{order.output}: {words.size(os.path.getsize(order.output))}")
         sent = _pushed(order, image, found, environ, say) if order.push else 0
         size = sum(blob.size for blob in image.blobs)
         built = Built(target, image.digest, key, "windlass", order.push, size, sent)
@@ -239,7 +240,7 @@ def _packages(order: Order, found: bases.Base, tree: _Tree, shop: _Shop, say: Sa
     with open(f"{note}.{os.getpid()}", "w", encoding="utf-8") as file:
         json.dump({"digest": layer.digest, "diff_id": layer.diff_id, "size": layer.size}, file)
     os.replace(f"{note}.{os.getpid()}", note)
-    say(f"packages: {_size(layer.size)}")
+    say(f"packages: {words.size(layer.size)}")
     return layer
 
 
@@ -258,7 +259,7 @@ def _pushed(order: Order, image: images.Image, found: bases.Base, environ: Mappi
             continue
         if repository.takes_over(blob.digest):
             continue
-        say(f"sending {_size(blob.size)} to {target.registry}")
+        say(f"sending {words.size(blob.size)} to {target.registry}")
         repository.upload(blob.digest, path=_path(image, found, blob))
         sent += blob.size
     if not repository.has(image.config_digest):
@@ -298,7 +299,3 @@ def _by_tool(order: Order, tool: str, key: str, tree: _Tree, home: str, environ:
     built = Built(target, digest, key, tool, order.push)
     _remember(built, order, home)
     return built
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e6:.1f} MB" if count >= 100_000 else f"{count / 1e3:.1f} kB"

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Dict, Generator, Iterator, List, Mapping, Optional, Tuple
 
 from windlass.kube.http import Answer, BadAnswer, Closed, Connection, quoted
+from windlass.rankenv import bracketed
 
 Manifest = Dict[str, Any]
 
@@ -57,6 +58,8 @@ EVERYWHERE = "*"
 WATCH_SECONDS = 30
 """How long one watch request lasts; a server that is silent for longer is taken for dead."""
 TIMEOUT = 15.0
+NO_JSON = "NoJson"
+"""The reason when something else than an API server has answered."""
 
 
 class ApiError(Exception):
@@ -91,6 +94,11 @@ class Server:
     """As the tls certificate has it, where that is not the host."""
     way: Optional[Callable[[Optional[float]], socket.socket]] = None
     """Connects to the host, with a timeout, where it cannot be reached directly."""
+
+    @property
+    def authority(self) -> str:
+        """HOST:PORT, as requests and people have it."""
+        return f"{bracketed(self.host)}:{self.port}"
 
 
 def in_cluster(account: str = ACCOUNT) -> Server:
@@ -305,7 +313,7 @@ class Api:
             try:
                 status, text, after = self._once(method, _with(path, query or {}), data, kind, renew)
                 if status < 300:
-                    return json.loads(text) if text else {}
+                    return self._answer(text)
                 if status == 401 and not renew:
                     renew = True
                     continue
@@ -314,13 +322,26 @@ class Api:
                 self._drop()
                 if isinstance(problem, ssl.SSLCertVerificationError):
                     raise ApiError(495, "BadCertificate", f"the API server's certificate: {problem}") from None
-                where = f"{self.server.host}:{self.server.port}"
-                error = ApiError(0, "Unreachable", f"the API server at {where} cannot be reached: {problem}")
+                where = f"the API server at {self.server.authority}"
+                error = ApiError(0, "Unreachable", f"{where} cannot be reached: {problem}")
+            except BaseException:
+                self._drop()  # else the next request would be given this one's answer
+                raise
             pause = min(pause * 2, 5.0)
             wait = max(error.after, pause * _jitter())
             if not error.transient or time.monotonic() + wait > due:
                 raise error
             time.sleep(wait)
+
+    def _answer(self, text: bytes) -> Manifest:
+        try:
+            found = json.loads(text or b"{}")
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            where = f"{self.server.authority}{self.server.prefix}"
+            raise ApiError(200, NO_JSON, f"what answers at {where} is no API server: {_page(text)}")
+        return found
 
     def _once(self, method: str, path: str, data: Optional[bytes], kind: str, renew: bool) -> Tuple[int, bytes, float]:
         connection = getattr(self._local, "connection", None)
@@ -354,8 +375,7 @@ class Api:
         return connection.request(method, self.server.prefix + path, data, headers)
 
     def _connect(self, timeout: float) -> Connection:
-        host = f"[{self.server.host}]" if ":" in self.server.host else self.server.host
-        return Connection(lambda: dial(self.server, timeout), f"{host}:{self.server.port}")
+        return Connection(lambda: dial(self.server, timeout), self.server.authority)
 
     def _drop(self) -> None:
         connection = getattr(self._local, "connection", None)
@@ -397,4 +417,11 @@ def _error(status: int, text: bytes, after: float = 0.0) -> ApiError:
         told = json.loads(text)
         return ApiError(status, str(told.get("reason") or ""), str(told.get("message") or text.decode()), after)
     except (ValueError, AttributeError):
+        if text.lstrip().startswith(b"<") or 300 <= status < 400:
+            return ApiError(status, NO_JSON, f"no API server answers, with HTTP status {status}: {_page(text)}", after)
         return ApiError(status, "", text.decode("utf-8", "replace").strip() or f"HTTP status {status}", after)
+
+
+def _page(text: bytes) -> str:
+    """The beginning of something that is not JSON."""
+    return repr(" ".join(text[:400].decode("utf-8", "replace").split())[:80])

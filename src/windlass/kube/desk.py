@@ -32,8 +32,9 @@ ANEW = (layout.PLAN, layout.VERDICT)
 
 
 def read(words: List[str]) -> int:
-    """One word of JSON: {"files": [path], "logs": bool, "follow": bool, "at": {path: offset}}."""
-    asked: Dict[str, Any] = json.loads(words[0])
+    """One word of JSON: {"files": [path], "logs": bool, "follow": bool, "at": {path: offset}}. `-`: it is the first
+    line of the input, for a word can be too long for a command line."""
+    asked: Dict[str, Any] = json.loads(sys.stdin.readline() if words[0] == "-" else words[0])
     out = sys.stdout.buffer
     offsets: Dict[str, int] = dict(asked.get("at", {}))
     written: Dict[str, int] = {}

@@ -33,6 +33,7 @@ from windlass.kube import depot, names, pod, seats, verdicts, visits
 from windlass.kube.api import Api, ApiError, Manifest, in_cluster
 from windlass.kube.launcher import PodLauncher
 from windlass.kube.tenure import Tenure
+from windlass.rankenv import bracketed
 
 LINGER = 900.0
 """Seconds that a driver stays reachable after the run has ended and the last reader was there."""
@@ -213,7 +214,7 @@ def _met(api: Api, run: str) -> Tuple[Manifest, bytes, str]:
     import base64
 
     address = str(api.get("Service", names.driver(run))["spec"]["clusterIP"])
-    return root, base64.b64decode(found["data"]["token"]), seats.host(address)
+    return root, base64.b64decode(found["data"]["token"]), bracketed(address)
 
 
 def _templates(root: Manifest) -> Dict[Tuple[str, str], Manifest]:

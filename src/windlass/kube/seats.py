@@ -45,11 +45,6 @@ def new_name(run: str, seat: Seat) -> str:
     return f"{run}-{host_of(seat)}-" + "".join(_LETTERS[byte % len(_LETTERS)] for byte in os.urandom(5))
 
 
-def host(address: str) -> str:
-    """An address as it stands before a port."""
-    return f"[{address}]" if ":" in address else address
-
-
 def owner(root: Manifest) -> Manifest:
     """The root, as the owner of an object: what it owns goes with it."""
     meta = root["metadata"]

@@ -30,6 +30,7 @@ from windlass.kube.api import Api, ApiError, Manifest
 from windlass.kube.serverlogs import ServerLogs
 from windlass.kube.stock import Stock, lay_in
 from windlass.plan import Plan, Serve
+from windlass.rankenv import bracketed
 
 LOOK, SELDOM = 0.5, 30.0
 """Seconds between two looks at a Deployment: while it comes up, and when it is up."""
@@ -209,7 +210,7 @@ class Servers:
         serve, name = site.serve, site.serve.name
         space = self._root["metadata"]["namespace"]
         host = str(self._api.get("Service", site.name)["spec"]["clusterIP"])
-        base = f"http://{seats.host(host)}:{serve.port}"
+        base = f"http://{bracketed(host)}:{serve.port}"
         told: Dict[str, Any] = {"url": f"http://{site.name}.{space}:{serve.port}", "model": name}
         told |= {"grpc": f"{site.name}.{space}:{serve.grpc_port}", "version": site.stock.version}
         told |= {} if serve.image else {"page": f"{told['url']}/models/{name}"}

@@ -66,7 +66,7 @@ def span(value: float) -> str:
 
 
 def size(count: int) -> str:
-    """Bytes for people: 812 B, 4.2 kB, 1.3 GB."""
+    """Bytes of files for people: 812 B, 4.2 kB, 1.3 GB. (Memory is told by `agent.system`, in GiB.)"""
     if count < 1000:
         return f"{count} B"
     value = float(count)

@@ -20,6 +20,7 @@ from google.protobuf.message import DecodeError
 
 from windlass import __version__
 from windlass.errors import WindlassError
+from windlass.rankenv import bracketed
 from windlass.serve import grpc_tensors, grpc_wire, signature, tfs_rest
 from windlass.serve.answers import Counting
 from windlass.serve.batching import Batcher
@@ -66,8 +67,7 @@ class Grpc:
         self._server.add_generic_rpc_handlers([_Methods(self._methods())])
 
     async def start(self) -> None:
-        host = self._settings.host
-        address = f"[{host}]:{self._settings.grpc_port}" if ":" in host else f"{host}:{self._settings.grpc_port}"
+        address = f"{bracketed(self._settings.host)}:{self._settings.grpc_port}"
         try:
             if self._settings.tls_cert:
                 with open(self._settings.tls_key, "rb") as key, open(self._settings.tls_cert, "rb") as chain:

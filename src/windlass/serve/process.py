@@ -36,7 +36,10 @@ class Ready:
 
 
 def bind(host: str, port: int, shared: bool) -> socket.socket:
-    """A socket on the port, not listening yet; or a WindlassError with the fix."""
+    """A socket on the port, not listening yet; or a WindlassError with the fix. `::` is every address, of IPv4 too,
+    also where the kernel has no IPv6."""
+    if host == "::" and not socket.has_dualstack_ipv6():
+        host = "0.0.0.0"
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except OSError as error:
@@ -44,6 +47,8 @@ def bind(host: str, port: int, shared: bool) -> socket.socket:
     opened = socket.socket(family, kind, protocol)
     try:
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if host == "::":
+            opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         if shared:
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         opened.bind(address)

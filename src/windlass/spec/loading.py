@@ -16,7 +16,6 @@ from windlass.spec.problems import JobError, Problem, Problems
 from windlass.spec.reading import Section
 
 FILE_NAMES = ("job.yaml", "job.yml")
-ENGINES = ("local", "kubernetes")
 SHORT_STAGE_NAME = "main"
 _LARGEST = 4 << 20
 
@@ -86,8 +85,8 @@ def load(
     env_files: Sequence[str] = (),
 ) -> Job:
     """The job in the file, or in the directory's job.yaml. JobError holds everything that is wrong with it."""
-    if engine not in ENGINES:
-        raise WindlassError(f"there is no engine {engine!r}", f"engines: {', '.join(ENGINES)}")
+    if engine not in plan.ENGINES:
+        raise WindlassError(f"there is no engine {engine!r}", f"engines: {', '.join(plan.ENGINES)}")
     shown = find(os.fspath(path))
     return from_text(
         read_text(shown),

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from windlass import plan
+from windlass.buckets.wrapping import SCHEMES
 from windlass.spec import keys, serving, stages
 from windlass.spec.order import ordered
 from windlass.spec.problems import Problems, Span, did_you_mean
 from windlass.spec.reading import Section
 
-BUCKETS = ("gs", "s3")
 LABEL = 63
 """Characters that the name of a Service and the value of a label may have in Kubernetes."""
 
@@ -178,7 +178,7 @@ def _is_empty(value: object) -> bool:
 
 def _mount(name: str, value: object) -> plan.Mount | None:
     if isinstance(value, str) and value:
-        kind = next((bucket for bucket in BUCKETS if value.startswith(f"{bucket}://")), "path")
+        kind = next((bucket for bucket in SCHEMES if value.startswith(f"{bucket}://")), "path")
         return plan.Mount(name, kind, value)
     if not isinstance(value, Section):
         return None

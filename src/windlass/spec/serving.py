@@ -54,7 +54,7 @@ def _serve(serve: plan.Serve, engine: str, grace: float) -> tuple[str, ...]:
     if serve.image:  # TF Serving's own options: the image's program takes them behind its defaults
         given = (f"--port={serve.grpc_port}", f"--rest_api_port={serve.port}")
         return (*given, f"--model_name={serve.name}", f"--model_base_path={place}")
-    ports = ("--host", "0.0.0.0", "--port", str(serve.port), "--grpc-port", str(serve.grpc_port))
+    ports = ("--host", "::", "--port", str(serve.port), "--grpc-port", str(serve.grpc_port))
     ending = ("--linger", f"{names.LINGER:g}", "--drain", f"{grace:g}")
     return ("windlass", "serve", place, "--name", serve.name, *ports, *ending)
 

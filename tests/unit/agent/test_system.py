@@ -101,3 +101,8 @@ print(first, flush=True)
     assert (one, two) == (1, 2)
     assert one_outside == seen_outside
     assert two_outside > one_outside
+
+
+@pytest.mark.parametrize(("count", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (3 << 40, "3.0 TiB")])
+def test_sizes_are_written_for_a_person(count: int, text: str) -> None:
+    assert system.size(count) == text

@@ -69,6 +69,28 @@ def test_no_item_is_stored_outside(tmp_path: Path, path: str) -> None:
     assert error.value.outside
 
 
+def test_no_link_in_the_target_is_followed_out_of_it(tmp_path: Path) -> None:
+    outside, place = tmp_path / "outside", tmp_path / "place"
+    outside.mkdir()
+    (outside / "file").write_bytes(b"theirs")
+    place.mkdir()
+    (place / "folder").symlink_to(outside)
+    (place / "file").symlink_to(outside / "file")
+    for item in (Item("folder/file", 1, 0o644, 0.0, io.BytesIO(b"x")), Item("folder/deeper", 0, 0o755, 0.0)):
+        with pytest.raises(NotThere) as error:
+            parcel.store([item], str(place))
+        assert error.value.outside
+    parcel.store([Item("file", 4, 0o644, 0.0, io.BytesIO(b"ours"))], str(place))
+    assert tree(outside) == {"file": b"theirs"}
+    assert not (place / "file").is_symlink()
+
+
+def test_a_name_may_begin_with_dots(tmp_path: Path) -> None:
+    items = [Item("..data", 0, 0o755, 0.0), Item("..data/x", 1, 0o644, 0.0, io.BytesIO(b"x"))]
+    parcel.store([*items, Item("...", 1, 0o644, 0.0, io.BytesIO(b"y"))], str(tmp_path))
+    assert tree(tmp_path) == {"..data/x": b"x", "...": b"y"}
+
+
 def test_what_is_not_there_is_told_with_the_nearest_name(top: Path) -> None:
     with pytest.raises(NotThere) as error:
         parcel.entries(str(top), "a/wieghts.bin", 1)

@@ -66,6 +66,18 @@ def test_tensorflow_sees_every_role_but_the_evaluator_in_its_cluster() -> None:
     assert json.loads(env(PS, "evaluator")["TF_CONFIG"])["task"] == {"type": "evaluator", "index": 0}
 
 
+def test_addresses_of_ipv6_stand_in_brackets_before_a_port() -> None:
+    found = env(
+        Stage("train", shape="allreduce", roles=(Role("worker", 2),)), peers={"worker": addresses(2, "fd00::7")}
+    )
+    assert found["MASTER_ADDR"] == "fd00::7", "PyTorch is given the port apart"
+    for name in ("COORDINATOR_ADDRESS", "JAX_COORDINATOR_ADDRESS", "JAX_COORDINATOR_BIND_ADDRESS"):
+        host, _, port = found[name].rpartition(":")
+        assert (host, port.isdigit()) == ("[fd00::7]", True)
+    peers = json.loads(found["TF_CONFIG"])["cluster"]["worker"]
+    assert [peer.rpartition(":")[0] for peer in peers] == ["[fd00::7]", "[fd00::7]"]
+
+
 def test_only_ranks_that_must_finish_are_counted_for_pytorch() -> None:
     assert counted(PS) == [("chief", 0)]
     assert env(PS, "chief")["WORLD_SIZE"] == "1"

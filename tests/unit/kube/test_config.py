@@ -118,3 +118,44 @@ def test_a_node_that_takes_no_pods_says_why_and_is_not_counted() -> None:
         "b: free 64 cpu, 1 GiB memory (closed to pods (cordoned))",
         "c: free 64 cpu, 1 GiB memory (tainted gpu-only)",
     ]
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"current-context: \xff\xfe", "cannot be read"),
+        (b"clusters: [", "cannot be read"),
+        (b"- a\n- b\n", "no mapping"),
+        (b"contexts: here\n", "`contexts` is no list"),
+        (b"contexts: [here]\n", "`contexts[0]` has no name"),
+        (b"clusters: [{cluster: {}}]\n", "`clusters[0]` has no name"),
+        (b"users: [{name: u, user: me}]\n", "`user` of u in `users` is no mapping"),
+    ],
+)
+def test_a_file_that_is_no_kubeconfig_is_named_with_what_is_wrong_in_it(tmp_path: Path, data: bytes, said: str) -> None:
+    file = tmp_path / "config"
+    file.write_bytes(data)
+    with pytest.raises(WindlassError) as error:
+        config.server({"KUBECONFIG": str(file)})
+    assert str(file) in error.value.message
+    assert said in error.value.message
+
+
+@pytest.mark.parametrize("server", ["https://host:64x43", "https://host:99999", "https://[::1", "host", ""])
+def test_a_server_that_is_no_address_is_named_with_its_key(tmp_path: Path, server: str) -> None:
+    file = tmp_path / "config"
+    kubeconfig(file, {})
+    found = yaml.safe_load(file.read_text())
+    found["clusters"][0]["cluster"]["server"] = server
+    file.write_text(yaml.safe_dump(found))
+    with pytest.raises(WindlassError, match="is no address") as error:
+        config.server({"KUBECONFIG": str(file)})
+    assert repr(server) in error.value.message
+    assert str(file) in error.value.hint
+    assert "clusters: c: server" in error.value.hint
+
+
+def test_a_token_file_that_is_missing_is_named(tmp_path: Path) -> None:
+    found = config.server({"KUBECONFIG": kubeconfig(tmp_path / "config", {"tokenFile": "token"})})
+    with pytest.raises(WindlassError, match=f"tokenFile {tmp_path}/token cannot be read"):
+        found.headers(False)

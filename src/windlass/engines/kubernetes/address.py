@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from windlass.engines.kubernetes.cluster import Cluster
 from windlass.engines.kubernetes.forward import ready
 from windlass.errors import WindlassError
-from windlass.kube import names, seats
+from windlass.kube import names
 from windlass.kube.api import ApiError, Manifest
 from windlass.plan import Plan, Serve
+from windlass.rankenv import bracketed
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Address:
     """What it waits for, when it should have one."""
 
     def url(self, host: str = "") -> str:
-        return f"http://{seats.host(host or self.host)}:{self.rest}"
+        return f"http://{bracketed(host or self.host)}:{self.rest}"
 
 
 def served(plan: Plan | None, run: str, wanted: str = "") -> tuple[str, Serve]:

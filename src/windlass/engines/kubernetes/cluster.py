@@ -6,6 +6,7 @@ Nothing is kept on the laptop that another laptop would need: a run is found by 
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,10 +17,13 @@ from windlass.export import objects
 from windlass.export.storage import PART
 from windlass.export.text import yaml_of
 from windlass.kube import names, rights
-from windlass.kube.api import Api, ApiError, Manifest
+from windlass.kube.api import NO_JSON, Api, ApiError, Manifest
+from windlass.kube.http import quoted
 from windlass.plan import Plan, from_json
 
 PYTHON = "python3"
+PATIENCE = 10.0
+"""Seconds in which an API server that is away may come back."""
 OWNED = (
     "Deployment",
     "HorizontalPodAutoscaler",
@@ -61,14 +65,14 @@ class NoAnswer(WindlassError):
 class Cluster:
     def __init__(self, environ: Mapping[str, str], context: str = "", namespace: str = "") -> None:
         self.context = context
-        self.api = Api(config.server(environ, context, namespace), patience=10.0)
+        self.api = Api(config.server(environ, context, namespace), PATIENCE)
         self.namespace = self.api.server.namespace
 
     @property
     def key(self) -> str:
-        """Names cluster and namespace in a path."""
+        """Names cluster and namespace in a path; behind one proxy, clusters differ by prefix alone."""
         server = self.api.server
-        return f"{server.host}_{server.port}_{self.namespace}"
+        return f"{server.host}_{server.port}{quoted(server.prefix)}_{self.namespace}"
 
     def unheard(self, error: ApiError | OSError, run: str) -> WindlassError:
         """Why a question to the driver was not answered."""
@@ -79,25 +83,15 @@ class Cluster:
 
     def refusal(self, error: ApiError, submitting: bool = False) -> WindlassError:
         """What the API server said, with what can be done about it."""
-        if error.status == 401:
-            return WindlassError("the cluster does not know who you are", "log in again: the credentials have expired?")
-        if error.status == 403 and "cannot " in error.message:
-            lacks = rights.lacking(error.message)
-            commands = "".join(f"\n{line}" for line in lacks.commands) if lacks else ""
-            rule = f": a Role with the rule {lacks.rule}" if lacks else ""
-            hint = f"ask an admin for that right in this namespace{rule}{commands}"
-            if submitting and ("roles" in error.message or "escalat" in error.message):
-                hint = (
-                    "an admin can make the driver's account once, and everybody may name it:\n"
-                    f"{rights_for_an_admin(self.namespace)}\n"
-                    "then: windlass run --on kubernetes --service-account windlass-driver"
-                )
-            return WindlassError(f"the cluster forbids it: {error.message}", hint)
-        if error.status == 404 and "namespaces" in error.message:
-            return WindlassError(
-                error.message, f"kubectl create namespace {self.namespace}, or choose one: --namespace"
+        told = refusal(error)
+        forbidden = submitting and error.status == 403 and "cannot " in error.message
+        if forbidden and ("roles" in error.message or "escalat" in error.message):
+            told.hint = (
+                "an admin can make the driver's account once, and everybody may name it:\n"
+                f"{rights_for_an_admin(self.namespace)}\n"
+                "then: windlass run --on kubernetes --service-account windlass-driver"
             )
-        return WindlassError(f"the cluster refused it: {error.message}")
+        return told
 
     # Looking.
 
@@ -214,6 +208,26 @@ class Cluster:
         kind = "SelfSubjectAccessReview"
         review = {"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": {"resourceAttributes": attributes}}
         return bool(self.api.request("POST", self.api.path(kind), review)["status"].get("allowed"))
+
+
+def refusal(error: ApiError) -> WindlassError:
+    """What the API server said, or that it said nothing, with what can be done about it."""
+    if error.status == 0:
+        hint = "is this machine in its network (VPN)? kubectl cluster-info; another cluster: --context or $KUBECONFIG"
+        return WindlassError(error.message, hint)
+    if error.reason == NO_JSON:
+        return WindlassError(error.message, "a proxy wants you to log in? check the kubeconfig: kubectl cluster-info")
+    if error.status == 401:
+        return WindlassError("the cluster does not know who you are", "log in again: the credentials have expired?")
+    if error.status == 403 and "cannot " in error.message:
+        lacks = rights.lacking(error.message)
+        commands = "".join(f"\n{line}" for line in lacks.commands) if lacks else ""
+        rule = f": a Role with the rule {lacks.rule}" if lacks else ""
+        hint = f"ask an admin for that right in this namespace{rule}{commands}"
+        return WindlassError(f"the cluster forbids it: {error.message}", hint)
+    if error.status == 404 and (missing := re.match(r'namespaces "(.+?)"', error.message)):
+        return WindlassError(error.message, f"kubectl create namespace {missing[1]}, or choose one: --namespace")
+    return WindlassError(f"the cluster refused it: {error.message}")
 
 
 def is_data(obj: Manifest) -> bool:

@@ -23,6 +23,8 @@ from windlass.kube import api
 from windlass.kube.api import Server
 
 Section = dict[str, Any]
+KINDS = {"contexts": "context", "clusters": "cluster", "users": "user"}
+"""The lists of a kubeconfig, and the key that an entry of each has beside its name."""
 
 
 def server(environ: Mapping[str, str], context: str = "", namespace: str = "") -> Server:
@@ -36,11 +38,6 @@ def server(environ: Mapping[str, str], context: str = "", namespace: str = "") -
     return _from_files(files, context, namespace)
 
 
-def contexts(environ: Mapping[str, str]) -> list[str]:
-    files = [path for path in environ.get("KUBECONFIG", "~/.kube/config").split(":") if path]
-    return [entry["name"] for entry in _merged([os.path.expanduser(f) for f in files])[0]["contexts"]]
-
-
 def _from_files(files: list[str], context: str, namespace: str) -> Server:
     merged, places = _merged(files)
     name = context or merged["current-context"]
@@ -50,13 +47,20 @@ def _from_files(files: list[str], context: str, namespace: str) -> Server:
     cluster = _entry(merged, "clusters", "cluster", str(chosen.get("cluster")))
     user = _entry(merged, "users", "user", str(chosen["user"])) if chosen.get("user") else {}
     place = places.get(("clusters", str(chosen.get("cluster"))), ".")
-    url = urlsplit(str(cluster.get("server", "")))
+    try:
+        url = urlsplit(str(cluster.get("server", "")))
+        given = url.port
+    except ValueError:
+        url, given = urlsplit(""), None
     if not url.hostname:
-        raise WindlassError(f"context {name}: the cluster's server {cluster.get('server')!r} is no address")
+        raise WindlassError(
+            f"context {name}: the cluster's server {cluster.get('server')!r} is no address",
+            f"mend `clusters: {chosen.get('cluster')}: server` in the kubeconfig ({', '.join(files)})",
+        )
     tls = None
     if url.scheme == "https":
         tls = _tls(cluster, user, place, places.get(("users", str(chosen.get("user"))), "."))
-    port, through = url.port or (443 if tls else 80), str(cluster.get("proxy-url") or "")
+    port, through = given or (443 if tls else 80), str(cluster.get("proxy-url") or "")
     return Server(
         url.hostname,
         port,
@@ -77,22 +81,16 @@ def _named(found: Server, namespace: str) -> Server:
 
 def _merged(files: list[str]) -> tuple[Section, dict[tuple[str, str], str]]:
     """All files as one, the first that names something wins; and in which directory each entry stood."""
-    import yaml
-
     merged: Section = {"current-context": "", "contexts": [], "clusters": [], "users": []}
     places: dict[tuple[str, str], str] = {}
     read = False
     for file in files:
-        try:
-            with open(file, encoding="utf-8") as opened:
-                found = yaml.safe_load(opened) or {}
-        except FileNotFoundError:
+        found = _read(file)
+        if found is None:
             continue
-        except (OSError, yaml.YAMLError) as error:
-            raise WindlassError(f"the kubeconfig {file} cannot be read: {error}") from None
         read = True
-        merged["current-context"] = merged["current-context"] or found.get("current-context") or ""
-        for kind in ("contexts", "clusters", "users"):
+        merged["current-context"] = merged["current-context"] or str(found.get("current-context") or "")
+        for kind in KINDS:
             for entry in found.get(kind) or ():
                 if (kind, entry["name"]) not in places:
                     places[kind, entry["name"]] = os.path.dirname(os.path.abspath(file))
@@ -103,6 +101,31 @@ def _merged(files: list[str]) -> tuple[Section, dict[tuple[str, str], str]]:
             "get one from whoever runs the cluster, then `export KUBECONFIG=FILE` (or put it at ~/.kube/config)",
         )
     return merged, places
+
+
+def _read(file: str) -> Section | None:
+    """A kubeconfig whose lists have the form that they should; None where there is no such file."""
+    import yaml
+
+    try:
+        with open(file, encoding="utf-8") as opened:
+            found = yaml.safe_load(opened) or {}
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise WindlassError(f"the kubeconfig {file} cannot be read: {error}") from None
+    if not isinstance(found, dict):
+        raise WindlassError(f"the kubeconfig {file} is no mapping of keys to values")
+    for kind, key in KINDS.items():
+        entries = found.get(kind) or []
+        if not isinstance(entries, list):
+            raise WindlassError(f"the kubeconfig {file}: `{kind}` is no list")
+        for number, entry in enumerate(entries):
+            if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
+                raise WindlassError(f"the kubeconfig {file}: `{kind}[{number}]` has no name")
+            if not isinstance(entry.get(key) or {}, dict):
+                raise WindlassError(f"the kubeconfig {file}: `{key}` of {entry['name']} in `{kind}` is no mapping")
+    return found
 
 
 def _entry(merged: Section, kind: str, key: str, name: str) -> Section:
@@ -163,8 +186,12 @@ class _Credentials:
                 self._ask(user["exec"])
             return {"Authorization": f"Bearer {self._token}"}
         if user.get("tokenFile"):
-            with open(os.path.join(self._place, user["tokenFile"]), encoding="utf-8") as file:
-                return {"Authorization": f"Bearer {file.read().strip()}"}
+            path = os.path.join(self._place, str(user["tokenFile"]))
+            try:
+                with open(path, encoding="ascii") as file:
+                    return {"Authorization": f"Bearer {file.read().strip()}"}
+            except (OSError, ValueError) as error:
+                raise WindlassError(f"the kubeconfig's tokenFile {path} cannot be read: {error}") from None
         if user.get("token"):
             return {"Authorization": f"Bearer {user['token']}"}
         if user.get("username"):

@@ -8,9 +8,9 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from windlass.buckets.wrapping import SCHEMES
 from windlass.engines.kubernetes import config, storage
 from windlass.engines.kubernetes.cluster import Cluster, is_data
-from windlass.export.frame import BUCKETS
 from windlass.kube import names
 from windlass.kube.api import ApiError, Manifest
 from windlass.plan import from_json
@@ -67,7 +67,7 @@ def _elsewhere(root: Manifest) -> list[Left]:
     run, text = str(root["metadata"]["name"]), str((root.get("data") or {}).get("plan.json", ""))
     listed = []
     for mount in from_json(text).storage if text else ():
-        if mount.kind in BUCKETS and not mount.read_only:
+        if mount.kind in SCHEMES and not mount.read_only:
             command = storage.REMOVERS[mount.kind].format(source=mount.source, space="")
             listed.append(Left(run, "Bucket", mount.source, None, "what is stored in it", command))
     return listed

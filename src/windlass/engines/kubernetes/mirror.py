@@ -22,7 +22,7 @@ from windlass.causes import Kind
 from windlass.engines.kubernetes import pending, storage, submitting
 from windlass.engines.kubernetes.cluster import Cluster, Listed, NoAnswer, command
 from windlass.engines.kubernetes.storage import Kept
-from windlass.engines.kubernetes.tunnel import STDERR, STDOUT, Exec
+from windlass.engines.kubernetes.tunnel import FRAME, STDERR, STDOUT, Exec
 from windlass.errors import WindlassError
 from windlass.export.objects import Setting, for_pods
 from windlass.kube.api import ApiError
@@ -42,6 +42,8 @@ SOON = 3.0
 SILENCE = 20.0
 """Seconds without a word after which a stream is taken for dead."""
 TRIES = 3
+WORD_MOST = 1 << 16
+"""A longer question goes to the desk's input; a shorter one is a word, which drivers of every version take."""
 BOARD = re.compile(r"\.tfevents\.[^/]*$|/plugins/profile/.*[^/]$")
 """Files that TensorBoard reads."""
 OVER = frozenset({"succeeded", "failed", "stopped", "gate_missed"})
@@ -61,7 +63,6 @@ class Mirror:
         self.after = 0
         """So many events were there when the run was asked to go on."""
         self.problem: WindlassError | None = None
-        self._says = False
         self._said = ""
         self._news = threading.Event()
 
@@ -252,9 +253,12 @@ class Mirror:
         for path in (layout.PLAN, layout.VERDICT):  # written anew, not appended to
             at.pop(path, None)
         pod = self.cluster.reach(self.run)
-        words = command("read", json.dumps({**asked, "at": at}))
+        question = json.dumps({**asked, "at": at})
+        long = len(question) > WORD_MOST
         try:
-            with Exec(self.cluster.api, pod, words, "driver") as program:
+            with Exec(self.cluster.api, pod, command("read", "-" if long else question), "driver", long) as program:
+                for start in range(0, len(question) + 1 if long else 0, FRAME):
+                    program.send(f"{question}\n"[start : start + FRAME].encode())
                 self._take(program)
         except (ApiError, OSError) as error:
             raise self.cluster.unheard(error, self.run) from None

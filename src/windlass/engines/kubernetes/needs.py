@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from windlass.buckets.wrapping import SCHEMES
 from windlass.engines.kubernetes import admission
 from windlass.errors import WindlassError
-from windlass.export import frame, identity, objects, pods
+from windlass.export import identity, objects, pods
 from windlass.kube import names, seats, verdicts
 from windlass.kube.api import ApiError, Manifest
 from windlass.plan import Make, Mount, Plan
@@ -72,7 +73,7 @@ def of_job(cluster: Cluster, plan: Plan, probe: bool) -> list[Need]:
     claims = {m.name: _claim(cluster, m) for m in plan.storage if m.kind == "pvc" and m.make is None}
     found += [need for need, _ in claims.values()]
     found += [_made(cluster, mount, mount.make) for mount in plan.storage if mount.make is not None]
-    found += [_bucket(plan, mount) for mount in plan.storage if mount.kind in frame.BUCKETS]
+    found += [_bucket(plan, mount) for mount in plan.storage if mount.kind in SCHEMES]
     found += [*_secrets(cluster, plan), *_account(cluster, plan)]
     if probe and not reason:
         mounts = [

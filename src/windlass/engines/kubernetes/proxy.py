@@ -15,6 +15,7 @@ from collections.abc import Callable
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from windlass.errors import WindlassError
+from windlass.rankenv import bracketed
 
 _MOST = 1 << 18
 """Bytes on their way in one direction before its source has to wait."""
@@ -47,7 +48,7 @@ def way(url: str, host: str, port: int) -> Callable[[float | None], socket.socke
 
 
 def _ask(connection: socket.socket, proxy: SplitResult, host: str, port: int) -> None:
-    place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    place = f"{bracketed(host)}:{port}"
     lines = [f"CONNECT {place} HTTP/1.1", f"Host: {place}"]
     if proxy.username:
         login = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"

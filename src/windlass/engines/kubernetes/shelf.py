@@ -15,10 +15,11 @@ from dataclasses import replace
 from typing import Self, cast
 
 from windlass import parcel
+from windlass.buckets.wrapping import SCHEMES
 from windlass.engines.kubernetes.cluster import Cluster, command, is_running
-from windlass.engines.kubernetes.tunnel import STDERR, STDOUT, Exec
+from windlass.engines.kubernetes.tunnel import FRAME, STDERR, STDOUT, Exec
 from windlass.errors import FAILED, WindlassError
-from windlass.export import frame, pods
+from windlass.export import pods
 from windlass.kube import names, seats, verdicts
 from windlass.kube import shelf as words
 from windlass.kube.api import ApiError
@@ -29,7 +30,6 @@ from windlass.runs.files import Spot
 
 PATIENCE = 120.0
 """Seconds that a helper's pod may take to start."""
-FRAME = 1 << 18
 
 
 class ClusterShelf:
@@ -86,7 +86,7 @@ class ClusterShelf:
             pod, container, top = self._cluster.reach(self.run), "driver", names.RUN
         else:
             pod, container = self._helper(mount), names.HELPER
-            top = mount.source if mount.kind in frame.BUCKETS else f"{names.MOUNTS}/{mount.name}"
+            top = mount.source if mount.kind in SCHEMES else f"{names.MOUNTS}/{mount.name}"
         asked = command(word, json.dumps({"top": top, "path": found.path, **more}))
         try:
             return Exec(self._cluster.api, pod, asked, container, stdin)

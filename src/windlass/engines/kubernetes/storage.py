@@ -125,7 +125,7 @@ def make(cluster: Cluster, plan: Plan, run: str, say: Callable[[str], None]) -> 
             else:
                 fresh.append(cluster.api.create(storage.claim(plan, run, mount, asked)))
                 say(f"storage {mount.name}: the claim {mount.source} was made; `windlass rm` keeps it")
-    except (ApiError, WindlassError):
+    except BaseException:
         take_back(cluster, fresh)
         raise
     return fresh

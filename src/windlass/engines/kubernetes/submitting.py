@@ -1,6 +1,6 @@
 """Bringing a run into a cluster, and letting one go on: all its objects, made by whoever asks.
 
-What was made goes again when something is refused; nothing is left half-done.
+What was made goes again when something is refused or somebody interrupts; what could not be taken back is named.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import os
 import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -16,12 +17,13 @@ from dataclasses import dataclass, field, replace
 from windlass import layout
 from windlass.engines.kubernetes import admission, pending, storage
 from windlass.engines.kubernetes.cluster import Cluster, is_running
-from windlass.errors import WindlassError
+from windlass.errors import FAILED, INTERRUPTED, WindlassError
 from windlass.export import cargo, objects
 from windlass.export.objects import Setting
 from windlass.kube import names, seats
 from windlass.kube.api import ApiError, Manifest
 from windlass.plan import Plan
+from windlass.rankenv import bracketed
 from windlass.runs.store import fresh_id
 
 DRIVER_SOON = 2.0
@@ -59,31 +61,65 @@ def submit(
     secrets: Mapping[str, str],
     say: Callable[[str], None] = lambda _text: None,
 ) -> str:
-    """Makes all objects of a run; its id. What was made goes again when something is refused."""
+    """Makes all objects of a run; its id. What was made goes again when something is refused or interrupts."""
     try:
         plan = storage.settled(cluster, plan, say)
         admission.check(cluster, plan)
     except ApiError as error:
         raise cluster.refusal(error) from None
     packed = cargo.load(plan)
-    while True:
-        run = fresh_id(plan.name)
-        made = objects.objects(plan, run, packed, setting)
-        try:
-            root = cluster.api.create(made[0])
-            break
-        except ApiError as error:
-            if error.status != 409:
-                raise cluster.refusal(error) from None
+    mark, run, root = os.urandom(8).hex(), "", None
     fresh: list[Manifest] = []
     try:
+        while root is None:
+            run = fresh_id(plan.name)
+            first, *made = objects.objects(plan, run, packed, setting)
+            first["metadata"]["annotations"][names.SUBMISSION] = mark
+            root = _rooted(cluster, first)
         fresh = storage.make(cluster, plan, run, say)
-        _make(cluster, made[1:], _first(plan, run, packed), root, run, secrets)
-    except (ApiError, WindlassError) as error:
-        storage.take_back(cluster, fresh)
-        cluster.api.delete("ConfigMap", run)
-        raise (cluster.refusal(error, submitting=True) if isinstance(error, ApiError) else error) from None
+        _make(cluster, made, _first(plan, run, packed), root, run, secrets)
+    except BaseException as error:
+        told = cluster.refusal(error, submitting=True) if isinstance(error, ApiError) else error
+        if run and (root is not None or not isinstance(error, ApiError)):
+            if isinstance(error, KeyboardInterrupt):
+                say(f"interrupted: what was made of {run} is taken back")
+            _take_back(cluster, run, mark, fresh, told)
+        raise told from None
     return run
+
+
+def _rooted(cluster: Cluster, root: Manifest) -> Manifest | None:
+    """Makes the root; None when its name is another run's."""
+    try:
+        return cluster.api.create(root)
+    except ApiError as error:
+        if error.status != 409:
+            raise
+    there = cluster.api.find("ConfigMap", root["metadata"]["name"])  # ours, if the answer was lost on its way
+    return there if there is not None and _mark(there) == _mark(root) else None
+
+
+def _mark(root: Manifest) -> str:
+    return str((root["metadata"].get("annotations") or {}).get(names.SUBMISSION, ""))
+
+
+def _take_back(cluster: Cluster, run: str, mark: str, fresh: list[Manifest], why: BaseException) -> None:
+    """All that was made of a run, also what nobody waited to hear of."""
+    try:
+        storage.take_back(cluster, fresh)
+        root = cluster.api.find("ConfigMap", run)
+        if root is not None and _mark(root) == mark:
+            since = str(root["metadata"]["creationTimestamp"])  # a run of the same name may have left data
+            found = storage.made_by(cluster, run)
+            storage.take_back(cluster, [o for o in found if str(o["metadata"]["creationTimestamp"]) >= since])
+            cluster.api.delete("ConfigMap", run, uid=str(root["metadata"]["uid"]))
+    except (ApiError, WindlassError, KeyboardInterrupt) as error:
+        reasons = [str(each) or "interrupted" for each in (why, error)]
+        raise WindlassError(
+            f"{run} was not submitted ({reasons[0]}), and a part of it may be left in the cluster ({reasons[1]})",
+            f"windlass rm --force {run} --on kubernetes -n {cluster.namespace}",
+            INTERRUPTED if isinstance(error, KeyboardInterrupt) else FAILED,
+        ) from None
 
 
 def _make(
@@ -115,7 +151,7 @@ def _make(
     with ThreadPoolExecutor(4) as hands:
         there = list(hands.map(functools.partial(_bring, cluster), [obj for obj in made if obj not in later]))
         services = {obj["metadata"]["name"]: obj for obj in there if obj["kind"] == "Service"}
-        address = seats.host(services[names.driver(run)]["spec"]["clusterIP"])
+        address = bracketed(services[names.driver(run)]["spec"]["clusterIP"])
         list(hands.map(cluster.api.apply, later))
         if _driver_there(cluster, run):
             list(hands.map(make, first))

@@ -11,7 +11,6 @@ import base64
 import json
 import os
 import select
-import socket
 import struct
 from collections.abc import Sequence
 from typing import Self
@@ -19,6 +18,8 @@ from urllib.parse import urlencode
 
 from windlass.kube.api import Api, ApiError, dial
 
+FRAME = 1 << 18
+"""Bytes that are sent as one message."""
 STDIN, STDOUT, STDERR, ENDED, RESIZE = range(5)
 _TEXT, _BINARY, _CLOSE, _PING, _PONG = 1, 2, 8, 9, 10
 
@@ -32,7 +33,7 @@ class Channel:
         self._socket = dial(api.server, timeout)
         key = base64.b64encode(os.urandom(16)).decode()
         headers = {
-            "Host": f"{api.server.host}:{api.server.port}",
+            "Host": api.server.authority,
             "Upgrade": "websocket",
             "Connection": "Upgrade",
             "Sec-WebSocket-Key": key,
@@ -207,7 +208,3 @@ def output(api: Api, pod: str, command: Sequence[str], container: str = "") -> t
         while (piece := program.receive()) is not None:
             said[piece[0]] = said.get(piece[0], b"") + piece[1]
         return program.code or 0, said[STDOUT], said[STDERR]
-
-
-def is_broken(error: BaseException) -> bool:
-    return isinstance(error, (ConnectionError, TimeoutError, socket.timeout))

@@ -14,7 +14,6 @@ import socket
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib.util import find_spec
 
 from windlass import __version__, layout, lock, machine
 from windlass.agent import mpi
@@ -32,8 +31,6 @@ from windlass.errors import FAILED, INTERRUPTED, WindlassError
 from windlass.journal import Writer, stream
 from windlass.plan import Plan, Stage
 from windlass.shapes import SHAPES
-
-SERVE_NEEDS = ("grpc", "httptools", "numpy", "onnxruntime", "orjson", "uvloop")
 
 
 def check(plan: Plan, environ: Mapping[str, str]) -> None:
@@ -72,7 +69,7 @@ def _check_serving(plan: Plan) -> None:
     """A model that took an hour to train should not find its port taken."""
     for stage in plan.stages:
         if stage.kind in ("serve", "bench"):
-            missing = [name for name in SERVE_NEEDS if find_spec(name) is None]
+            missing = machine.lacking((*machine.SERVING, *machine.SERVING_GRPC))
             if missing:
                 raise WindlassError(
                     f"stage {stage.name}: a {stage.kind} stage needs {', '.join(missing)}",

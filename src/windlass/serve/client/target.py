@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from windlass.errors import WindlassError
+from windlass.rankenv import bracketed
 
 _SCHEMES = {"http": ("", False), "https": ("", True), "grpc": ("grpc", False), "grpcs": ("grpc", True)}
 _PORTS = {"http": 80, "https": 443, "grpc": 8500, "grpcs": 443}
@@ -43,8 +44,7 @@ class Target:
 
     @property
     def authority(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
+        return f"{bracketed(self.host)}:{self.port}"
 
     @property
     def url(self) -> str:

@@ -1,0 +1,161 @@
+"""A cluster that does not answer, or something else in its place: what people are told, over real sockets."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import yaml
+
+import windlass
+from windlass import layout
+from windlass.cli.main import main
+from windlass.cli.world import World
+from windlass.engines.kubernetes import cluster as clusters
+from windlass.engines.kubernetes import mirror
+from windlass.engines.kubernetes.cluster import Cluster
+from windlass.errors import WindlassError
+
+PAGE = b"<!DOCTYPE html><html><title>Please log in</title></html>"
+Answer = Callable[[str], tuple[int, bytes]]
+Serve = Callable[[Answer], int]
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Starts a server that answers a path with a status and bytes; its port."""
+    started: list[ThreadingHTTPServer] = []
+
+    def start(answer: Answer) -> int:
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                status, data = answer(self.path)
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        started.append(server)
+        return server.server_port
+
+    yield start
+    for server in started:
+        server.shutdown()
+        server.server_close()
+
+
+def kubeconfig(tmp_path: Path, server: str) -> str:
+    found = {
+        "current-context": "here",
+        "contexts": [{"name": "here", "context": {"cluster": "c"}}],
+        "clusters": [{"name": "c", "cluster": {"server": server}}],
+    }
+    file = tmp_path / f"config-{len(list(tmp_path.iterdir()))}"
+    file.write_text(yaml.safe_dump(found))
+    return str(file)
+
+
+def remembered(tmp_path: Path, file: str) -> str:
+    """A run in a cluster that this machine knows."""
+    run = tmp_path / "clusters" / Cluster({"KUBECONFIG": file}).key / "runs" / "demo-abcd"
+    run.mkdir(parents=True)
+    (run / layout.MIRROR).write_text(json.dumps({"alive": True, "kubeconfig": file, "namespace": "default"}))
+    return run.name
+
+
+def asked(world: World, tmp_path: Path, file: str, *words: str) -> WindlassError:
+    environ = {"WINDLASS_HOME": str(tmp_path), "KUBECONFIG": file}
+    with pytest.raises(WindlassError) as error:
+        main([*words], World(world.out, world.err, environ))
+    return error.value
+
+
+@pytest.fixture
+def unused() -> Iterator[int]:
+    """A port at which nobody listens."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
+
+
+@pytest.mark.parametrize("command", ["status", "why", "logs", "stop", "wait"])
+def test_a_server_that_cannot_be_reached_is_named_with_what_to_check(
+    command: str, world: World, tmp_path: Path, unused: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clusters, "PATIENCE", 0.0)
+    file = kubeconfig(tmp_path, f"http://127.0.0.1:{unused}")
+    error = asked(world, tmp_path, file, command, remembered(tmp_path, file))
+    assert f"127.0.0.1:{unused} cannot be reached" in error.message
+    assert "VPN" in error.hint
+    assert "--context" in error.hint
+    assert error.code == 2
+
+
+def test_nothing_is_said_to_be_left_of_a_run_that_never_reached_its_cluster(
+    world: World, tmp_path: Path, unused: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clusters, "PATIENCE", 0.0)
+    job = tmp_path / "job.yaml"
+    job.write_text("name: far\nimage: python:3.12\nrun: python -V\n")
+    file = kubeconfig(tmp_path, f"http://127.0.0.1:{unused}")
+    error = asked(world, tmp_path, file, "run", str(job), "--on", "kubernetes")
+    assert error.message.startswith(f"the API server at 127.0.0.1:{unused} cannot be reached")
+    assert "VPN" in error.hint
+
+
+def test_python_is_told_the_same(tmp_path: Path, unused: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clusters, "PATIENCE", 0.0)
+    run = remembered(tmp_path, kubeconfig(tmp_path, f"http://127.0.0.1:{unused}"))
+    with pytest.raises(WindlassError, match="cannot be reached"):
+        windlass.Run(run, str(tmp_path))
+
+
+@pytest.mark.parametrize("status", [200, 302, 502])
+def test_a_page_to_log_in_at_is_no_api_server(
+    status: int, world: World, tmp_path: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clusters, "PATIENCE", 0.0)
+    port = serve(lambda _path: (status, PAGE))
+    file = kubeconfig(tmp_path, f"http://127.0.0.1:{port}")
+    error = asked(world, tmp_path, file, "status", remembered(tmp_path, file))
+    assert "no API server" in error.message
+    assert "Please log in" in error.message
+    assert "log in" in error.hint
+    error = asked(world, tmp_path, file, "status", "--on", "kubernetes")
+    assert "no API server" in error.message
+
+
+def test_a_namespace_that_is_missing_is_named_with_the_command_that_makes_it(
+    world: World, tmp_path: Path, serve: Serve
+) -> None:
+    told = {"kind": "Status", "reason": "NotFound", "message": 'namespaces "team" not found'}
+    port = serve(lambda _path: (404, json.dumps(told).encode()))
+    error = asked(world, tmp_path, kubeconfig(tmp_path, f"http://127.0.0.1:{port}"), "status", "-n", "team")
+    assert "kubectl create namespace team" in error.hint
+
+
+def test_clusters_behind_one_proxy_keep_their_copies_apart(tmp_path: Path, serve: Serve) -> None:
+    def answer(path: str) -> tuple[int, bytes]:
+        run = "demo-aaaa" if path.startswith("/k8s/one/") else "demo-bbbb"
+        root = {"metadata": {"name": run, "creationTimestamp": "2026-01-01T00:00:00Z"}}
+        return 200, json.dumps({"items": [root], "metadata": {}}).encode()
+
+    port = serve(answer)
+    for name in ("one", "two", "one"):
+        cluster = Cluster({"KUBECONFIG": kubeconfig(tmp_path, f"http://127.0.0.1:{port}/k8s/{name}")})
+        mirror.known(cluster, str(tmp_path))
+    copies = {path.name for path in (tmp_path / "clusters").glob("*/runs/*")}
+    assert copies == {"demo-aaaa", "demo-bbbb"}

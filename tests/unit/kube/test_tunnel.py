@@ -1,0 +1,146 @@
+"""Programs in pods: a real WebSocket, over IPv6 where there is any, to a server that runs what it is asked to."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+import yaml
+
+from windlass.engines.kubernetes.cluster import Cluster
+from windlass.engines.kubernetes.mirror import Mirror
+
+DESK = "import sys; from windlass.kube import desk, names; names.RUN = sys.argv[1]; sys.exit(desk.read(sys.argv[2:]))"
+RUNNING = {
+    "metadata": {"name": "it"},
+    "status": {
+        "phase": "Running",
+        "containerStatuses": [{"state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}}],
+    },
+}
+
+
+class Pods(ThreadingHTTPServer):
+    """Every pod runs; `read` is answered by the real desk."""
+
+    daemon_threads = True
+    address_family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+
+    def __init__(self, run: Path) -> None:
+        super().__init__(("::1" if self.address_family is socket.AF_INET6 else "127.0.0.1", 0), Handler)
+        self.run = run
+        self.hosts: list[str] = []
+        self.words: list[str] = []
+        threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Pods
+
+    def do_GET(self) -> None:
+        self.server.hosts.append(self.headers["Host"])
+        url = urlsplit(self.path)
+        if url.path.endswith("/exec"):
+            self.execute(parse_qs(url.query))
+            return
+        data = json.dumps(RUNNING).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def execute(self, query: dict[str, list[str]]) -> None:
+        key = self.headers["Sec-WebSocket-Key"] + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+        self.send_response(101)
+        self.send_header("Upgrade", "websocket")
+        self.send_header("Connection", "Upgrade")
+        self.send_header("Sec-WebSocket-Accept", base64.b64encode(hashlib.sha1(key.encode()).digest()).decode())
+        self.end_headers()
+        self.close_connection = True
+        *_, word = query["command"]
+        self.server.words.append(word)
+        given = b""
+        while "stdin" in query and not given.endswith(b"\n"):
+            given += self.message()[1:]
+        desk = [sys.executable, "-c", DESK, str(self.server.run), word]
+        done = subprocess.run(desk, input=given, capture_output=True, check=False)
+        self.say(1, done.stdout)
+        self.say(2, done.stderr)
+        status: dict[str, Any] = {"status": "Success"}
+        if done.returncode:
+            causes = [{"reason": "ExitCode", "message": str(done.returncode)}]
+            status = {"status": "Failure", "details": {"causes": causes}}
+        self.say(3, json.dumps(status).encode())
+
+    def message(self) -> bytes:
+        _, second = self.rfile.read(2)
+        length = second & 127
+        if length >= 126:
+            length = int.from_bytes(self.rfile.read(2 if length == 126 else 8), "big")
+        mask, data = self.rfile.read(4), self.rfile.read(length)
+        return bytes(byte ^ mask[at % 4] for at, byte in enumerate(data))
+
+    def say(self, channel: int, data: bytes) -> None:
+        for start in range(0, len(data), 30_000):
+            piece = bytes([channel]) + data[start : start + 30_000]
+            self.wfile.write(bytes([130, 126]) + len(piece).to_bytes(2, "big") + piece)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def pods(tmp_path: Path) -> Iterator[Pods]:
+    found = Pods(tmp_path / "there")
+    yield found
+    found.shutdown()
+    found.server_close()
+
+
+def copy_of(pods: Pods, tmp_path: Path) -> Mirror:
+    host = "[::1]" if pods.address_family is socket.AF_INET6 else "127.0.0.1"
+    found = {
+        "current-context": "here",
+        "contexts": [{"name": "here", "context": {"cluster": "c"}}],
+        "clusters": [{"name": "c", "cluster": {"server": f"http://{host}:{pods.server_port}"}}],
+    }
+    (tmp_path / "config").write_text(yaml.safe_dump(found))
+    return Mirror(Cluster({"KUBECONFIG": str(tmp_path / "config")}), str(tmp_path / "home"), "demo-abcd")
+
+
+@pytest.mark.parametrize("ranks", [2, 4000])
+def test_a_copy_is_brought_up_to_date_however_many_logs_there_are(pods: Pods, tmp_path: Path, ranks: int) -> None:
+    copy = copy_of(pods, tmp_path)
+    for rank in range(ranks):
+        for run, text in ((pods.run, b"one\ntwo\n"), (copy.path, b"one\n")):
+            log = run / "logs" / "training" / f"worker-{rank}.log"
+            log.parent.mkdir(parents=True, exist_ok=True)
+            log.write_bytes(text)
+    (pods.run / "events.jsonl").write_text('{"ev":"run.started"}\n')
+    copy.sync(logs=True)
+    logs = list((copy.path / "logs/training").iterdir())
+    assert {log.read_bytes() for log in logs} == {b"one\ntwo\n"}
+    assert len(logs) == ranks
+    assert (pods.words == ["-"]) == (ranks > 2), "a short question is a word, which older drivers take"
+
+
+def test_the_host_of_a_connection_is_a_bracketed_address(pods: Pods, tmp_path: Path) -> None:
+    copy = copy_of(pods, tmp_path)
+    pods.run.mkdir()
+    (pods.run / "events.jsonl").write_text('{"ev":"run.started"}\n')
+    copy.sync()
+    host = "[::1]" if pods.address_family is socket.AF_INET6 else "127.0.0.1"
+    assert set(pods.hosts) == {f"{host}:{pods.server_port}"}
+    assert len(pods.hosts) == 2
