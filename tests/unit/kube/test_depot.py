@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -106,6 +107,41 @@ def test_what_cannot_be_sent_is_kept_until_the_depot_is_back(tmp_path: Path) -> 
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
     assert (tmp_path / "there/logs/train/worker-0.log").read_bytes() == b"nobody listens\n"
+
+
+def test_what_is_no_file_is_left_out_and_the_rest_arrives(
+    address: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    here, there = tmp_path / "here/output/train", tmp_path / "there/output/train"
+    (here / "deep").mkdir(parents=True)
+    (here / "aside").symlink_to(here / "deep")
+    (here / "dangling").symlink_to("nowhere")
+    os.mkfifo(here / "fifo")
+    os.mknod(here / "socket", stat.S_IFSOCK | 0o600)
+    (here / "deep/model").write_text("weights")
+    (here / "latest").symlink_to("deep/model")
+    carrier = courier(address, tmp_path / "here")
+    carrier.send_tree(str(here))
+    until(lambda: carrier.settled)
+    assert sorted(str(path.relative_to(there)) for path in there.rglob("*")) == ["deep", "deep/model", "latest"]
+    assert (there / "latest").read_text() == "weights"
+    told = capfd.readouterr().err
+    assert all(f"{here / name} is not carried" in told for name in ("aside", "dangling", "fifo", "socket"))
+    assert "cannot be reached" not in told
+
+
+def test_a_file_that_nobody_may_read_is_left_out(address: str, tmp_path: Path) -> None:
+    here = tmp_path / "here/output/train"
+    here.mkdir(parents=True)
+    (here / "secret").symlink_to("secret")  # a link to itself cannot be read by root either
+    part = tmp_path / "here/checkpoints/train/generation-1/step-1/part"
+    part.parent.mkdir(parents=True)
+    part.symlink_to("part")
+    carrier = courier(address, tmp_path / "here")
+    carrier.send(str(part), "told")
+    carrier.send_tree(str(here))
+    until(lambda: carrier.done() == ["told"])
+    until(lambda: carrier.settled)
 
 
 def test_a_stranger_gets_nothing(address: str) -> None:
