@@ -31,6 +31,8 @@ class Stream:
 
     def __init__(self, sock: socket.socket) -> None:
         self.socket = sock
+        self.limit = wire.STRANGER_LIMIT
+        """Of a frame: until the other side has proven itself, and then `wire.LIMIT`."""
         self._file: BinaryIO = sock.makefile("rb")
 
     def send(self, kind: str, **keys: Any) -> None:
@@ -38,7 +40,7 @@ class Stream:
 
     def receive(self) -> wire.Message:
         (length,) = _HEAD.unpack(self.bytes(_HEAD.size))
-        if length > wire.LIMIT:
+        if length > self.limit:
             raise wire.WireError("a frame is too long")
         found = wire.Decoder().feed(_HEAD.pack(length) + self.bytes(length))
         return found[0]
@@ -81,6 +83,7 @@ class Depot:
         self._stream.send("deposit", name=name, nonce=ours, proof=wire.proof(token, "agent", nonces, name))
         if not wire.proven(self._stream.receive().get("proof"), token, "driver", nonces, name):
             raise wire.WireError("what answered is not this run's depot")
+        self._stream.limit = wire.LIMIT
 
     def size(self, path: str) -> int:
         self._stream.send("size", path=path)

@@ -1,8 +1,8 @@
 """The run directory's door for agents without a disk in common: a process beside the driver that takes and gives files.
 
 A process of its own, so that a large checkpoint never delays a heartbeat, and one thread for each
-agent. It serves three parts of the run directory and never the journal, which is the driver's. It
-dies with the driver.
+agent. It serves the parts of the run directory that agents share (`freight.PLACES`) and never the
+journal, which is the driver's. It dies with the driver.
 
 Ships into strangers' images: standard library only, Python 3.9.
 """
@@ -84,6 +84,7 @@ class _Visit(socketserver.BaseRequestHandler):
             message.get("proof"), self.server.token, "agent", nonces, name
         ):
             raise wire.WireError("not an agent of this run")
+        stream.limit = wire.LIMIT
         stream.send("welcome", proof=wire.proof(self.server.token, "driver", nonces, name))
 
     def _place(self, message: wire.Message) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import stat
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -147,6 +149,14 @@ def test_a_file_that_nobody_may_read_is_left_out(address: str, tmp_path: Path) -
 def test_a_stranger_gets_nothing(address: str) -> None:
     with pytest.raises((wire.WireError, OSError)):
         Depot(address, b"another token", "train/worker-0", timeout=5.0)
+
+
+def test_a_stranger_may_not_say_much(address: str) -> None:
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=20) as stranger:
+        assert stranger.recv(4096)
+        stranger.sendall(struct.pack(">I", wire.STRANGER_LIMIT + 1))
+        assert stranger.recv(4096) == b"", "and is not waited for"
 
 
 @pytest.mark.parametrize("path", ["events.jsonl", "../outside", "/etc/passwd", "logs/../events.jsonl"])
