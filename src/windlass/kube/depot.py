@@ -9,10 +9,13 @@ Ships into strangers' images: standard library only, Python 3.9.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import socket
 import socketserver
 import sys
+import threading
 from typing import Callable, Dict, List
 
 from windlass import wire
@@ -34,6 +37,30 @@ def serve(run_dir: str, token: bytes, port: int) -> int:
     pid = system.fork(work)
     server.socket.close()
     return pid
+
+
+class Beside:
+    """The depot of a driver: without it no rank's end would ever be told, so the driver ends with it, and the next one
+    brings both back."""
+
+    def __init__(self, run_dir: str, token: bytes, port: int) -> None:
+        self._pid = serve(run_dir, token, port)
+        self._closed = False
+        self._keeper = threading.Thread(target=self._keep, daemon=True)
+        self._keeper.start()
+
+    def _keep(self) -> None:
+        os.waitpid(self._pid, 0)
+        if not self._closed:
+            sys.stderr.write("the driver leaves: its depot has ended\n")
+            sys.stderr.flush()
+            os._exit(1)
+
+    def close(self) -> None:
+        self._closed = True
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)
+        self._keeper.join()
 
 
 class _Server(socketserver.ThreadingTCPServer):

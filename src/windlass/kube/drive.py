@@ -19,7 +19,7 @@ import socket
 import sys
 import threading
 import time
-from typing import Any, Dict, Mapping, Tuple
+from typing import Any, Dict, Mapping, Optional, Tuple
 
 from windlass import __version__, journal, layout, lock
 from windlass import plan as plans
@@ -84,7 +84,8 @@ def _drive(api: Api, run: str, run_dir: str, environ: Mapping[str, str]) -> None
     events = journal.read(run_dir)
     redact = tuple(value for name, value in environ.items() if name.startswith("WINDLASS_REDACT_") and value)
     writer = journal.Writer(run_dir, redact=redact)
-    code, state, beside = FAILED, "failed", 0
+    code, state = FAILED, "failed"
+    beside: Optional[depot.Beside] = None
     try:
         root, token, address = _patiently(api, run)
         order = _new_order(root, look_back(events))
@@ -93,7 +94,7 @@ def _drive(api: Api, run: str, run_dir: str, environ: Mapping[str, str]) -> None
         recover = bool(events) and events[-1]["ev"] != "run.ended" and not order
         plan = plans.from_json(root["data"][layout.PLAN])
         if names.SHARED not in (root["metadata"].get("annotations") or {}):
-            beside = depot.serve(run_dir, token, names.DEPOT_PORT)
+            beside = depot.Beside(run_dir, token, names.DEPOT_PORT)
         listener = socket.socket(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET)
         if listener.family is socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
@@ -156,9 +157,8 @@ def _drive(api: Api, run: str, run_dir: str, environ: Mapping[str, str]) -> None
         writer.write("run.ended", state="failed", code=FAILED, cause=cause)
     finally:
         writer.close()
-        if beside:
-            os.kill(beside, signal.SIGKILL)
-            os.waitpid(beside, 0)
+        if beside is not None:
+            beside.close()
         _say_end(api, run, state, code)
 
 
@@ -278,7 +278,7 @@ def _linger(api: Api, run: str, run_dir: str) -> None:
     if _standing(api, run):
         root, token, _ = _met(api, run)
         if names.SHARED not in (root["metadata"].get("annotations") or {}):
-            depot.serve(run_dir, token, names.DEPOT_PORT)
+            depot.Beside(run_dir, token, names.DEPOT_PORT)
     visits.note()
     while visits.quiet() < LINGER or _standing(api, run):
         time.sleep(10.0)

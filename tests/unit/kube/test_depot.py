@@ -7,6 +7,8 @@ import signal
 import socket
 import stat
 import struct
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -181,3 +183,24 @@ def test_agents_do_not_wait_for_each_other(address: str, tmp_path: Path) -> None
         thread.join()
     for number in range(20):
         assert (tmp_path / f"there/logs/train/worker-{number}.log").read_bytes() == b"%d\n" % (number % 10) * 50
+
+
+DRIVER = """
+import os, signal, sys, time
+from windlass.kube import depot
+beside = depot.Beside(sys.argv[1], b"token", int(sys.argv[2]))
+if sys.argv[3] == "close":
+    beside.close()
+    print("goes on")
+else:
+    os.kill(beside._pid, signal.SIGKILL)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(("how", "code", "said"), [("close", 0, "goes on"), ("kill", 1, "its depot has ended")])
+def test_a_driver_ends_with_its_depot_unless_it_ended_it_itself(tmp_path: Path, how: str, code: int, said: str) -> None:
+    command = [sys.executable, "-c", DRIVER, str(tmp_path), str(free_port()), how]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=30)
+    assert done.returncode == code
+    assert said in done.stdout + done.stderr
