@@ -117,7 +117,13 @@ class Depot:
 
     def list(self, path: str) -> List[Entry]:
         self._stream.send("list", path=path)
-        return [(str(name), int(size), int(at)) for name, size, at in self._stream.receive()["files"]]
+        found: List[Entry] = []
+        more = True
+        while more:
+            page = self._stream.receive()
+            found += [(str(name), int(size), int(at)) for name, size, at in page["files"]]
+            more = page["more"]
+        return found
 
     def close(self) -> None:
         self._stream.close()

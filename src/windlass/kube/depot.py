@@ -22,6 +22,9 @@ from windlass import wire
 from windlass.agent import system
 from windlass.agent.freight import PLACES, Stream
 
+PAGE = 1000
+"""Files that are told in one frame."""
+
 
 def serve(run_dir: str, token: bytes, port: int) -> int:
     """Forks the depot; its process id."""
@@ -168,13 +171,19 @@ class _Visit(socketserver.BaseRequestHandler):
             stream.send("none")
 
     def _list(self, stream: Stream, message: wire.Message) -> None:
-        files: List[List[object]] = []
+        """Page by page: a tree may have more files than one frame has room for."""
+        page: List[List[object]] = []
         for folder, folders, names in os.walk(self._place(message)):
             folders.sort()
             for name in sorted(names):
-                if not name.endswith(".part"):
-                    path = os.path.join(folder, name)
+                path = os.path.join(folder, name)
+                try:
                     found = os.stat(path)
-                    inside = os.path.relpath(path, self.server.run_dir)
-                    files.append([inside, found.st_size, found.st_mtime_ns])
-        stream.send("list", files=files)
+                except FileNotFoundError:
+                    continue
+                if not name.endswith(".part"):
+                    page.append([os.path.relpath(path, self.server.run_dir), found.st_size, found.st_mtime_ns])
+                if len(page) == PAGE:
+                    stream.send("list", files=page, more=True)
+                    page = []
+        stream.send("list", files=page, more=False)

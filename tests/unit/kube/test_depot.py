@@ -148,6 +148,25 @@ def test_a_file_that_nobody_may_read_is_left_out(address: str, tmp_path: Path) -
     until(lambda: carrier.settled)
 
 
+def test_a_tree_is_listed_however_many_files_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = tmp_path / "there/output/train"
+    tree.mkdir(parents=True)
+    for number in range(2 * depot.PAGE + 1):
+        (tree / f"{number:0200d}").touch()
+    (tree / "gone").symlink_to("nowhere")
+    monkeypatch.setattr(wire, "LIMIT", 300 * 1024)
+    port = free_port()
+    pid = depot.serve(str(tmp_path / "there"), TOKEN, port)
+    try:
+        client = Depot(f"127.0.0.1:{port}", TOKEN, "train/worker-0", timeout=20.0)
+        found = [name for name, _, _ in client.list("output/train")]
+        assert found == [f"output/train/{number:0200d}" for number in range(2 * depot.PAGE + 1)]
+        client.close()
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
 def test_a_stranger_gets_nothing(address: str) -> None:
     with pytest.raises((wire.WireError, OSError)):
         Depot(address, b"another token", "train/worker-0", timeout=5.0)
