@@ -139,8 +139,6 @@ class PodLauncher:
         """Ask its node to end it; give it up when that does not answer within the lease."""
         with self._lock:
             pod = self._pod(seat)
-            if pod is not None and pod.barred:
-                pod.dead, pod.barred = True, False
             if pod is None or pod.dead:
                 cause = Cause(Kind.NODE_LOST, "its pod is gone", role=seat[1], rank=seat[2])
                 self._tell(Gone(seat, cause))
@@ -216,6 +214,7 @@ class PodLauncher:
                 break
             except ApiError as error:
                 if error.status == 409 and error.reason == "AlreadyExists":
+                    pod.barred = False
                     return True
                 if quota.exceeded(error) and self._may_fit(pod, error.message):
                     return False

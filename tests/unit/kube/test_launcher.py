@@ -53,11 +53,14 @@ class Cluster(Script):
         super().__init__()
         self.room = 0
         self.limit = 2
+        self.there = False
         self.made: list[str] = []
         self.forbidden: set[str] = set()
 
     def reply(self, method: str, path: str) -> Answer:
         if method == "POST":
+            if self.there:
+                return 409, {}, [status(409, "AlreadyExists")]
             if len(self.made) >= self.room:
                 told = f"requested: pods=1, used: pods={self.limit}, limited: pods={self.limit}"
                 return 403, {}, [status(403, "Forbidden", f'pods "p" is forbidden: exceeded quota: small, {told}')]
@@ -113,6 +116,14 @@ def test_a_quota_that_is_used_up_is_waited_for_and_told_once(cluster: Cluster) -
     cluster.room = 2
     until(lambda: len(cluster.made) == 2)
     assert not launcher.poll(), "nobody is gone"
+
+
+def test_a_pod_that_was_made_unnoticed_is_not_tried_again(cluster: Cluster) -> None:
+    launcher = launched(cluster, Hands(), 1)
+    (told,) = news(launcher, PATIENCE)
+    assert isinstance(told, Told)
+    cluster.there = True
+    until(lambda: not any(pod.barred for pod in launcher._all()))
 
 
 def test_a_quota_that_stays_used_up_is_the_cause_in_the_end(cluster: Cluster) -> None:
