@@ -21,6 +21,8 @@ Message = Dict[str, Any]
 
 LIMIT = 32 * 1024 * 1024
 """A longer frame is refused: it is no message of ours."""
+STRANGER_LIMIT = 256 * 1024
+"""The same, of who has proven nothing yet. A join may tell how a life ended, with the last lines of its log."""
 
 _HEAD = struct.Struct(">I")
 
@@ -39,21 +41,21 @@ class Decoder:
 
     def __init__(self, limit: int = LIMIT) -> None:
         self._buffer = bytearray()
-        self._limit = limit
+        self.limit = limit
 
     def feed(self, data: bytes) -> List[Message]:
         self._buffer += data
         found = []
         while len(self._buffer) >= _HEAD.size:
             (length,) = _HEAD.unpack_from(self._buffer)
-            if length > self._limit:
-                raise WireError(f"a frame of {length} bytes is longer than {self._limit}")
+            if length > self.limit:
+                raise WireError(f"a frame of {length} bytes is longer than {self.limit}")
             end = _HEAD.size + length
             if len(self._buffer) < end:
                 break
             try:
                 message = json.loads(self._buffer[_HEAD.size : end].decode("utf-8"))
-            except ValueError:
+            except (ValueError, RecursionError):
                 raise WireError("a frame does not hold JSON") from None
             if not isinstance(message, dict) or not isinstance(message.get("is"), str):
                 raise WireError("a frame does not hold a message")

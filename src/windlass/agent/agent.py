@@ -3,7 +3,8 @@
 It joins with the seat's name, starts what it is told to, follows the progress, and says how it
 ended; its heartbeat says all it is doing, so that nothing depends on one message. One thread, one
 select: the contact with the driver, and the bell. It never decides about the gang. SIGTERM to the
-agent means that its machine goes away: the driver is told.
+agent means that its machine goes away: the driver is told. The loop reads the rank's files, and a
+disk on the network may keep it waiting: a guard beside it sees to the end of the lease then.
 
 Ships into strangers' images: standard library only, Python 3.9.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import threading
 import time
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple, Union
 
@@ -41,6 +43,8 @@ POLL = (0.02, 0.25)
 MPIRUN_PATIENCE = 2.0
 """How long mpirun may take to end by itself after a worker has failed: it never does when one
 fails before it has met the others."""
+LATE = 2.0
+"""Seconds after which the guard ends what runs beyond its lease: the loop is quicker, unless it hangs."""
 
 
 def run(post: Post) -> int:
@@ -85,6 +89,8 @@ class Agent:
     def serve(self) -> int:
         bell, contact = self._bell, self._contact
         system.adopt_orphans()
+        if self.post.lease:
+            threading.Thread(target=self._guard, daemon=True).start()
         try:
             going = self._obey(contact.make(self._seen()))
             while going:
@@ -142,6 +148,13 @@ class Agent:
             self._heartbeat = now
             self._say("alive", **self.duty.seen(now, time.time()))
         self._contact.doubt(now)
+
+    def _guard(self) -> None:
+        while True:
+            time.sleep(self.duty.heartbeat)
+            if self.duty.lapsed(time.monotonic() - LATE):
+                self._cut_off = True
+                system.signal_all(system.descendants(os.getpid()), signal.SIGKILL)
 
     def _has_left(self) -> bool:
         """The machine goes away and nothing runs here any more: so does this agent."""

@@ -5,7 +5,8 @@ follows the ranks' logs and sends every byte; sends checkpoints and says when on
 only then does it exist; fetches what a new life begins with. A local log begins with a hole as
 long as what earlier pods sent, so that a place in it is a place in the run's log.
 
-What it cannot send it keeps and tries again: the driver may be away.
+What it cannot send it keeps and tries again: the driver may be away. What it cannot read no second try would mend:
+that is left out, and said on stderr. Links to files arrive as files; links to directories are not followed.
 
 Ships into strangers' images: standard library only, Python 3.9.
 """
@@ -13,11 +14,13 @@ Ships into strangers' images: standard library only, Python 3.9.
 from __future__ import annotations
 
 import collections
+import contextlib
 import os
+import stat
 import sys
 import threading
 import time
-from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Tuple
+from typing import Any, BinaryIO, Callable, Deque, Dict, List, Optional, Sequence, Tuple
 
 from windlass import wire
 from windlass.agent.freight import PIECE, Depot
@@ -147,7 +150,12 @@ class Courier:
         for path, sent in tails:
             size = _size(path)
             while sent < size:
-                with open(path, "rb") as file:
+                file = _opened(path)
+                if file is None:
+                    with self._lock:
+                        self._tails[path] = size
+                    break
+                with file:
                     file.seek(sent)
                     data = file.read(min(PIECE, size - sent))
                 if not data:
@@ -199,10 +207,9 @@ class Courier:
                 self._known[name] = (size, at)
 
     def _send(self, depot: Depot, path: str) -> None:
-        try:
-            file = open(path, "rb")
-        except FileNotFoundError:
-            return  # the rank has removed it meanwhile: it will never be chosen
+        file = _opened(path)
+        if file is None:
+            return  # the rank has removed it meanwhile, or nobody can read it: it will never be chosen
         with file:
             at = depot.put(self._inside(path), file)
             self._known[self._inside(path)] = (os.fstat(file.fileno()).st_size, at)
@@ -215,16 +222,26 @@ class Courier:
             shutil.rmtree(self._sent_steps.pop(0), ignore_errors=True)
 
     def _send_tree(self, depot: Depot, tree: str) -> None:
-        for folder, _, names in os.walk(tree):
+        for folder, folders, names in os.walk(tree, onerror=_unread):
+            for name in folders:
+                if os.path.islink(os.path.join(folder, name)):
+                    _left_out(os.path.join(folder, name), "a link to a directory")
             for name in sorted(names):
-                path = os.path.join(folder, name)
-                inside, found = self._inside(path), os.stat(path)
-                if self._known.get(inside) == (found.st_size, found.st_mtime_ns) or name.endswith(".part"):
-                    continue
-                with open(path, "rb") as file:
-                    at = depot.put(inside, file)
-                os.utime(path, ns=(at, at))
-                self._known[inside] = (found.st_size, at)
+                if not name.endswith(".part"):
+                    self._send_changed(depot, os.path.join(folder, name))
+
+    def _send_changed(self, depot: Depot, path: str) -> None:
+        file = _opened(path)
+        if file is None:
+            return
+        with file:
+            inside, found = self._inside(path), os.fstat(file.fileno())
+            if self._known.get(inside) == (found.st_size, found.st_mtime_ns):
+                return
+            at = depot.put(inside, file)
+        with contextlib.suppress(OSError):  # a file of another user: it is sent again after the next life
+            os.utime(path, ns=(at, at))
+        self._known[inside] = (found.st_size, at)
 
     def _inside(self, path: str) -> str:
         return os.path.relpath(path, self._run_dir)
@@ -235,6 +252,30 @@ def _size(path: str) -> int:
         return os.path.getsize(path)
     except OSError:
         return 0
+
+
+def _opened(path: str) -> Optional[BinaryIO]:
+    """A file to be sent; None if it is gone, no regular file, or cannot be read."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        error.filename = path
+        _unread(error)
+        return None
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        _left_out(path, "not a regular file")
+        return None
+    return os.fdopen(fd, "rb")
+
+
+def _unread(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError) or os.path.islink(error.filename):
+        _left_out(str(error.filename), str(error.strerror))
+
+
+def _left_out(path: str, why: str) -> None:
+    sys.stderr.write(f"{path} is not carried to the run: {why}\n")
 
 
 def _show(data: bytes) -> None:

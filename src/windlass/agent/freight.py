@@ -31,6 +31,8 @@ class Stream:
 
     def __init__(self, sock: socket.socket) -> None:
         self.socket = sock
+        self.limit = wire.STRANGER_LIMIT
+        """Of a frame: until the other side has proven itself, and then `wire.LIMIT`."""
         self._file: BinaryIO = sock.makefile("rb")
 
     def send(self, kind: str, **keys: Any) -> None:
@@ -38,7 +40,7 @@ class Stream:
 
     def receive(self) -> wire.Message:
         (length,) = _HEAD.unpack(self.bytes(_HEAD.size))
-        if length > wire.LIMIT:
+        if length > self.limit:
             raise wire.WireError("a frame is too long")
         found = wire.Decoder().feed(_HEAD.pack(length) + self.bytes(length))
         return found[0]
@@ -81,6 +83,7 @@ class Depot:
         self._stream.send("deposit", name=name, nonce=ours, proof=wire.proof(token, "agent", nonces, name))
         if not wire.proven(self._stream.receive().get("proof"), token, "driver", nonces, name):
             raise wire.WireError("what answered is not this run's depot")
+        self._stream.limit = wire.LIMIT
 
     def size(self, path: str) -> int:
         self._stream.send("size", path=path)
@@ -114,7 +117,13 @@ class Depot:
 
     def list(self, path: str) -> List[Entry]:
         self._stream.send("list", path=path)
-        return [(str(name), int(size), int(at)) for name, size, at in self._stream.receive()["files"]]
+        found: List[Entry] = []
+        more = True
+        while more:
+            page = self._stream.receive()
+            found += [(str(name), int(size), int(at)) for name, size, at in page["files"]]
+            more = page["more"]
+        return found
 
     def close(self) -> None:
         self._stream.close()

@@ -35,7 +35,7 @@ class Link:
         self.nonce = wire.nonce()
         self.seat: Optional[Seat] = None
         self.opened = time.monotonic()
-        self.decoder = wire.Decoder()
+        self.decoder = wire.Decoder(wire.STRANGER_LIMIT)
         self.unsent = bytearray()
 
 
@@ -88,7 +88,7 @@ class Links:
             try:
                 messages = link.decoder.feed(data)
                 found += [m for m in messages if link.seat is not None or self._admit(link, m)]
-            except (wire.WireError, KeyError, TypeError, ValueError):
+            except (wire.WireError, KeyError, OverflowError, TypeError, ValueError):
                 self._close(link)
                 return found
 
@@ -156,7 +156,7 @@ class Links:
         old = self._seated.get(seat)
         if old is not None:
             self._close(old)
-        link.seat = seat
+        link.seat, link.decoder.limit = seat, wire.LIMIT
         self._seated[seat] = link
         answer = {"is": "welcome", "proof": wire.proof(self._token, "driver", nonces, name_of(seat))}
         self._write(link, wire.encode(answer))

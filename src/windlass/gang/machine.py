@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from enum import Enum
-from typing import Any, List, Mapping, Optional, Sequence
+from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from windlass.causes import Cause, Kind
 from windlass.gang import endings, reasons
@@ -73,6 +73,8 @@ class Gang:
         """When the present phase began; a gang that fails again and again forms later than now."""
         self._next_lease_check = now + rules.lease
         self._ending: Optional[Ending] = None
+        self._held: Dict[g.Seat, float] = {}
+        """Seats whose agents go again and again, and when the next one is asked for."""
         self._falls: List[g.Exited] = []
         self._peers: Peers = {}
         self._reason = "first"
@@ -100,7 +102,7 @@ class Gang:
 
     def deadline(self) -> Optional[float]:
         """When `Tick` is due at the latest."""
-        times = [self._next_lease_check]
+        times = [self._next_lease_check, *self._held.values()]
         if self.phase is Phase.FORMING:
             times.append(self._since + (self.rules.form_timeout if self.members.absent else 0.0))
         if self.phase is Phase.RECOVERING:
@@ -128,10 +130,26 @@ class Gang:
     def _launch(self, seat: g.Seat) -> List[g.Action]:
         """Asks for an agent, unless one is on its way."""
         member = self.members[seat]
+        self._held.pop(seat, None)
         if member.launching:
             return []
         member.launching = True
         return [g.Launch(seat, member.address)]
+
+    def _launch_again(self, seat: g.Seat, now: float) -> List[g.Action]:
+        """The same for one that has just gone: after a pause, if they go again and again."""
+        if not self._purse.pause:
+            return self._launch(seat)
+        self._held[seat] = now + self._purse.pause
+        return []
+
+    def _launch_held(self, now: float) -> List[g.Action]:
+        due = [seat for seat, at in self._held.items() if now >= at]
+        for seat in due:
+            del self._held[seat]
+        forming = self.phase in (Phase.FORMING, Phase.RUNNING)  # else all are asked for by and by
+        wanted = [seat for seat in due if forming and self.members[seat].at is At.ABSENT]
+        return [launch for seat in wanted for launch in self._launch(seat)]
 
     def _seen(self, event: g.Seen, now: float) -> List[g.Action]:
         """What an agent does against what it should do."""
@@ -288,7 +306,7 @@ class Gang:
             return self._fell(event.seat, member, exit_, now)
         waited_for = was is At.ABSENT and self.phase is Phase.RUNNING and not member.succeeded
         if self.phase is Phase.FORMING or waited_for:
-            return self._spend(event.cause, now) or self._launch(event.seat)
+            return self._spend(event.cause, now) or self._launch_again(event.seat, now)
         return []
 
     def _fell(self, seat: g.Seat, member: Member, event: g.Exited, now: float) -> List[g.Action]:
@@ -307,7 +325,7 @@ class Gang:
         if member.alone and self._purse.pay(cause):
             recorded = [endings.rank_ended(member, "failed", left=self.budget)]
             if member.at is At.ABSENT:
-                return recorded + self._launch(seat)
+                return recorded + self._launch_again(seat, now)
             return recorded + self._start_alone(seat, now)
         self._falls.append(event)
         return self._fail(cause, now)
@@ -374,7 +392,7 @@ class Gang:
         self._reason = cause.kind.value
         actions: List[g.Action] = []
         if pause:
-            text = f"starts again in {pause:g} s: it failed {self._purse.vain} times in a row without progress"
+            text = f"starts again in {pause:g} s: it ended {self._purse.vain} times in a row without progress"
             actions.append(endings.note(text))
         if not self.members.absent:
             return actions + self._formed(now)
@@ -383,7 +401,7 @@ class Gang:
     # Time.
 
     def _tick(self, event: g.Tick, now: float) -> List[g.Action]:
-        actions: List[g.Action] = []
+        actions = self._launch_held(now)
         if now >= self._next_lease_check:
             self._next_lease_check = now + min(1.0, self.rules.lease)
             actions += self._check_leases(now)

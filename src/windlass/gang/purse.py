@@ -3,14 +3,15 @@
 A failure costs one; a cause the job is not to blame for costs none; a newer complete checkpoint
 fills the purse again. The same failure twice without progress in between is not tried a third time;
 different ones are, but after the second one waits ever longer, so that a gang that crashes at once
-does not do so a hundred times a second.
+does not do so a hundred times a second. So does one whose agents are taken away again and again, though that is free;
+those that go with one machine count as one.
 
 Ships into strangers' images: standard library only, Python 3.9.
 """
 
 from __future__ import annotations
 
-from typing import Any, Optional, Tuple
+from typing import Any, Optional, Set, Tuple
 
 from windlass.causes import HOPELESS, Cause, Kind
 from windlass.gang.words import Rules, Seat
@@ -37,10 +38,13 @@ class Purse:
         self._last: Optional[Tuple[Any, ...]] = None
         self.vain = 0
         """Failures in a row without progress."""
+        self._taken: Set[Seat] = set()
+        """Seats that lost their agent for nothing since the last generation started."""
 
     def begin(self) -> None:
         """A generation starts."""
         self._step = -1
+        self._taken.clear()
 
     def reached(self, step: int) -> None:
         self._step = max(self._step, step)
@@ -66,13 +70,15 @@ class Purse:
         self._last = self._failure(cause) if cause.kind is Kind.USER_ERROR else None
         if self._step > self._best:
             self._best, self.vain = self._step, 0
-        elif cause.kind not in FREE:
+        elif cause.kind not in FREE or not self._taken or (cause.role, cause.rank) in self._taken:
             self.vain += 1
+        if cause.kind in FREE:
+            self._taken.add((cause.role, cause.rank))
         return True
 
     @property
     def pause(self) -> float:
-        """Seconds to wait before the next generation."""
+        """Seconds to wait before the next generation, or the next agent of a seat."""
         return 0.0 if self.vain <= AT_ONCE else min(2.0 ** (self.vain - AT_ONCE - 1), PAUSE_MOST)
 
     def _failure(self, cause: Cause) -> Tuple[Any, ...]:

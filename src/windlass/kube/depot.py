@@ -1,23 +1,29 @@
 """The run directory's door for agents without a disk in common: a process beside the driver that takes and gives files.
 
 A process of its own, so that a large checkpoint never delays a heartbeat, and one thread for each
-agent. It serves three parts of the run directory and never the journal, which is the driver's. It
-dies with the driver.
+agent. It serves the parts of the run directory that agents share (`freight.PLACES`) and never the
+journal, which is the driver's. It dies with the driver.
 
 Ships into strangers' images: standard library only, Python 3.9.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import socket
 import socketserver
 import sys
+import threading
 from typing import Callable, Dict, List
 
 from windlass import wire
 from windlass.agent import system
 from windlass.agent.freight import PLACES, Stream
+
+PAGE = 1000
+"""Files that are told in one frame."""
 
 
 def serve(run_dir: str, token: bytes, port: int) -> int:
@@ -34,6 +40,30 @@ def serve(run_dir: str, token: bytes, port: int) -> int:
     pid = system.fork(work)
     server.socket.close()
     return pid
+
+
+class Beside:
+    """The depot of a driver: without it no rank's end would ever be told, so the driver ends with it, and the next one
+    brings both back."""
+
+    def __init__(self, run_dir: str, token: bytes, port: int) -> None:
+        self._pid = serve(run_dir, token, port)
+        self._closed = False
+        self._keeper = threading.Thread(target=self._keep, daemon=True)
+        self._keeper.start()
+
+    def _keep(self) -> None:
+        os.waitpid(self._pid, 0)
+        if not self._closed:
+            sys.stderr.write("the driver leaves: its depot has ended\n")
+            sys.stderr.flush()
+            os._exit(1)
+
+    def close(self) -> None:
+        self._closed = True
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)
+        self._keeper.join()
 
 
 class _Server(socketserver.ThreadingTCPServer):
@@ -84,6 +114,7 @@ class _Visit(socketserver.BaseRequestHandler):
             message.get("proof"), self.server.token, "agent", nonces, name
         ):
             raise wire.WireError("not an agent of this run")
+        stream.limit = wire.LIMIT
         stream.send("welcome", proof=wire.proof(self.server.token, "driver", nonces, name))
 
     def _place(self, message: wire.Message) -> str:
@@ -140,13 +171,19 @@ class _Visit(socketserver.BaseRequestHandler):
             stream.send("none")
 
     def _list(self, stream: Stream, message: wire.Message) -> None:
-        files: List[List[object]] = []
+        """Page by page: a tree may have more files than one frame has room for."""
+        page: List[List[object]] = []
         for folder, folders, names in os.walk(self._place(message)):
             folders.sort()
             for name in sorted(names):
-                if not name.endswith(".part"):
-                    path = os.path.join(folder, name)
+                path = os.path.join(folder, name)
+                try:
                     found = os.stat(path)
-                    inside = os.path.relpath(path, self.server.run_dir)
-                    files.append([inside, found.st_size, found.st_mtime_ns])
-        stream.send("list", files=files)
+                except FileNotFoundError:
+                    continue
+                if not name.endswith(".part"):
+                    page.append([os.path.relpath(path, self.server.run_dir), found.st_size, found.st_mtime_ns])
+                if len(page) == PAGE:
+                    stream.send("list", files=page, more=True)
+                    page = []
+        stream.send("list", files=page, more=False)

@@ -20,7 +20,7 @@ import socket
 import sys
 import threading
 import time
-from typing import Any, Dict, Mapping, Tuple
+from typing import Any, Dict, Mapping, Optional, Tuple
 
 from windlass import __version__, journal, layout, lock
 from windlass import plan as plans
@@ -76,7 +76,8 @@ def _new_order(root: Manifest, before: Before) -> Dict[str, Any]:
 def _drive(api: Api, run: str, run_dir: str, environ: Mapping[str, str], before: Before) -> None:
     redact = tuple(value for name, value in environ.items() if name.startswith("WINDLASS_REDACT_") and value)
     writer = journal.Writer(run_dir, redact=redact)
-    code, state, beside = FAILED, "failed", 0
+    code, state = FAILED, "failed"
+    beside: Optional[depot.Beside] = None
     try:
         root, token, address = _patiently(api, run)
         resumed = bool(before.last)
@@ -87,7 +88,7 @@ def _drive(api: Api, run: str, run_dir: str, environ: Mapping[str, str], before:
             before = look_back(itertools.chain(journal.stream(run_dir), [{"ev": "run.started", **order}]))
         plan = plans.from_json(root["data"][layout.PLAN])
         if names.SHARED not in (root["metadata"].get("annotations") or {}):
-            beside = depot.serve(run_dir, token, names.DEPOT_PORT)
+            beside = depot.Beside(run_dir, token, names.DEPOT_PORT)
         listener = socket.socket(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET)
         if listener.family is socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
@@ -149,9 +150,8 @@ def _drive(api: Api, run: str, run_dir: str, environ: Mapping[str, str], before:
         writer.write("run.ended", state="failed", code=FAILED, cause=cause)
     finally:
         writer.close()
-        if beside:
-            os.kill(beside, signal.SIGKILL)
-            os.waitpid(beside, 0)
+        if beside is not None:
+            beside.close()
         _say_end(api, run, state, code)
 
 
@@ -271,7 +271,7 @@ def _linger(api: Api, run: str, run_dir: str) -> None:
     if _standing(api, run):
         root, token, _ = _met(api, run)
         if names.SHARED not in (root["metadata"].get("annotations") or {}):
-            depot.serve(run_dir, token, names.DEPOT_PORT)
+            depot.Beside(run_dir, token, names.DEPOT_PORT)
     visits.note()
     while visits.quiet() < LINGER or _standing(api, run):
         time.sleep(10.0)

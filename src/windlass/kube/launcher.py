@@ -14,6 +14,7 @@ Ships into strangers' images: standard library only, Python 3.9.
 from __future__ import annotations
 
 import collections
+import functools
 import os
 import queue
 import threading
@@ -25,7 +26,7 @@ from windlass.causes import Cause, Kind
 from windlass.driver.launcher import Doomed, Gone, News, Told
 from windlass.driver.links import Seat, name_of
 from windlass.driver.stage_run import LEASE as SILENCE
-from windlass.kube import names, seats, verdicts
+from windlass.kube import names, quota, seats, verdicts, vital
 from windlass.kube.api import Api, ApiError, Manifest
 
 HANDS = 8
@@ -42,6 +43,8 @@ SELDOM = 30.0
 """Seconds between two such questions about one pod, in the end."""
 SOON = 4.0
 """How long a pod may wait before the journal says what it waits for."""
+NEW_RIGHTS = 15.0
+"""Seconds in which rights that were given a moment ago become known everywhere."""
 
 
 @dataclass
@@ -52,6 +55,9 @@ class _Pod:
     seat: Seat
     """The first, of a pod with several."""
     size: int = 1
+    ports: Tuple[int, ...] = ()
+    barred: bool = False
+    """A quota is used up: it is not made yet."""
     missed: Set[Seat] = field(default_factory=set)
     """Of several seats, those whose agents the driver wants anew, before all of the pod has ended."""
     uid: str = ""
@@ -92,15 +98,22 @@ class PodLauncher:
         self._current: Dict[Seat, str] = {}
         self._news: Deque[News] = collections.deque()
         self._lock = threading.RLock()
-        self._work: queue.Queue[Callable[[], None]] = queue.Queue()
+        self._work: queue.Queue[Callable[[], object]] = queue.Queue()
         self._wake, self._write = os.pipe()
         for fd in (self._wake, self._write):
             os.set_blocking(fd, False)
         self._listed = threading.Event()
+        self._blind: Optional[ApiError] = None
+        """Why the run's pods may not be looked at."""
+        self._refused = (0.0, 0.0)
+        """When that was first said, and last."""
         self._questions = QUESTIONS
+        self._retrying = self._closed = False
         for task in [self._watch, self._look, *([self._toil] * HANDS)]:
-            threading.Thread(target=task, daemon=True).start()
+            vital.begin(task)
         self._listed.wait()  # a new driver must know who is there before it hears them
+        if self._blind is not None:
+            raise self._blind
 
     # What the driver asks for.
 
@@ -113,13 +126,13 @@ class PodLauncher:
                 pod.missed.add(seat)  # its neighbours may still be there: a new pod comes when all have ended
                 return
             first = seats.first_of(seat, size)
-            made = _Pod(seats.new_name(self._run, first), first, size, made=self._clock())
+            made = _Pod(seats.new_name(self._run, first), first, size, tuple(ports), made=self._clock())
             self._pods[made.name] = made
             self._current[first] = made.name
-        self._work.put(lambda: self._create(made, tuple(ports)))
-        if (
-            pod is not None and not pod.leaving and not pod.let_go
-        ):  # nobody has deleted it: did its node send it away, and what for?
+            if self._blind is not None:
+                self._tell(Doomed(seat, verdicts.refused(self._blind, seat)))
+        self._work.put(functools.partial(self._create, made))
+        if pod is not None and not pod.leaving and not pod.let_go:  # did its node send it away, and what for?
             self._work.put(lambda: self._ask_why(pod))
         if pod is not None and pod.dead:
             self._work.put(lambda: self._delete(pod, None))
@@ -162,6 +175,10 @@ class PodLauncher:
     def close(self) -> None:
         """The run is over. Agents were told goodbye; what does not go by itself is deleted."""
         due = self._clock() + MARGIN
+        with self._lock:
+            self._closed = True
+            for pod in self._pods.values():
+                pod.dead = pod.dead or pod.barred
         while self._clock() < due and any(not pod.dead and not pod.leaving for pod in self._all()):
             time.sleep(0.05)
         for pod in self._all():
@@ -193,24 +210,56 @@ class PodLauncher:
             finally:
                 self._work.task_done()
 
-    def _create(self, pod: _Pod, ports: Tuple[int, ...]) -> None:
+    def _create(self, pod: _Pod) -> bool:
+        """False: a quota is used up, by pods that are about to go perhaps; it is tried again by _look."""
         template = self._templates[pod.seat[0], pod.seat[1]]
-        manifest = seats.pod(template, pod.name, pod.seat, self._root, self._address, ports)
+        manifest = seats.pod(template, pod.name, pod.seat, self._root, self._address, pod.ports)
         while True:
             try:
+                if self._closed or pod.dead:
+                    return True
                 made = self._api.create(manifest)
                 break
             except ApiError as error:
                 if error.status == 409 and error.reason == "AlreadyExists":
-                    return
+                    pod.barred = False
+                    return True
+                if quota.exceeded(error) and self._may_fit(pod, error.message):
+                    return False
                 if not error.transient or self._clock() >= pod.made + self._pending:
                     self._end(pod, verdicts.refused(error, pod.seat))
-                    return
+                    return True
                 if error.status and error.message != pod.waits:  # one that answers and cannot: a webhook, a full disk
                     pod.waits = error.message
                     self._tell(Told(pod.seat[0], f"{name_of(pod.seat)} cannot be made yet: {error.message}"))
         with self._lock:
-            pod.uid = str(made["metadata"]["uid"])
+            pod.uid, pod.barred = str(made["metadata"]["uid"]), False
+        return True
+
+    def _may_fit(self, pod: _Pod, refusal: str) -> bool:
+        """Whether to wait until a quota has room: not for a pod, or the pods of a role, that it never has room for."""
+        with self._lock:
+            role = [self._pods[name] for seat, name in self._current.items() if seat[:2] == pod.seat[:2]]
+            wanted = sum(not each.dead and not each.leaving and not each.out_of_sight for each in role)
+            pod.barred = self._clock() < pod.made + self._pending and not quota.never_fits(refusal, wanted)
+            if pod.barred and not pod.waits:
+                pod.waits = refusal
+                self._tell(Told(pod.seat[0], f"{name_of(pod.seat)} waits: {refusal}"))
+            return pod.barred
+
+    def _make_barred(self) -> None:
+        """Tries again what a quota had no room for, role by role until it is used up again. Pods that have ended go
+        first: some quotas count them."""
+        full: Set[Tuple[str, str]] = set()
+        try:
+            for pod in self._all():
+                if pod.dead and pod.uid and not pod.leaving:
+                    self._delete(pod, None)
+            for pod in self._all():
+                if pod.barred and not pod.dead and pod.seat[:2] not in full and not self._create(pod):
+                    full.add(pod.seat[:2])
+        finally:
+            self._retrying = False
 
     def _delete(self, pod: _Pod, grace: Optional[int]) -> None:
         self._api.delete("Pod", pod.name, grace=grace, uid=pod.uid)
@@ -218,21 +267,43 @@ class PodLauncher:
     # Eyes.
 
     def _watch(self) -> None:
-        for event, obj in self._api.watch("Pod", names.selector(self._run, "rank")):
+        for event, obj in self._api.watch("Pod", names.selector(self._run, "rank"), trouble=self._troubled):
             with self._lock:
+                self._blind, self._refused = None, (0.0, 0.0)
                 if event == "LISTED":
                     there = {str(item["metadata"]["name"]) for item in obj["items"]}
                     for item in obj["items"]:
                         self._saw(item)
-                    for pod in self._pods.values():
-                        if pod.name not in there and pod.uid:
-                            self._vanished(pod)
+                    for known in self._pods.values():
+                        if known.name not in there and known.uid:
+                            self._vanished(known)
                     self._listed.set()
                 elif event == "DELETED":
                     self._saw(obj)
-                    self._vanished(self._pods[str(obj["metadata"]["name"])])
+                    pod = self._pods.get(str(obj["metadata"]["name"]))
+                    if pod is not None:
+                        self._vanished(pod)
                 else:
                     self._saw(obj)
+
+    def _troubled(self, error: Exception) -> None:
+        """A driver that may not look at its pods is blind: it waits a while for the right, then nothing can go on."""
+        if not isinstance(error, ApiError) or error.status not in (401, 403):
+            return
+        now = self._clock()
+        with self._lock:
+            first, last = self._refused
+            first = first if first and now < last + SELDOM else now
+            self._refused = first, now
+            starting = not self._listed.is_set()
+            if self._blind is None and now >= first + (NEW_RIGHTS if starting else self._pending):
+                self._blind = error
+                for seat in () if starting else list(self._current):
+                    self._tell(Doomed(seat, verdicts.refused(error, seat)))
+                self._listed.set()
+            elif first == now and not starting:
+                for stage in sorted({seat[0] for seat in self._current}):
+                    self._tell(Told(stage, f"the run's pods cannot be looked at: {error.message}"))
 
     def _saw(self, obj: Manifest) -> None:
         meta = obj["metadata"]
@@ -293,6 +364,9 @@ class PodLauncher:
             for pod in self._all():
                 if not pod.dead:
                     self._due(pod, now)
+            if not self._retrying and any(pod.barred and not pod.dead for pod in self._all()):
+                self._retrying = True
+                self._work.put(self._make_barred)
 
     def _due(self, pod: _Pod, now: float) -> None:
         role, rank = pod.seat[1], pod.seat[2]

@@ -1,21 +1,22 @@
 """What a Deployment's pods are to a reader of the run: ranks with numbers, starts, ends and logs.
 
 A pod is given the lowest number that no other has. What its container prints is read from the cluster and kept in the
-log of that number, each line once: a line carries the moment at which it was written, and the last one that was kept
-is remembered beside the logs, so that a driver that comes back goes on behind it. A pod that begins and ends while
-there is no driver leaves no log.
+log of that number, each line once: a line carries the moment at which it was written, and every second the last one
+that was kept is remembered beside the logs, with where it ends. A driver that comes back cuts the log off there and
+goes on behind it. A pod that begins and ends while there is no driver leaves no log.
 
 Ships into strangers' images: standard library only, Python 3.9.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
 import time
 from dataclasses import dataclass, replace
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, Optional, Set
 
 from windlass import layout
 from windlass.driver.services import Befell, News
@@ -26,6 +27,8 @@ from windlass.kube.http import BadAnswer
 BOOK = ".servers.json"
 AGAIN = 1.0
 """Seconds before a log is asked for again that broke off."""
+KEEP = 1.0
+"""Seconds between two times that a book which has changed is written."""
 
 
 @dataclass
@@ -43,9 +46,12 @@ class ServerLogs:
         self._lock = threading.RLock()
         self._lives: Dict[str, _Life] = {}
         self._books: Dict[str, Dict[str, Dict[str, Any]]] = {}
-        """Stage -> pod -> its number, and the moment of the last line that was kept."""
+        """Stage -> pod -> its number, the moment of the last line that was kept, and where in the log that ends."""
+        self._changed: Set[str] = set()
+        """Stages whose book is not written yet."""
         self._readers: Dict[str, threading.Thread] = {}
         self._closed = False
+        threading.Thread(target=self._keep_books, daemon=True).start()
 
     def rank(self, pod: str) -> int:
         """The number of a pod; -1: it has none yet."""
@@ -54,9 +60,10 @@ class ServerLogs:
 
     def close(self) -> None:
         """Nothing more is written down."""
-        for reader in list(self._readers.values()):
-            reader.join(timeout=2.0)
-        self._closed = True
+        with self._lock:
+            self._closed = True
+            for stage in self._changed:
+                self._keep(stage)
 
     # What is seen of pods.
 
@@ -88,16 +95,11 @@ class ServerLogs:
     def _start(self, stage: str, pod: Manifest, rank: int, state: Manifest) -> None:
         name = str(pod["metadata"]["name"])
         life = self._lives[name] = _Life(str(state.get("containerID")), int(state.get("restartCount", 0)))
-        path = layout.log(self._run_dir, stage, names.SERVER, rank)
-        try:
-            size = os.path.getsize(path)
-        except OSError:
-            size = 0
         keys = {
             "pod": name,
             "node": str(pod["spec"].get("nodeName", "")),
             "ip": str(pod.get("status", {}).get("podIP", "")),
-            "log_offset": size,
+            "log_offset": self._size(stage, rank),
             "report_offset": 0,
         }
         self._tell(Befell("rank.started", stage, {**self._of(pod, rank), "restart": life.restart, **keys}))
@@ -128,22 +130,42 @@ class ServerLogs:
                     self._books[stage] = dict(json.load(file))
             except (OSError, ValueError):
                 self._books[stage] = {}
+            for entry in self._books[stage].values():
+                if self._size(stage, int(entry["rank"])) > int(entry["size"]):
+                    os.truncate(layout.log(self._run_dir, stage, names.SERVER, int(entry["rank"])), int(entry["size"]))
         return self._books[stage]
+
+    def _size(self, stage: str, rank: int) -> int:
+        """Of the log of a number."""
+        try:
+            return os.path.getsize(layout.log(self._run_dir, stage, names.SERVER, rank))
+        except OSError:
+            return 0
 
     def _number(self, stage: str, pod: str) -> int:
         book = self._book(stage)
         if pod not in book:
             taken = {int(entry["rank"]) for entry in book.values()}
-            book[pod] = {"rank": next(n for n in range(len(taken) + 1) if n not in taken), "at": ""}
+            rank = next(n for n in range(len(taken) + 1) if n not in taken)
+            book[pod] = {"rank": rank, "at": "", "size": self._size(stage, rank)}
             self._keep(stage)
         return int(book[pod]["rank"])
 
+    def _keep_books(self) -> None:
+        while not self._closed:
+            time.sleep(KEEP)
+            with self._lock:
+                changed, self._changed = self._changed, set()
+                for stage in changed:
+                    self._keep(stage)
+
     def _keep(self, stage: str) -> None:
         path = self._place(stage)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path + ".new", "w", encoding="utf-8") as file:
-            json.dump(self._book(stage), file)
-        os.replace(path + ".new", path)
+        with contextlib.suppress(OSError):  # a full disk ends the run by itself
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path + ".new", "w", encoding="utf-8") as file:
+                json.dump(self._book(stage), file)
+            os.replace(path + ".new", path)
 
     def _place(self, stage: str) -> str:
         return os.path.join(self._run_dir, "logs", stage, BOOK)
@@ -176,13 +198,15 @@ class ServerLogs:
             for line in self._api.log(pod, names.SERVER, begin):
                 stamp, _, text = line.partition(b" ")
                 moment = _moment(stamp)
-                if self._closed or moment is None or moment <= last:
+                if moment is None or moment <= last:
                     continue
-                log.write(text if text.endswith(b"\n") else text + b"\n")
                 with self._lock:
+                    if self._closed:
+                        return
+                    log.write(text if text.endswith(b"\n") else text + b"\n")
                     if pod in self._book(stage):
-                        self._book(stage)[pod]["at"] = moment
-                        self._keep(stage)
+                        self._book(stage)[pod].update(at=moment, size=log.tell())
+                        self._changed.add(stage)
 
 
 def _moment(stamp: bytes) -> Optional[str]:

@@ -20,12 +20,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Callable, Deque, Dict, List, Mapping, Optional, Sequence
 
 from windlass import layout
+from windlass.agent import evidence
 from windlass.bundle import trying
 from windlass.causes import HOPELESS, Cause, Kind
 from windlass.driver.launcher import Told
 from windlass.driver.services import News, Over, Ready
 from windlass.errors import WindlassError
-from windlass.kube import names, seats, verdicts
+from windlass.kube import names, seats, verdicts, vital
 from windlass.kube.api import Api, ApiError, Manifest
 from windlass.kube.serverlogs import ServerLogs
 from windlass.kube.stock import Stock, lay_in
@@ -97,7 +98,7 @@ class Servers:
         site = self._sites[stage] = _Site(stage, serve, names.service(self._run, stage), self._clock())
         if not self._watches:
             self._watches = True
-            threading.Thread(target=self._watch, daemon=True).start()
+            vital.begin(self._watch)
         threading.Thread(target=self._keep, args=(site,), daemon=True).start()
 
     def end(self, stage: str) -> None:
@@ -135,6 +136,25 @@ class Servers:
     # One stage, from its beginning to its end.
 
     def _keep(self, site: _Site) -> None:
+        cause = self._safely(self._keep_up, site)
+        wrong = self._safely(self._remove if cause is None or site.ending else self._take_back, site)
+        cause = cause or wrong
+        self._tell(Over(site.stage, replace(cause, stage=site.stage) if cause is not None else None))
+
+    def _safely(self, step: Callable[[_Site], Optional[Cause]], site: _Site) -> Optional[Cause]:
+        """Whatever goes wrong here, a stage that is neither ready nor over would never end."""
+        try:
+            return step(site)
+        except OSError as error:
+            return replace(evidence.of_writing(error), role=names.SERVER)
+        except Exception:
+            import traceback
+
+            lines = tuple(traceback.format_exc().splitlines()[-8:])
+            return Cause(Kind.INTERNAL, "windlass itself failed", role=names.SERVER, lines=lines)
+
+    def _keep_up(self, site: _Site) -> Optional[Cause]:
+        """Until it is told to end; why it has to before."""
         cause = self._raise(site)
         while cause is None and not site.ending:
             with self._changed:
@@ -143,13 +163,7 @@ class Servers:
                 cause = self._look(site)
             except ApiError as error:
                 self._note(site, f"the API server: {error.message}")
-        if cause is None:
-            self._remove(site)
-            self._tell(Over(site.stage))
-            return
-        if not site.ending:
-            self._take_back(site)
-        self._tell(Over(site.stage, replace(cause, stage=site.stage)))
+        return cause
 
     def _raise(self, site: _Site) -> Optional[Cause]:
         """Lays in the model and makes the objects; why that cannot be."""
@@ -169,23 +183,26 @@ class Servers:
                     obj["spec"]["replicas"] = live["spec"]["replicas"] if live else site.serve.replicas
         except ApiError as error:
             return verdicts.refused(error, ("", names.SERVER, -1))
-        return self._apply(made)
+        return self._apply(site, made)
 
     def _templates(self, stage: str) -> List[Manifest]:
         found: List[Manifest] = json.loads(self._root["data"][names.servers(stage)])
         return found
 
-    def _apply(self, made: Sequence[Manifest]) -> Optional[Cause]:
+    def _apply(self, site: _Site, made: Sequence[Manifest]) -> Optional[Cause]:
+        """Why not all could be applied; it does not go on once the stage is to end."""
+        due = self._clock() + self._pending
         for obj in made:
             owned = copy.deepcopy(obj)
             owned["metadata"]["ownerReferences"] = [seats.owner(self._root)]
-            while True:
+            while not site.ending:
                 try:
                     self._api.apply(owned)
                     break
                 except ApiError as error:
-                    if not error.transient:
+                    if not error.transient or self._clock() >= due:
                         return verdicts.refused(error, ("", names.SERVER, -1))
+                    self._note(site, f"the API server: {error.message}")
         return None
 
     def _look(self, site: _Site) -> Optional[Cause]:
@@ -285,18 +302,21 @@ class Servers:
         made = filled(self._templates(site.stage), site.stock, self._address)
         _write(self._standing(site), {"objects": made, "version": site.stock.version})
 
-    def _take_back(self, site: _Site) -> None:
+    def _take_back(self, site: _Site) -> Optional[Cause]:
         """What could not be brought up goes; what served before it serves again."""
         try:
             with open(self._standing(site), encoding="utf-8") as file:
                 before = json.load(file)
         except (OSError, ValueError):
-            self._remove(site)
-            return
-        if self._apply(before["objects"]) is None:
+            return self._remove(site)
+        cause = self._apply(site, before["objects"])
+        if site.ending:
+            return self._remove(site)
+        if cause is None:
             self._note(site, f"the servers go on with version {before['version']} of {site.serve.name}")
+        return cause
 
-    def _remove(self, site: _Site) -> None:
+    def _remove(self, site: _Site) -> Optional[Cause]:
         """All objects of the stage, and its pods without waiting for clients: nobody is to be served any more."""
         try:
             os.unlink(self._standing(site))
@@ -312,10 +332,11 @@ class Servers:
                 for pod in left:
                     self._api.delete("Pod", pod["metadata"]["name"], grace=2)
                 if not left:
-                    return
+                    return None
             except ApiError as error:
                 self._note(site, f"the API server: {error.message}")
             time.sleep(LOOK)
+        return None
 
     # Eyes.
 

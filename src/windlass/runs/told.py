@@ -187,8 +187,9 @@ WORDS: Mapping[Kind, Words] = {
     ),
     Kind.QUOTA: Words(
         "the namespace's quota is used up",
-        "The API server refused a pod because of a ResourceQuota; what was asked for, what is used and what is allowed "
-        "are in its message.",
+        "The API server refused a pod because of a ResourceQuota, for longer than the run would wait "
+        "(--pending-timeout), or at once where all the pods of a role would never fit; what was asked for, what is "
+        "used and what is allowed are in its message.",
         "ask for less, remove other runs, or have the quota raised",
         (LEFT, PLAN),
     ),

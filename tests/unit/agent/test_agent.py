@@ -191,6 +191,26 @@ def test_one_that_is_cut_off_for_longer_than_its_lease_ends_its_process(seat: Se
     assert (ended["asked"], ended["cause"]["kind"]) == (False, Kind.NODE_LOST.value)
 
 
+def test_a_loop_that_hangs_in_a_read_does_not_outlive_the_lease(seat: Seat) -> None:
+    reports = Path(layout.reports(str(seat.here), "train", "worker", 0))
+    reports.parent.mkdir(parents=True)
+    os.mkfifo(reports)  # whoever opens it waits, as for a file server that does not answer
+    driver = seat.occupy("setsid sleep 600 & echo $! > other; exec sleep 600", lease=2)
+    driver.start()
+    pid = driver.hear("started")["pid"]
+    until(lambda: (seat.here / "other").exists() and (seat.here / "other").read_text(), "all its processes")
+    for each in (pid, int((seat.here / "other").read_text())):
+        until(lambda each=each: not runs(each), "the end of its processes")  # type: ignore[misc]
+
+
+def runs(pid: int) -> bool:
+    """It is there, and not only waits for somebody to notice its end."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 def test_stacks_are_told_with_the_states_of_all_processes(seat: Seat) -> None:
     driver = seat.occupy(f"exec {sys.executable} -c 'import time; time.sleep(600)'")
     driver.start()

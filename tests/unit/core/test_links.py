@@ -6,6 +6,7 @@ import resource
 import selectors
 import socket
 import struct
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -109,12 +110,14 @@ def test_a_wrong_token_a_proof_for_another_seat_and_an_old_proof_are_refused(doo
     [
         b"GET / HTTP/1.1\r\n\r\n",
         b"\0\0\0\2{}",
-        struct.pack(">I", wire.LIMIT + 1),
+        struct.pack(">I", wire.STRANGER_LIMIT + 1),
+        struct.pack(">I", 100_000) + b"[" * 100_000,
         b"\0\0\0\5hello",
         wire.encode({"is": "join"}),
         wire.encode({"is": "join", "seat": ["a"], "nonce": 1}),
         wire.encode({"is": "join", "seat": ["a", "b", "c"], "nonce": "x", "proof": "y"}),
         wire.encode({"is": "join", "seat": [{}, [], 1], "nonce": "x", "proof": "y"}),
+        wire.encode({"is": "join", "seat": ["a", "b", float("inf")], "nonce": "x", "proof": "y"}),
         wire.encode({"is": "exited", "code": 0}),
     ],
 )
@@ -129,6 +132,19 @@ def test_garbage_closes_its_own_connection_and_no_other(door: Door, data: bytes)
     assert bad.hear() is None
     assert door.links.send(SEAT, wire.encode({"is": "still"}))
     assert good.hear() == {"is": "still"}
+
+
+def test_an_agent_that_is_let_in_may_say_more_than_a_stranger(door: Door) -> None:
+    agent = Caller(door)
+    agent.join()
+    door.turn()
+    said = threading.Thread(target=agent.say, kwargs={"is": "report", "fill": "x" * (wire.STRANGER_LIMIT + 1)})
+    said.start()
+    heard: list[wire.Message] = []
+    while not heard:
+        heard = door.turn()
+    said.join()
+    assert [message["is"] for message in heard] == ["report"]
 
 
 def test_the_newer_agent_of_a_seat_replaces_the_older_one(door: Door) -> None:

@@ -28,7 +28,7 @@ def test_text_that_is_no_unicode_does_not_stop_a_message() -> None:
     assert message["is"] == "a"
 
 
-@pytest.mark.parametrize("body", [b"{", b"[]", b"3", b'{"no": "kind"}', b'{"is": 5}', b"\xff\xfe"])
+@pytest.mark.parametrize("body", [b"{", b"[]", b"3", b'{"no": "kind"}', b'{"is": 5}', b"\xff\xfe", b"[" * 200_000])
 def test_a_frame_that_holds_no_message_is_refused(body: bytes) -> None:
     with pytest.raises(wire.WireError):
         wire.Decoder().feed(struct.pack(">I", len(body)) + body)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from tests.unit.gang.driven import GONE, STOPPED, TOGETHER, W0, Driven, records, running
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tests.unit.gang.driven import GONE, STOPPED, TOGETHER, W0, W1, W2, Driven, records, running
 from windlass.causes import Cause, Kind
 from windlass.gang.machine import Phase
-from windlass.gang.words import Checkpoint, Progress, Start, Stop
+from windlass.gang.words import Action, Checkpoint, Launch, Progress, Seat, Start, Stop
 
 
 def fail(it: Driven, number: int) -> float:
@@ -38,7 +42,7 @@ def paused(it: Driven, number: int) -> float:
 def test_the_pause_doubles_from_the_third_failure_on_and_has_a_bound() -> None:
     it = running({W0: TOGETHER}, restarts=100)
     assert [paused(it, number) for number in range(11)] == [0, 0, 1, 2, 4, 8, 16, 32, 60, 60, 60]
-    text = "starts again in 1 s: it failed 3 times in a row without progress"
+    text = "starts again in 1 s: it ended 3 times in a row without progress"
     assert records(it.all, "note")[0] == {"text": text, "level": "warning"}
 
 
@@ -53,11 +57,59 @@ def test_progress_and_checkpoints_end_the_waiting() -> None:
     assert [paused(it, number) for number in range(3)] == [0, 0, 1]
 
 
-def test_what_the_job_is_not_to_blame_for_is_not_waited_for() -> None:
+TAKEN = Cause(Kind.PREEMPTED, "its machine was taken away")
+
+
+def taken(it: Driven, *seats: Seat) -> list[Action]:
+    """The agents of these seats go with their machine."""
+    return [action for seat in seats for action in it.lost(seat, replace(TAKEN, role=seat[0], rank=seat[1]))]
+
+
+def launches(actions: Sequence[Action]) -> int:
+    return sum(isinstance(action, Launch) for action in actions)
+
+
+def test_what_the_job_is_not_to_blame_for_costs_nothing_and_is_waited_for_when_it_goes_on_and_on() -> None:
     it = running({W0: TOGETHER}, restarts=3)
-    for _ in range(6):
-        it.lost(W0, Cause(Kind.PREEMPTED, "its machine was taken away"))
+    for _ in range(2):
+        taken(it, W0)
         assert any(isinstance(action, Start) for action in it.join())
+    for seconds in (1, 2, 4):
+        taken(it, W0)
+        assert not any(isinstance(action, Start) for action in it.join())
+        wait(it, seconds)
+    assert it.gang.budget == 3
+    it(Progress(W0, it.gang.generation, 7))
+    taken(it, W0)
+    assert any(isinstance(action, Start) for action in it.join())
+
+
+def test_a_machine_with_many_ranks_that_goes_away_counts_once() -> None:
+    it = running({W0: TOGETHER, W1: TOGETHER, W2: TOGETHER}, restarts=3)
+    for _ in range(2):
+        it.lost(W0, replace(TAKEN, role="worker", rank=0))
+        it.killed(W1, W2)
+        assert launches(taken(it, W1, W2)) == 2, "at once"
+        assert any(isinstance(action, Start) for action in it.join())
+
+
+def test_agents_that_go_before_the_gang_is_formed_are_not_asked_for_ever_faster() -> None:
+    it = Driven({W0: TOGETHER, W1: TOGETHER}, restarts=3, form_timeout=math.inf)
+    assert [launches(taken(it, W0)) for _ in range(3)] == [1, 1, 0]
+    assert it.gang.deadline() == it.now + 1.0
+    assert launches(it.tick(0.9)) == 0
+    assert launches(it.tick(0.1)) == 1
+    assert launches(taken(it, W0)) == 0
+    assert launches(it.tick(2.0)) == 1
+    assert it.gang.budget == 3
+    assert any(isinstance(action, Start) for action in it.join())
+
+
+def test_an_agent_that_comes_by_itself_is_not_asked_for_again() -> None:
+    it = Driven({W0: TOGETHER, W1: TOGETHER}, restarts=3, form_timeout=math.inf)
+    taken(it, W0), taken(it, W0), taken(it, W0)
+    it.join(W0)
+    assert launches(it.tick(1.0)) == 0
 
 
 def test_a_stop_during_the_pause_ends_the_gang_at_once() -> None:

@@ -24,6 +24,9 @@ class Script(ThreadingHTTPServer):
         self.answers: list[Answer] = []
         self.asked: list[tuple[str, str, str, str]] = []
 
+    def reply(self, method: str, path: str) -> Answer:
+        return self.answers.pop(0)
+
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
@@ -32,7 +35,7 @@ class Handler(BaseHTTPRequestHandler):
     def answer(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode()
         self.server.asked.append((self.command, self.path, self.headers.get("Content-Type", ""), body))
-        status, headers, lines = self.server.answers.pop(0)
+        status, headers, lines = self.server.reply(self.command, self.path)
         data = "".join(json.dumps(line) + "\n" for line in lines).encode()
         self.send_response(status)
         for name, value in headers.items():

@@ -11,6 +11,7 @@ import yaml
 
 from windlass.engines.kubernetes import capacity, config
 from windlass.errors import WindlassError
+from windlass.kube import quota
 from windlass.kube.api import Manifest
 
 
@@ -83,7 +84,7 @@ def test_without_a_kubeconfig_the_message_says_how_to_get_one(tmp_path: Path) ->
     ("text", "value"), [("500m", 0.5), ("2", 2.0), ("4Gi", 4 * 2**30), ("100M", 1e8), (None, 0.0), ("1e3", 1000.0)]
 )
 def test_quantities(text: object, value: float) -> None:
-    assert capacity.amount(text) == value
+    assert quota.amount(text) == value
 
 
 def test_what_is_free_and_why_a_pod_fits_nowhere() -> None:

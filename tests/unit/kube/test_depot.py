@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import stat
+import struct
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -108,9 +113,71 @@ def test_what_cannot_be_sent_is_kept_until_the_depot_is_back(tmp_path: Path) -> 
     assert (tmp_path / "there/logs/train/worker-0.log").read_bytes() == b"nobody listens\n"
 
 
+def test_what_is_no_file_is_left_out_and_the_rest_arrives(
+    address: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    here, there = tmp_path / "here/output/train", tmp_path / "there/output/train"
+    (here / "deep").mkdir(parents=True)
+    (here / "aside").symlink_to(here / "deep")
+    (here / "dangling").symlink_to("nowhere")
+    os.mkfifo(here / "fifo")
+    os.mknod(here / "socket", stat.S_IFSOCK | 0o600)
+    (here / "deep/model").write_text("weights")
+    (here / "latest").symlink_to("deep/model")
+    carrier = courier(address, tmp_path / "here")
+    carrier.send_tree(str(here))
+    until(lambda: carrier.settled)
+    assert sorted(str(path.relative_to(there)) for path in there.rglob("*")) == ["deep", "deep/model", "latest"]
+    assert (there / "latest").read_text() == "weights"
+    told = capfd.readouterr().err
+    assert all(f"{here / name} is not carried" in told for name in ("aside", "dangling", "fifo", "socket"))
+    assert "cannot be reached" not in told
+
+
+def test_a_file_that_nobody_may_read_is_left_out(address: str, tmp_path: Path) -> None:
+    here = tmp_path / "here/output/train"
+    here.mkdir(parents=True)
+    (here / "secret").symlink_to("secret")  # a link to itself cannot be read by root either
+    part = tmp_path / "here/checkpoints/train/generation-1/step-1/part"
+    part.parent.mkdir(parents=True)
+    part.symlink_to("part")
+    carrier = courier(address, tmp_path / "here")
+    carrier.send(str(part), "told")
+    carrier.send_tree(str(here))
+    until(lambda: carrier.done() == ["told"])
+    until(lambda: carrier.settled)
+
+
+def test_a_tree_is_listed_however_many_files_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = tmp_path / "there/output/train"
+    tree.mkdir(parents=True)
+    for number in range(2 * depot.PAGE + 1):
+        (tree / f"{number:0200d}").touch()
+    (tree / "gone").symlink_to("nowhere")
+    monkeypatch.setattr(wire, "LIMIT", 300 * 1024)
+    port = free_port()
+    pid = depot.serve(str(tmp_path / "there"), TOKEN, port)
+    try:
+        client = Depot(f"127.0.0.1:{port}", TOKEN, "train/worker-0", timeout=20.0)
+        found = [name for name, _, _ in client.list("output/train")]
+        assert found == [f"output/train/{number:0200d}" for number in range(2 * depot.PAGE + 1)]
+        client.close()
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
 def test_a_stranger_gets_nothing(address: str) -> None:
     with pytest.raises((wire.WireError, OSError)):
         Depot(address, b"another token", "train/worker-0", timeout=5.0)
+
+
+def test_a_stranger_may_not_say_much(address: str) -> None:
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=20) as stranger:
+        assert stranger.recv(4096)
+        stranger.sendall(struct.pack(">I", wire.STRANGER_LIMIT + 1))
+        assert stranger.recv(4096) == b"", "and is not waited for"
 
 
 @pytest.mark.parametrize("path", ["events.jsonl", "../outside", "/etc/passwd", "logs/../events.jsonl"])
@@ -135,3 +202,24 @@ def test_agents_do_not_wait_for_each_other(address: str, tmp_path: Path) -> None
         thread.join()
     for number in range(20):
         assert (tmp_path / f"there/logs/train/worker-{number}.log").read_bytes() == b"%d\n" % (number % 10) * 50
+
+
+DRIVER = """
+import os, signal, sys, time
+from windlass.kube import depot
+beside = depot.Beside(sys.argv[1], b"token", int(sys.argv[2]))
+if sys.argv[3] == "close":
+    beside.close()
+    print("goes on")
+else:
+    os.kill(beside._pid, signal.SIGKILL)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(("how", "code", "said"), [("close", 0, "goes on"), ("kill", 1, "its depot has ended")])
+def test_a_driver_ends_with_its_depot_unless_it_ended_it_itself(tmp_path: Path, how: str, code: int, said: str) -> None:
+    command = [sys.executable, "-c", DRIVER, str(tmp_path), str(free_port()), how]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=30)
+    assert done.returncode == code
+    assert said in done.stdout + done.stderr

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import select
+import subprocess
+import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from tests.unit.kube.test_api import Script, client, script
+import pytest
+
+from tests.unit.kube.test_api import Answer, Script, client, script, status
 from windlass.causes import Kind
-from windlass.driver.launcher import Gone, News
-from windlass.kube import names
-from windlass.kube.api import Manifest
+from windlass.driver.launcher import Doomed, Gone, News, Told
+from windlass.kube import names, verdicts
+from windlass.kube.api import ApiError, Manifest
 from windlass.kube.launcher import UNHEEDED, PodLauncher
 
 __all__ = ["script"]
@@ -39,6 +44,160 @@ def listed(*pods: Manifest) -> tuple[int, dict[str, str], list[object]]:
 def news(launcher: PodLauncher, seconds: float) -> Sequence[News]:
     select.select([launcher.fileno()], [], [], seconds)
     return launcher.poll()
+
+
+class Cluster(Script):
+    """A namespace with a quota of pods, and a right to look at them that may be taken away."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.room = 0
+        self.limit = 2
+        self.there = False
+        self.made: list[str] = []
+        self.forbidden: set[str] = set()
+
+    def reply(self, method: str, path: str) -> Answer:
+        if method == "POST":
+            if self.there:
+                return 409, {}, [status(409, "AlreadyExists")]
+            if len(self.made) >= self.room:
+                told = f"requested: pods=1, used: pods={self.limit}, limited: pods={self.limit}"
+                return 403, {}, [status(403, "Forbidden", f'pods "p" is forbidden: exceeded quota: small, {told}')]
+            self.made.append("p")
+            return 201, {}, [{"metadata": {"name": "p", "uid": f"u{len(self.made)}"}}]
+        verb = "watch" if "watch=1" in path else "list"
+        if verb in self.forbidden:
+            told = f'pods is forbidden: User "system:serviceaccount:n:a" cannot {verb} resource "pods" in API group ""'
+            return 403, {}, [status(403, "Forbidden", f'{told} in the namespace "n"')]
+        return (200, {}, []) if verb == "watch" else listed()
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    server = Cluster()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def launched(cluster: Cluster, clock: Callable[[], float], ranks: int, pending: float = 3600.0) -> PodLauncher:
+    root = {"metadata": {"name": "r", "uid": "u"}}
+    template = {
+        "kind": "Pod",
+        "metadata": {"labels": {names.STAGE_LABEL: "train", names.ROLE_LABEL: "worker"}},
+        "spec": {"containers": [{"name": names.CONTAINER, "env": []}]},
+    }
+    launcher = PodLauncher(client(cluster), root, {("train", "worker"): template}, "10.0.0.1", pending, clock)
+    for rank in range(ranks):
+        launcher.launch(("train", "worker", rank), ())
+    return launcher
+
+
+def until(what: Callable[[], object]) -> None:
+    due = time.monotonic() + PATIENCE
+    while not what():
+        assert time.monotonic() < due
+        time.sleep(0.01)
+
+
+def gathered(launcher: PodLauncher, found: list[News]) -> list[News]:
+    found += launcher.poll()
+    return found
+
+
+def test_a_quota_that_is_used_up_is_waited_for_and_told_once(cluster: Cluster) -> None:
+    launcher = launched(cluster, Hands(), 2)
+    until(lambda: len([asked for asked in cluster.asked if asked[0] == "POST"]) >= 4)
+    told = launcher.poll()
+    assert sorted(news.text[:14] for news in told if isinstance(news, Told)) == ["train/worker-0", "train/worker-1"]
+    assert len(told) == 2
+    cluster.room = 2
+    until(lambda: len(cluster.made) == 2)
+    assert not launcher.poll(), "nobody is gone"
+
+
+def test_a_pod_that_was_made_unnoticed_is_not_tried_again(cluster: Cluster) -> None:
+    launcher = launched(cluster, Hands(), 1)
+    (told,) = news(launcher, PATIENCE)
+    assert isinstance(told, Told)
+    cluster.there = True
+    until(lambda: not any(pod.barred for pod in launcher._all()))
+
+
+def test_a_quota_that_stays_used_up_is_the_cause_in_the_end(cluster: Cluster) -> None:
+    clock = Hands()
+    launcher = launched(cluster, clock, 1)
+    (told,) = news(launcher, PATIENCE)
+    assert isinstance(told, Told)
+    clock.now += 3600.0
+    (gone,) = news(launcher, PATIENCE)
+    assert isinstance(gone, Gone)
+    assert gone.cause.kind is Kind.QUOTA
+    assert "exceeded quota: small" in gone.cause.message
+
+
+def test_a_quota_in_which_the_role_never_fits_is_not_waited_for(cluster: Cluster) -> None:
+    launcher = launched(cluster, Hands(), 3)
+    found: list[News] = []
+    until(lambda: any(isinstance(each, Gone) for each in gathered(launcher, found)))
+    assert {each.cause.kind for each in found if isinstance(each, Gone)} == {Kind.QUOTA}
+
+
+def test_what_a_quota_held_back_is_not_made_once_the_run_is_over(cluster: Cluster) -> None:
+    launcher = launched(cluster, time.monotonic, 1)
+    (told,) = news(launcher, PATIENCE)
+    assert isinstance(told, Told)
+    launcher.close()
+    cluster.room = 1
+    assert not news(launcher, 2.5)
+    assert not cluster.made
+
+
+def test_a_driver_that_may_not_look_at_its_pods_says_which_right_it_lacks(cluster: Cluster) -> None:
+    cluster.forbidden = {"list"}
+    clock = Hands()
+    due = threading.Timer(0.5, lambda: setattr(clock, "now", clock.now + 15.0))
+    due.start()
+    with pytest.raises(ApiError) as error:
+        launched(cluster, clock, 0)
+    cause = verdicts.refused(error.value, ("", "", -1))
+    assert cause.kind is Kind.FORBIDDEN
+    assert 'verbs: ["list"]' in cause.evidence[0]
+
+
+def test_a_driver_that_may_no_longer_look_at_its_pods_is_not_blind_for_ever(cluster: Cluster) -> None:
+    clock = Hands()
+    cluster.forbidden, cluster.room = {"watch"}, 1
+    launcher = launched(cluster, clock, 1, pending=20.0)
+    found: list[News] = []
+    until(lambda: gathered(launcher, found) and len(cluster.made) == 1)
+    clock.now += 20.0
+    until(lambda: any(isinstance(each, Doomed) for each in gathered(launcher, found)))
+    (doomed,) = [each for each in found if isinstance(each, Doomed)]
+    assert doomed.cause.kind is Kind.FORBIDDEN
+    launcher.launch(("train", "worker", 1), ())
+    (again,) = news(launcher, PATIENCE)
+    assert isinstance(again, Doomed)
+
+
+def test_a_pod_without_a_seat_that_goes_blinds_nobody(script: Script) -> None:
+    stranger = pod("2")
+    stranger["metadata"]["labels"] = {}
+    events: list[object] = [{"type": "DELETED", "object": stranger}, {"type": "ADDED", "object": pod("3")}]
+    script.answers = [listed(), (200, {}, events)]
+    launcher = PodLauncher(client(script), {"metadata": {"name": "r"}}, {}, "10.0.0.1", 3600.0, Hands())
+    until(lambda: "p" in launcher._pods)
+
+
+def test_a_thread_that_ends_ends_the_driver() -> None:
+    program = "import time; from windlass.kube import vital; vital.begin(lambda: 1 / 0); time.sleep(60)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert done.returncode == 1
+    assert "ZeroDivisionError" in done.stderr
 
 
 def test_a_pod_that_waited_for_its_node_has_its_time_from_then_on(script: Script) -> None:

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import os
+import select
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.unit.kube.test_api import Answer, Script, client, status
 from windlass.causes import Kind
 from windlass.driver.history import look_back
-from windlass.driver.services import Befell, News
+from windlass.driver.launcher import Told
+from windlass.driver.services import Befell, News, Over
 from windlass.errors import WindlassError
 from windlass.kube import names, verdicts
 from windlass.kube.api import Manifest
 from windlass.kube.serverlogs import ServerLogs
-from windlass.kube.servers import rolled
+from windlass.kube.servers import Servers, rolled
 from windlass.kube.stock import lay_in
+from windlass.plan import Plan, Serve, Stage
 
 SEAT = ("serve", "server", 0)
 
@@ -144,15 +151,18 @@ class _Cluster:
         yield from (f"{line}\n".encode() for line in self.lines)
 
 
-def followed(run: Path, cluster: _Cluster, *pods: Manifest) -> list[News]:
-    """What is written down of pods that run and then are gone."""
+def followed(run: Path, cluster: _Cluster, *pods: Manifest, killed: bool = False) -> list[News]:
+    """What is written down of pods that run, by a driver that then ends or is killed."""
     told: list[News] = []
     logs = ServerLogs(cluster, str(run), told.append)  # type: ignore[arg-type]
     for each in pods:
         logs.saw("serve", each)
     for reader in list(logs._readers.values()):
         reader.join(timeout=0.5)
-    logs._closed = True
+    if killed:
+        logs._closed = True  # nothing of what it had in mind is written down
+    else:
+        logs.close()
     return told
 
 
@@ -166,6 +176,95 @@ def test_each_line_of_a_server_is_kept_once_also_by_the_next_driver(tmp_path: Pa
     followed(tmp_path, cluster, pod(state={"running": {}}))
     assert cluster.asked[0] == "2026-01-01T00:00:01Z"
     assert (tmp_path / "logs/serve/server-0.log").read_text() == "one\ntwo\nthree\n"
+
+
+def test_a_driver_that_is_killed_before_it_wrote_its_book_doubles_no_line(tmp_path: Path) -> None:
+    first, second = "2026-01-01T00:00:01Z one", "2026-01-01T00:00:02Z two"
+    log = tmp_path / "logs/serve/server-0.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("of an earlier pod\n")
+    followed(tmp_path, _Cluster(first), pod(state={"running": {}}), killed=True)
+    assert log.read_text() == "of an earlier pod\none\n"
+    followed(tmp_path, _Cluster(first, second), pod(state={"running": {}}))
+    assert log.read_text() == "of an earlier pod\none\ntwo\n"
+
+
+def test_a_book_is_not_written_for_every_line(tmp_path: Path) -> None:
+    class Written(ServerLogs):
+        times = 0
+
+        def _keep(self, stage: str) -> None:
+            self.times += 1
+            super()._keep(stage)
+
+    lines = [f"2026-01-01T00:00:01.{number:09d}Z {number}" for number in range(2000)]
+    logs = Written(_Cluster(*lines), str(tmp_path), lambda _news: None)  # type: ignore[arg-type]
+    logs.saw("serve", pod(state={"running": {}}))
+    logs.close()
+    assert json.loads((tmp_path / "logs/serve/.servers.json").read_text())["p-1"]["rank"] == 0
+    assert logs.times < 100
+
+
+class _Refusing(Script):
+    """A cluster without servers that cannot take any now."""
+
+    def reply(self, method: str, path: str) -> Answer:
+        if method == "PATCH":
+            return 503, {}, [status(503, "Unavailable", "a webhook does not answer")]
+        if method == "DELETE":
+            return 404, {}, [status(404, "NotFound")]
+        if "watch=1" in path:
+            return 200, {}, []
+        return 200, {}, [{"items": [], "metadata": {"resourceVersion": "1"}}]
+
+
+@pytest.fixture
+def refusing() -> Iterator[_Refusing]:
+    server = _Refusing()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def begun(cluster: Script, run: Path, data: dict[str, str], pending: float) -> Servers:
+    version(run, 1)
+    stage = Stage("serve", kind="serve", serve=Serve("train", name="digits"))
+    root = {"metadata": {"name": "r", "uid": "u", "namespace": "n"}, "data": data}
+    api = client(cluster, patience=0.0)
+    servers = Servers(api, root, Plan("job", stages=(stage,)), "10.0.0.1", str(run), pending, lambda: None)
+    servers.begin("serve")
+    return servers
+
+
+def heard(servers: Servers, kind: type[News]) -> Any:
+    due = time.monotonic() + 30.0
+    while time.monotonic() < due:
+        select.select([servers.fileno()], [], [], 1.0)
+        for each in servers.poll():
+            if isinstance(each, kind):
+                return each
+    raise AssertionError(f"no {kind.__name__}")
+
+
+TEMPLATES = {names.servers("serve"): json.dumps([{"kind": "Service", "metadata": {"name": "r-serve"}}])}
+
+
+def test_a_server_that_cannot_be_made_now_can_be_ended(refusing: _Refusing, tmp_path: Path) -> None:
+    servers = begun(refusing, tmp_path, TEMPLATES, 3600.0)
+    assert "a webhook does not answer" in heard(servers, Told).text
+    servers.end("serve")
+    assert heard(servers, Over).cause is None
+
+
+def test_a_server_that_cannot_be_made_is_given_up_in_the_end(refusing: _Refusing, tmp_path: Path) -> None:
+    over = heard(begun(refusing, tmp_path, TEMPLATES, 0.5), Over)
+    assert "a webhook does not answer" in over.cause.message
+
+
+def test_a_stage_whose_thread_fails_is_over(refusing: _Refusing, tmp_path: Path) -> None:
+    over = heard(begun(refusing, tmp_path, {}, 3600.0), Over)
+    assert over.cause.kind is Kind.INTERNAL
 
 
 def test_a_pod_takes_the_lowest_number_that_is_free(tmp_path: Path) -> None:

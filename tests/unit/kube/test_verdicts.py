@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from windlass.causes import Kind
-from windlass.kube import verdicts
+from windlass.kube import quota, verdicts
 from windlass.kube.api import ApiError, Manifest
 
 SEAT = ("train", "worker", 3)
@@ -102,6 +102,22 @@ def test_a_pod_that_runs_waits_for_nothing() -> None:
 def test_why_a_pod_was_refused(status: int, message: str, kind: Kind) -> None:
     cause = verdicts.refused(ApiError(status, "", message), SEAT)
     assert (cause.kind, cause.message) == (kind, message)
+
+
+@pytest.mark.parametrize(
+    ("amounts", "pods", "never"),
+    [
+        ("requested: pods=1, used: pods=4, limited: pods=4", 4, False),
+        ("requested: pods=1, used: pods=4, limited: pods=4", 5, True),
+        ("requested: cpu=500m,memory=2Gi, used: cpu=3,memory=7Gi, limited: cpu=4,memory=8Gi", 4, False),
+        ("requested: cpu=500m,memory=2Gi, used: cpu=3,memory=7Gi, limited: cpu=4,memory=8Gi", 5, True),
+        ("requested: memory=9Gi, used: memory=0, limited: memory=8Gi", 1, True),
+        ("words of another version", 1000, False),
+        ("requested: pods=some, limited: pods=none", 1000, False),
+    ],
+)
+def test_what_a_quota_never_has_room_for(amounts: str, pods: int, never: bool) -> None:
+    assert quota.never_fits(f'pods "p" is forbidden: exceeded quota: small, {amounts}', pods) is never
 
 
 def test_a_container_that_ends_again_and_again_is_explained_by_its_last_end() -> None:

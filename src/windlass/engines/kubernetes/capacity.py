@@ -6,12 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from windlass.kube.api import Manifest
+from windlass.kube.quota import amount
 
 GPU = "nvidia.com/gpu"
 SHOWN = 8
 """Nodes that are listed one by one."""
-_UNITS = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40, "Pi": 1 << 50}
-_TENS = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 
 
 @dataclass(frozen=True)
@@ -27,15 +26,6 @@ class Free:
     @property
     def usable(self) -> bool:
         return not self.closed
-
-
-def amount(text: object) -> float:
-    """A quantity as Kubernetes writes it: 500m, 2, 4Gi, 1e3."""
-    value = str(text or "0")
-    for unit, factor in (*_UNITS.items(), *_TENS.items()):
-        if value.endswith(unit):
-            return float(value[: -len(unit)]) * factor
-    return float(value)
 
 
 def free(nodes: Iterable[Manifest], pods: Iterable[Manifest]) -> list[Free]:
