@@ -5,8 +5,9 @@ follows the ranks' logs and sends every byte; sends checkpoints and says when on
 only then does it exist; fetches what a new life begins with. A local log begins with a hole as
 long as what earlier pods sent, so that a place in it is a place in the run's log.
 
-What it cannot send it keeps and tries again: the driver may be away. What it cannot read no second try would mend:
-that is left out, and said on stderr. Links to files arrive as files; links to directories are not followed.
+What it cannot send it keeps and tries again: the driver may be away. What it cannot read, or the depot has no
+place for, no second try would mend: that is left out, and said on stderr. Links to files arrive as files; links to
+directories are not followed.
 
 Ships into strangers' images: standard library only, Python 3.9.
 """
@@ -23,7 +24,7 @@ import time
 from typing import Any, BinaryIO, Callable, Deque, Dict, List, Optional, Sequence, Tuple
 
 from windlass import wire
-from windlass.agent.freight import PIECE, Depot
+from windlass.agent.freight import PIECE, Depot, Refused
 
 PAUSE = (0.02, 0.25)
 """How often logs are looked at: while they grow, and while they are quiet."""
@@ -211,7 +212,11 @@ class Courier:
         if file is None:
             return  # the rank has removed it meanwhile, or nobody can read it: it will never be chosen
         with file:
-            at = depot.put(self._inside(path), file)
+            try:
+                at = depot.put(self._inside(path), file)
+            except Refused as refusal:
+                _left_out(path, str(refusal))
+                return
             self._known[self._inside(path)] = (os.fstat(file.fileno()).st_size, at)
         step = os.path.dirname(path)
         if step not in self._sent_steps:
@@ -238,7 +243,11 @@ class Courier:
             inside, found = self._inside(path), os.fstat(file.fileno())
             if self._known.get(inside) == (found.st_size, found.st_mtime_ns):
                 return
-            at = depot.put(inside, file)
+            try:
+                at = depot.put(inside, file)
+            except Refused as refusal:
+                _left_out(path, str(refusal))
+                return
         with contextlib.suppress(OSError):  # a file of another user: it is sent again after the next life
             os.utime(path, ns=(at, at))
         self._known[inside] = (found.st_size, at)

@@ -26,6 +26,10 @@ Entry = Tuple[str, int, int]
 """Path within the run, size, time of change in nanoseconds."""
 
 
+class Refused(Exception):
+    """The depot cannot take a file, however often it is sent."""
+
+
 class Stream:
     """Frames and bytes over a socket."""
 
@@ -130,6 +134,8 @@ class Depot:
 
     def _expect(self, kind: str) -> wire.Message:
         answer = self._stream.receive()
+        if answer["is"] == "never":
+            raise Refused(str(answer["why"]))
         if answer["is"] != kind:
             raise wire.WireError(str(answer.get("why", "the depot said no")))
         return answer

@@ -10,6 +10,7 @@ Ships into strangers' images: standard library only, Python 3.9.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import socket
@@ -22,6 +23,8 @@ from windlass import wire
 from windlass.agent import system
 from windlass.agent.freight import PLACES, Stream
 
+NEVER = (errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.ENOTDIR)
+"""How a path is refused that no second try would make room for."""
 PAGE = 1000
 """Files that are told in one frame."""
 
@@ -145,18 +148,30 @@ class _Visit(socketserver.BaseRequestHandler):
         stream.send("ok")
 
     def _file(self, stream: Stream, message: wire.Message) -> None:
-        path = self._place(message)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
+        path, count = self._place(message), int(message["n"])
         aside = f"{path}.{os.getpid()}-{id(stream)}.part"
         try:
-            with open(aside, "wb") as file:
-                stream.receive_file(file, int(message["n"]))
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            file = open(aside, "wb")
+        except OSError as error:
+            if error.errno not in NEVER:
+                raise
+            with open(os.devnull, "wb") as nowhere:
+                stream.receive_file(nowhere, count)
+            stream.send("never", why=error.strerror)
+            return
+        try:
+            with file:
+                stream.receive_file(file, count)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(aside, path)
         except OSError as error:
             if os.path.exists(aside):
                 os.unlink(aside)
+            if error.errno in NEVER:
+                stream.send("never", why=error.strerror)
+                return
             stream.send("no", why=f"{path}: {error.strerror}")
             raise
         stream.send("ok", at=os.stat(path).st_mtime_ns)

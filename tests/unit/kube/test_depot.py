@@ -148,6 +148,23 @@ def test_a_file_that_nobody_may_read_is_left_out(address: str, tmp_path: Path) -
     until(lambda: carrier.settled)
 
 
+def test_what_the_depot_can_never_take_is_left_out(
+    address: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    here, there = tmp_path / "here/output/train", tmp_path / "there/output/train"
+    here.mkdir(parents=True)
+    (there / "folder").mkdir(parents=True)
+    (there / "file").touch()
+    (here / "file").mkdir()
+    for name in ("file/inside", "folder", "x" * 255, "zulu"):
+        (here / name).write_text("content")
+    carrier = courier(address, tmp_path / "here")
+    carrier.send_tree(str(here))
+    until(lambda: carrier.settled)
+    assert (there / "zulu").read_text() == "content"
+    assert capfd.readouterr().err.count("is not carried to the run") == 3
+
+
 def test_a_tree_is_listed_however_many_files_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tree = tmp_path / "there/output/train"
     tree.mkdir(parents=True)
