@@ -6,7 +6,6 @@ being laid out: a rank may print a million of them.
 
 from __future__ import annotations
 
-import re
 import time
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -34,10 +33,6 @@ MARKS = {
 }
 UNTOLD = ("rank.started", "stage.started")
 """Events that the drawn rows show well enough."""
-
-_MOVES = re.compile(r"\x1b(?:\[[0-9;?]*[@-ln-~]|[^\[])")
-"""Terminal commands other than colours: they would draw over the rows."""
-_UNSEEN = {code: None for code in range(32) if chr(code) not in "\n\t\x1b"} | {127: None}
 
 
 class _Raw:
@@ -72,9 +67,8 @@ class Live(Screen):
             self._console.print(Text(text, style="yellow" if warned else "dim"), soft_wrap=True)
 
     def piece(self, piece: Piece) -> None:
-        text = loglines.prefixed(piece, self._prefix(piece.source)).decode("utf-8", "replace")
-        text = _MOVES.sub("", text) if "\x1b" in text else text
-        self._console.print(_Raw(text.translate(_UNSEEN)), end="", soft_wrap=True)
+        text = loglines.tame(loglines.prefixed(piece, self._prefix(piece.source)))
+        self._console.print(_Raw(text), end="", soft_wrap=True)
 
     def refresh(self) -> None:
         self._region.update(self._rows(self.state), refresh=True)

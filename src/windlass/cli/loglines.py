@@ -12,6 +12,15 @@ from typing import TextIO
 from windlass.runs.logs import Piece, Source, settled
 
 COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
+_MOVES = re.compile(r"\x1b(?:\[[0-9;?]*[@-ln-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[^\[\]])")
+"""Terminal commands other than colours: they would draw over what is shown, or rename the window."""
+_UNSEEN = {code: None for code in range(32) if chr(code) not in "\n\t\x1b"} | {127: None}
+
+
+def tame(data: bytes) -> str:
+    """What a rank printed, as a terminal may show it: text and colours."""
+    text = data.decode("utf-8", "replace")
+    return (_MOVES.sub("", text) if "\x1b" in text else text).translate(_UNSEEN)
 
 
 def write(stream: TextIO, data: bytes) -> None:

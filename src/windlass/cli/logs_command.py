@@ -93,7 +93,8 @@ def _print(pieces: Iterable[Piece], pattern: re.Pattern[str] | None, one_stage: 
         found = loglines.matching(piece, pattern) if pattern else piece
         if found is not None:
             any_line = True
-            loglines.write(world.out, loglines.prefixed(found, prefix(found.source)))
+            data = loglines.prefixed(found, prefix(found.source))
+            loglines.write(world.out, loglines.tame(data).encode() if world.out.isatty() else data)
     return any_line
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from windlass.cli.loglines import tame
 from windlass.cli.table import markdown, render, shorten, width
 
 
@@ -38,3 +39,8 @@ def test_a_text_is_cut_only_when_it_must_be() -> None:
     assert shorten("abc", 3) == "abc"
     assert shorten("abcdef", 4) == "abc…"
     assert width(shorten("日本日本", 5)) <= 5
+
+
+def test_what_a_rank_prints_reaches_a_terminal_as_text_and_colours_alone() -> None:
+    printed = b"\x1b[2J\x1b[31mred\x1b[0m \x1b]0;a title\x07\0bell\x07 \x1b[5A\xff\n\ttab\n"
+    assert tame(printed) == "\x1b[31mred\x1b[0m bell \ufffd\n\ttab\n"
