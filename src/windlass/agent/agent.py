@@ -179,9 +179,11 @@ class Agent:
             self._start(start)
 
     def _take_delivery(self) -> None:
-        checkpoints, start = self._delivery.take()
+        checkpoints, start, problem = self._delivery.take()
         for checkpoint in checkpoints:
             self._say("checkpoint", **checkpoint)
+        if problem is not None:
+            self._exited(-1, 0, evidence.of_writing(problem))
         if start is not None:
             self._start(start)
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import errno
 import os
 import stat
 import sys
@@ -33,6 +34,20 @@ LOOK = 2.0
 """Seconds between two looks for new files of TensorBoard."""
 EVENTS = ".tfevents."
 """In the name of a file of TensorBoard, which is only ever appended to."""
+NO_ROOM = frozenset(
+    {
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EROFS,
+        errno.EACCES,
+        errno.EPERM,
+        errno.EIO,
+        errno.EEXIST,
+        errno.ENOTDIR,
+        errno.EISDIR,
+    }
+)
+"""What a disk says and no connection does: files that cannot be kept here."""
 KEPT = 2
 """Checkpoints whose local copy is kept."""
 
@@ -54,8 +69,9 @@ class Courier:
     # What the agent asks for; none of it waits.
 
     def begin(self, logs: Sequence[str], trees: Sequence[str], token: Any, board: str = "") -> None:
-        """Before a life: logs are taken over, trees of the run are fetched; then the token is done. board: where
-        files of TensorBoard may appear, which are sent as they grow."""
+        """Before a life: logs are taken over, trees of the run are fetched; then the token is done. Where they cannot
+        be kept that is done instead, as ("unable", what the token is about and the error). board: where files of
+        TensorBoard may appear, which are sent as they grow."""
 
         def fetch(depot: Depot) -> None:
             for log in logs:
@@ -117,7 +133,7 @@ class Courier:
                 if depot is not None:
                     depot.close()
                 depot = None
-                sys.stderr.write(f"the depot cannot be reached, trying again: {error}\n")
+                sys.stderr.write(f"carrying files broke off, trying again: {error}\n")
                 time.sleep(RETRY)
                 continue
             pause = PAUSE[0] if busy else min(pause * 1.5, PAUSE[1])
@@ -129,20 +145,28 @@ class Courier:
         with self._lock:
             if not self._jobs:
                 return False
-            _, job, token = self._jobs[0]
+            kind, job, token = self._jobs[0]
             self._busy = True
         try:
             job(depot)
+        except OSError as error:
+            if kind == "begin" and error.errno in NO_ROOM:
+                error.filename = error.filename or self._run_dir
+                self._finish(job, ("unable", (token[1], error)))
+            raise
         finally:
             with self._lock:
                 self._busy = False
+        self._finish(job, token)
+        return True
+
+    def _finish(self, job: Callable[[Depot], None], token: Any) -> None:
         with self._lock:
             if self._jobs and self._jobs[0][1] is job:
                 self._jobs.popleft()
             if token is not None:
                 self._done.append(token)
         self._wake()
-        return True
 
     def _tail(self, depot: Depot) -> bool:
         moved = False

@@ -53,16 +53,18 @@ class Delivery:
         self._courier.send(str(record["path"]), ("checkpoint", checkpoint))
         return True
 
-    def take(self) -> Tuple[List[wire.Message], Optional[wire.Message]]:
-        """Checkpoints that have arrived, and the start whose files have."""
+    def take(self) -> Tuple[List[wire.Message], Optional[wire.Message], Optional[OSError]]:
+        """Checkpoints that have arrived, and the start whose files have; or why those of the awaited one cannot."""
         checkpoints: List[wire.Message] = []
         start: Optional[wire.Message] = None
+        problem: Optional[OSError] = None
         for kind, what in self._courier.done() if self._courier is not None else ():
+            life, error = what if kind == "unable" else (what, None)
             if kind == "checkpoint":
                 checkpoints.append(what)
-            elif self.awaited is not None and self.awaited["life"] == what:
-                start, self.awaited = self.awaited, None
-        return checkpoints, start
+            elif self.awaited is not None and self.awaited["life"] == life:
+                start, problem, self.awaited = None if error else self.awaited, error, None
+        return checkpoints, start, problem
 
     def settled(self, asked: bool) -> bool:
         """Whether all that the ended process wrote is where it will be looked for. asked: it was told to end."""

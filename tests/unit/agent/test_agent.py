@@ -252,6 +252,25 @@ def test_a_life_begins_with_its_files_and_its_end_is_told_when_what_it_wrote_is_
     assert Path(layout.log(str(depot_dir), "train", "worker", 0)).read_text() == "done\n"
 
 
+def test_a_life_whose_files_cannot_be_kept_fails_and_says_why(seat: Seat, there: tuple[Path, str]) -> None:
+    depot_dir, address = there
+    earlier = Path(layout.output(str(depot_dir), "prepare"))
+    earlier.mkdir(parents=True)
+    (earlier / "data").write_text("prepared")
+    in_the_way = Path(layout.output(str(seat.here), "prepare"))
+    in_the_way.parent.mkdir(parents=True)
+    in_the_way.touch()
+    driver = seat.occupy("touch began", DEPOT=address)
+    driver.start()
+    ended = driver.hear("exited")
+    assert (ended["code"], ended["cause"]["kind"]) == (-1, Kind.NOT_WRITABLE.value)
+    assert str(in_the_way) in ended["cause"]["message"]
+    in_the_way.unlink()
+    driver.start([2, 0])
+    driver.hear("started")
+    assert driver.hear("exited")["code"] == 0
+
+
 def test_a_checkpoint_is_told_once_it_is_there_and_an_end_by_order_leaves_the_output(
     seat: Seat, there: tuple[Path, str]
 ) -> None:
