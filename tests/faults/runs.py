@@ -94,7 +94,7 @@ RUNS = (
         "the run's disk full",
         Kind.DISK_FULL,
         "run: [python, work.py]\nretries: 3\n",
-        says=("the disk is full", "bytes are free"),
+        says=("the disk is full", "are free where the run is kept"),
         work="""\
             import os
             with open(os.environ["WINDLASS_OUTPUT_DIR"] + "/big", "wb") as file:

@@ -22,6 +22,7 @@ from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple, Unio
 
 from windlass import layout
 from windlass import pipeline as p
+from windlass.agent import system
 from windlass.causes import Cause, Kind
 from windlass.driver import speech
 from windlass.driver.checkpoints import Checkpoints
@@ -175,7 +176,7 @@ class Driver:
 
     def _disk_full(self) -> Cause:
         free = layout.free_bytes(self.run_dir)
-        facts = () if free is None else (f"{free} bytes are free where the run is kept",)
+        facts = () if free is None else (f"{system.size(free)} are free where the run is kept",)
         return Cause(Kind.DISK_FULL, f"the disk of {self.run_dir} is full", evidence=facts)
 
     # Signals.

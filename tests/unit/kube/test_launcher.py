@@ -178,8 +178,7 @@ def test_a_driver_that_may_no_longer_look_at_its_pods_is_not_blind_for_ever(clus
     (doomed,) = [each for each in found if isinstance(each, Doomed)]
     assert doomed.cause.kind is Kind.FORBIDDEN
     launcher.launch(("train", "worker", 1), ())
-    (again,) = news(launcher, PATIENCE)
-    assert isinstance(again, Doomed)
+    until(lambda: [each.seat[2] for each in gathered(launcher, found) if isinstance(each, Doomed)] == [0, 1])
 
 
 def test_a_pod_without_a_seat_that_goes_blinds_nobody(script: Script) -> None:
