@@ -37,7 +37,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace, world: World) -> int:
-
     from windlass.images import building as images
     from windlass.images import orders
 

@@ -13,12 +13,13 @@ Ships into strangers' images: standard library only, Python 3.9.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 
-from windlass import tensors
+from windlass import layout, tensors
 from windlass.plan import Stage, build
 from windlass.shapes import SHAPES
 
@@ -42,12 +43,18 @@ class Complete:
 
 class Checkpoints:
     def __init__(self, run_dir: str, stage: Stage) -> None:
-        self._run_dir = run_dir
+        self._run_dir, self._stage = run_dir, stage.name
         self._own = SHAPES[stage.shape].own_checkpoints
         self._directory = os.path.join(run_dir, "checkpoints", stage.name)
         self._file = os.path.join(self._directory, "manifest.json")
         self._parts: Dict[Tuple[str, int, int], Dict[int, Tuple[str, int]]] = {}
         self.complete: List[Complete] = self._read()
+
+    def tidy(self, generation: int, owners: Iterable[str]) -> None:
+        """A generation that wrote no checkpoint leaves no place for them."""
+        for owner in (*owners, ""):
+            with contextlib.suppress(OSError):
+                os.rmdir(layout.checkpoints(self._run_dir, self._stage, generation, owner))
 
     def owner(self, role: str, rank: int) -> str:
         return f"{role}-{rank}" if self._own else ""

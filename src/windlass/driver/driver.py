@@ -4,7 +4,7 @@ It alone writes the journal. It starts no process itself: a Launcher, which the 
 brings an agent to a seat and says when one is gone for good. One thread, one selector: agents'
 connections, the launcher, signals, and the machines' own deadlines.
 
-SIGINT, SIGTERM and SIGHUP ask the run to stop, with the grace period; a second one, or SIGQUIT,
+SIGINT, SIGTERM and SIGHUP ask the run to stop, with the grace period; a second SIGINT, or SIGQUIT,
 ends it at once.
 
 Ships into strangers' images: standard library only, Python 3.9.
@@ -12,8 +12,6 @@ Ships into strangers' images: standard library only, Python 3.9.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import selectors
 import signal
 import socket
@@ -26,9 +24,10 @@ from windlass.agent import system
 from windlass.causes import Cause, Kind
 from windlass.driver import speech
 from windlass.driver.checkpoints import Checkpoints
-from windlass.driver.history import Before, Unfinished, metrics
+from windlass.driver.history import Before, Unfinished
 from windlass.driver.launcher import Doomed, Gone, Launcher, Told
 from windlass.driver.links import Link, Links, Seat
+from windlass.driver.metrics import Metrics
 from windlass.driver.scribe import Scribe
 from windlass.driver.services import Attendant, Services
 from windlass.driver.signals import Signals, who
@@ -73,9 +72,7 @@ class Driver:
         running = frozenset(self._unfinished)
         self._pipeline = p.Pipeline(plan, frozenset(before.passed), before.attempts, running, frozenset(left_out), keep)
         self._attendant = None if services is None else Attendant(services, self._pipeline, journal)
-        for stage, values in before.metrics.items():
-            for name, value in values.items():
-                self._pipeline.metric(stage, name, value)
+        self._metrics = Metrics(self._pipeline, before.metrics)
         self._generations = dict(before.generations)
         self._rounds = dict(before.rounds)
         """Where each stage stands: another attempt goes on there, unless the last one succeeded."""
@@ -88,13 +85,10 @@ class Driver:
         self._selector.register(self._signals.fileno(), selectors.EVENT_READ, self._signals)
         self._links: Links
         self._launcher: Launcher
-        self._told: Dict[Seat, Mapping[str, Any]] = {}
-        """What the agent of a seat last said of itself, until it is sent away."""
         self._stopping = False
         self._interrupts = 0
         self._starts: Dict[Tuple[str, g.Life, str], bytes] = {}
         self._checkpoints: Dict[str, Checkpoints] = {}
-        self._metric_rank: Dict[Tuple[str, str], Tuple[str, int]] = {}
         self._scribe = Scribe(journal, run_dir)
         self._next_look = 0.0
 
@@ -256,15 +250,20 @@ class Driver:
     def _form(self, run: StageRun) -> None:
         self._running[run.stage.name] = run
         self._rounds[run.stage.name] = run.round, run.merging
-        here = {seat for seat in run.gang.members if self._is_here((run.stage.name, *seat))}
+        here = self._still_here(run)
         actions = run.gang.begin(time.monotonic())
         self._carry_out(run, [each for each in actions if not (isinstance(each, g.Launch) and each.seat in here)])
-        for seat in here:
-            self._gang(run, speech.seen(seat, {**self._told[(run.stage.name, *seat)], "running": False}))
+        for seat, told in here.items():
+            self._gang(run, speech.seen(seat, {**told, "running": False}))
 
-    def _is_here(self, seat: Seat) -> bool:
-        """The agent of the attempt before has not been sent away; nothing runs below it."""
-        return self._links.has(seat) and seat in self._told and self._launcher.vouches(seat, self._told[seat]["agent"])
+    def _still_here(self, run: StageRun) -> Dict[g.Seat, Mapping[str, Any]]:
+        """Agents of the attempt before that were not sent away, and what they said; nothing runs below them."""
+        said = {seat: self._links.told((run.stage.name, *seat)) for seat in run.gang.members}
+        return {
+            seat: told
+            for seat, told in said.items()
+            if told is not None and self._launcher.vouches((run.stage.name, *seat), told["agent"])
+        }
 
     def _new_gang(self, stage: Stage, merging: bool, recover: bool = False, budget: Optional[int] = None) -> Gang:
         rules = rules_of(stage, merging, self._pods)
@@ -307,17 +306,12 @@ class Driver:
             keys.update(round=run.round if run.stage.rounds > 1 else None, merging=run.merging or None)
         if record.ev == "gen.ended":
             self._scribe.end_observed(run, keys["gen"], keys["state"])
-            self._tidy(run, keys["gen"])
+            owners = (f"{role}-{rank}" for role, rank in run.gang.members)
+            self._checkpoints_of(run.stage).tidy(keys["gen"], owners)
         cause = keys.get("cause")
         if isinstance(cause, Cause):
             keys["cause"] = self._scribe.explained(run, cause)
         self.journal.write(record.ev, stage=name, **keys)
-
-    def _tidy(self, run: StageRun, generation: int) -> None:
-        """A generation that wrote no checkpoint leaves no place for them."""
-        for owner in [*(f"{role}-{rank}" for role, rank in run.gang.members), ""]:
-            with contextlib.suppress(OSError):
-                os.rmdir(layout.checkpoints(self.run_dir, run.stage.name, generation, owner))
 
     def _start_message(self, run: StageRun, action: g.Start) -> bytes:
         resume, _ = self._checkpoints_of(run.stage).resume(*action.seat, run.round)
@@ -339,16 +333,11 @@ class Driver:
         following = self._running.get(run.stage.name)
         for seat in run.gang.members:
             if following is None or seat not in following.gang.members:
-                self._dismiss((run.stage.name, *seat))
-
-    def _dismiss(self, seat: Seat) -> None:
-        self._told.pop(seat, None)
-        self._links.dismiss(seat, speech.BYE)
-        self._launcher.let_go(seat)
+                self._links.dismiss((run.stage.name, *seat), speech.BYE)
+                self._launcher.let_go((run.stage.name, *seat))
 
     def _go_on(self, run: StageRun, over: g.Over) -> None:
         """With the next round, or as the pipeline says: with another attempt, perhaps."""
-        name = run.stage.name
         if over.state == "succeeded" and run.stage.merge and self._finished is None:
             if not run.merging:
                 self._form(StageRun(run.stage, run.attempt, self._new_gang(run.stage, True), run.round, True))
@@ -357,7 +346,7 @@ class Driver:
                 self._form(StageRun(run.stage, run.attempt, self._new_gang(run.stage, False), run.round + 1))
                 return
         cause = self._scribe.explained(run, over.cause) if over.cause is not None else None
-        self._follow(self._pipeline.stage_over(name, over.state, cause))
+        self._follow(self._pipeline.stage_over(run.stage.name, over.state, cause))
 
     # What agents say.
 
@@ -377,7 +366,7 @@ class Driver:
             self._seen(run, seat, message)
         elif kind in ("exited", "notice", "left"):
             if kind == "left":
-                self._told.pop(seat, None)
+                self._links.remember(seat, None)
             self._gang(run, speech.event(kind, (role, rank), message, time.time()))
         elif kind == "started":
             self._scribe.started(run, role, rank, message)
@@ -397,7 +386,7 @@ class Driver:
         if not self._launcher.vouches(seat, message["agent"]):
             self._links.send(seat, speech.BYE)
             return
-        self._told[seat] = message
+        self._links.remember(seat, dict(message))
         self._gang(run, speech.seen(seat[1:], message))
         if run.gang.renews(seat[1:]):
             self._links.send(seat, speech.answer(message))
@@ -427,14 +416,9 @@ class Driver:
             "rank.report", stage=run.stage.name, role=role, rank=rank, gen=message["life"][0], points=points
         )
         step = max((int(point.get("step", -1)) for point in points), default=-1)
-        for point in points:
-            for name, value in metrics(point).items():
-                speaker = self._metric_rank.setdefault((run.stage.name, name), (role, rank))
-                if (role, rank) <= speaker:
-                    self._metric_rank[(run.stage.name, name)] = (role, rank)
-                    self._pipeline.metric(run.stage.name, name, value)
-            if run.stage.kind == "serve" and "ready" in point:
-                run.ready.add(rank)
+        self._metrics.take(run.stage.name, (role, rank), points)
+        if run.stage.kind == "serve" and any("ready" in point for point in points):
+            run.ready.add(rank)
         self._gang(run, g.Progress(seat, message["life"][0], step))
         if run.stage.kind == "serve" and len(run.ready) == run.stage.ranks:
             self._follow(self._pipeline.stage_ready(run.stage.name))

@@ -34,6 +34,7 @@ class Link:
         self.socket = sock
         self.nonce = wire.nonce()
         self.seat: Optional[Seat] = None
+        self.told: Optional[wire.Message] = None
         self.opened = time.monotonic()
         self.decoder = wire.Decoder(wire.STRANGER_LIMIT)
         self.unsent = bytearray()
@@ -102,8 +103,16 @@ class Links:
         self._write(link, message)
         return True
 
-    def has(self, seat: Seat) -> bool:
-        return seat in self._seated
+    def remember(self, seat: Seat, message: Optional[wire.Message]) -> None:
+        """What the agent there says of itself; None: it leaves."""
+        link = self._seated.get(seat)
+        if link is not None:
+            link.told = message
+
+    def told(self, seat: Seat) -> Optional[wire.Message]:
+        """What the agent there last said of itself; None when nobody sits there."""
+        link = self._seated.get(seat)
+        return None if link is None else link.told
 
     def dismiss(self, seat: Seat, message: bytes) -> None:
         """The last word to an agent. What it says from now on is not the seat's any more: another may sit there."""

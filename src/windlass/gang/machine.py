@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from enum import Enum
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Any, List, Mapping, Optional, Sequence
 
 from windlass.causes import Cause, Kind
 from windlass.gang import endings, reasons
@@ -73,8 +73,6 @@ class Gang:
         """When the present phase began; a gang that fails again and again forms later than now."""
         self._next_lease_check = now + rules.lease
         self._ending: Optional[Ending] = None
-        self._held: Dict[g.Seat, float] = {}
-        """Seats whose agents go again and again, and when the next one is asked for."""
         self._falls: List[g.Exited] = []
         self._peers: Peers = {}
         self._reason = "first"
@@ -102,7 +100,7 @@ class Gang:
 
     def deadline(self) -> Optional[float]:
         """When `Tick` is due at the latest."""
-        times = [self._next_lease_check, *self._held.values()]
+        times = [self._next_lease_check, *self.members.held.values()]
         if self.phase is Phase.FORMING:
             times.append(self._since + (self.rules.form_timeout if self.members.absent else 0.0))
         if self.phase is Phase.RECOVERING:
@@ -130,7 +128,7 @@ class Gang:
     def _launch(self, seat: g.Seat) -> List[g.Action]:
         """Asks for an agent, unless one is on its way."""
         member = self.members[seat]
-        self._held.pop(seat, None)
+        self.members.held.pop(seat, None)
         if member.launching:
             return []
         member.launching = True
@@ -140,16 +138,14 @@ class Gang:
         """The same for one that has just gone: after a pause, if they go again and again."""
         if not self._purse.pause:
             return self._launch(seat)
-        self._held[seat] = now + self._purse.pause
+        self.members.held[seat] = now + self._purse.pause
         return []
 
     def _launch_held(self, now: float) -> List[g.Action]:
-        due = [seat for seat, at in self._held.items() if now >= at]
-        for seat in due:
-            del self._held[seat]
-        forming = self.phase in (Phase.FORMING, Phase.RUNNING)  # else all are asked for by and by
-        wanted = [seat for seat in due if forming and self.members[seat].at is At.ABSENT]
-        return [launch for seat in wanted for launch in self._launch(seat)]
+        due = self.members.let_out(now)
+        if self.phase not in (Phase.FORMING, Phase.RUNNING):
+            return []  # all are asked for by and by
+        return [launch for seat in due for launch in self._launch(seat)]
 
     def _seen(self, event: g.Seen, now: float) -> List[g.Action]:
         """What an agent does against what it should do."""

@@ -69,6 +69,8 @@ class Roster(Dict[Seat, Member]):
         super().__init__({seat: Member(finishes, alone) for seat, (finishes, alone) in seats.items()})
         self.absent = len(self)
         self.running = 0
+        self.held: Dict[Seat, float] = {}
+        """Seats whose agents go again and again, and when the next one is asked for."""
         self.unheard = 0
         """Of whose agents a new driver has not heard yet."""
 
@@ -104,6 +106,13 @@ class Roster(Dict[Seat, Member]):
         member.knows = event.life[0] == generation
         if member.knows:
             member.restart, member.exit = event.life[1], event.exit
+
+    def let_out(self, now: float) -> List[Seat]:
+        """Seats that were held long enough, and still have nobody."""
+        due = [seat for seat, at in self.held.items() if now >= at]
+        for seat in due:
+            del self.held[seat]
+        return [seat for seat in due if self[seat].at is At.ABSENT]
 
     def who(self, at: At) -> List[Seat]:
         return [seat for seat, member in self.items() if member.at is at]

@@ -105,6 +105,12 @@ class _Stage:
             self.ranks[key] = _Rank(self.values["name"], role, number)
         return self.ranks[key]
 
+    def lose_ranks(self, t: float) -> None:
+        """Those that seem to run died with whoever drove them."""
+        for rank in self.ranks.values():
+            if rank.values.get("state") == "running":
+                rank.set(state="lost", ended=t)
+
     def failed(self, t: float, cause: Cause | None) -> None:
         """Keeps a failure once, however many events tell of it."""
         if cause is not None and all(
@@ -218,9 +224,7 @@ class Folder:
                 cause = Cause(Kind.SUPERVISOR_LOST, "the driver died; the run was resumed later", stage=name)
                 stage.failed(t, cause)
                 stage.set(state="waiting")
-                for rank in stage.ranks.values():
-                    if rank.values.get("state") == "running":
-                        rank.set(state="lost", ended=t)
+                stage.lose_ranks(t)
 
     def _stage_started(self, event: Event) -> None:
         stage = self._stage(event)
@@ -339,9 +343,7 @@ class Folder:
         for stage in self._stages.values():  # a driver that lost its processes says no more than its own end
             if stage.values.get("state") == "running":
                 stage.set(state="lost", ended=t, cause=cause)
-                for rank in stage.ranks.values():
-                    if rank.values.get("state") == "running":
-                        rank.set(state="lost", ended=t)
+                stage.lose_ranks(t)
 
     _HANDLERS: ClassVar[Mapping[str, Callable[[Folder, Event], None]]] = {
         "run.started": _run_started,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ssl
 import subprocess
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.unit.kube.listening import listening
 from tests.unit.kube.test_api import Script
 from tests.unit.kube.test_proxy import certificate
 from windlass.kube.api import Api, ApiError, in_cluster
@@ -32,13 +32,10 @@ class Secure(Script):
 
 @pytest.fixture
 def server(certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[Secure]:
-    found = Secure(certificate)
-    threading.Thread(target=found.serve_forever, daemon=True).start()
-    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
-    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(found.server_port))
-    yield found
-    found.shutdown()
-    found.server_close()
+    with listening(Secure(certificate)) as found:
+        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+        monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(found.server_port))
+        yield found
 
 
 def account(place: Path, authority: bytes) -> str:

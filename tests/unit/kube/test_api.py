@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from tests.unit.kube.listening import listening
 from windlass.kube.api import Api, ApiError, Server
 
 Answer = tuple[int, dict[str, str], list[object]]
@@ -52,12 +52,8 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def script() -> Iterator[Script]:
-    server = Script()
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
+    with listening(Script()) as server:
+        yield server
 
 
 def client(script: Script, patience: float = 10.0) -> Api:

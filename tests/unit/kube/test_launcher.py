@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
+from tests.unit.kube.listening import listening
 from tests.unit.kube.test_api import Answer, Script, client, script, status
 from windlass.causes import Kind
 from windlass.driver.launcher import Doomed, Gone, News, Told
@@ -75,11 +76,8 @@ class Cluster(Script):
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
-    server = Cluster()
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server
-    server.shutdown()
-    server.server_close()
+    with listening(Cluster()) as server:
+        yield server
 
 
 def launched(cluster: Cluster, clock: Callable[[], float], ranks: int, pending: float = 3600.0) -> PodLauncher:

@@ -6,7 +6,6 @@ import json
 import ssl
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15,6 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.unit.kube.listening import listening
 from windlass.engines.kubernetes import config
 from windlass.errors import WindlassError
 from windlass.kube.api import Api, ApiError
@@ -98,10 +98,8 @@ def server(certificate: tuple[Path, Path]) -> Iterator[int]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*certificate)
     found.socket = context.wrap_socket(found.socket, server_side=True)
-    threading.Thread(target=found.serve_forever, daemon=True).start()
-    yield found.server_address[1]
-    found.shutdown()
-    found.server_close()
+    with listening(found):
+        yield found.server_address[1]
 
 
 @contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import select
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.kube.listening import listening
 from tests.unit.kube.test_api import Answer, Script, client, status
 from windlass.causes import Kind
 from windlass.driver.history import look_back
@@ -220,11 +220,8 @@ class _Refusing(Script):
 
 @pytest.fixture
 def refusing() -> Iterator[_Refusing]:
-    server = _Refusing()
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server
-    server.shutdown()
-    server.server_close()
+    with listening(_Refusing()) as server:
+        yield server
 
 
 def begun(cluster: Script, run: Path, data: dict[str, str], pending: float) -> Servers:
