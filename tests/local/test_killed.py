@@ -5,6 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
+from pathlib import Path
+from subprocess import PIPE, Popen
+
+import pytest
 
 from tests.local.place import Place, until
 
@@ -200,3 +205,33 @@ def test_killing_the_viewer_does_not_touch_the_run(windlass: Place) -> None:
     windlass.file("go", "")
     assert command.said().code == 0
     assert windlass.events("run.ended")[0]["state"] == "succeeded"
+
+
+DYING = """
+import os, sys, time
+from windlass.engines.local.keeper import LocalLauncher
+launcher = LocalLauncher(lambda seat, ports: None, sys.argv[1])
+if sys.argv[2] == "in order":
+    launcher.close()
+else:
+    os.closerange(3, 1024)
+print("closed", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize(("end", "left"), [("by a kill", False), ("in order", True)])
+def test_the_keeper_clears_away_after_a_driver_that_the_kernel_has_not_yet_done_with(
+    windlass: Place, tmp_path: Path, end: str, left: bool
+) -> None:
+    """A process that is killed has lost its files before its children have lost their parent."""
+    scratch = tmp_path / "windlass-of-a-driver"
+    scratch.mkdir()
+    command = [sys.executable, "-c", DYING, str(scratch), end]
+    with Popen(command, stdin=PIPE, stdout=PIPE, env=windlass.env, text=True) as driver:
+        assert driver.stdout is not None
+        assert driver.stdout.readline() == "closed\n"
+        keepers = windlass.processes().keys() - {driver.pid}
+        until(lambda: not windlass.processes().keys() & keepers, "the end of the keeper")
+        assert driver.poll() is None
+        assert scratch.exists() is left, "a driver that ends in order removes it itself"

@@ -30,6 +30,11 @@ from windlass.driver.launcher import Gone
 from windlass.driver.links import Seat
 from windlass.engines.local import containment
 from windlass.engines.local.containment import BOX, GROUPS, REAPER, Containment
+from windlass.engines.local.scratch import remove
+
+FAREWELL = b"."
+"""What a driver that ends in order says to the keeper: one that is killed says nothing. That its end was
+noticed is not enough to go by: the kernel closes a dying process's files before its children lose their parent."""
 
 
 class KeeperLost(OSError):
@@ -84,6 +89,8 @@ class LocalLauncher:
         return [self._gone(each) for each in messages if each["number"] == self._launches[_seat(each["gone"])]]
 
     def close(self) -> None:
+        with contextlib.suppress(BrokenPipeError):  # it was killed
+            os.write(self._life, FAREWELL)
         os.close(self._life)
         self._socket.close()
         os.waitpid(self._keeper, 0)
@@ -111,12 +118,11 @@ class LocalLauncher:
             system.adopt_orphans()  # the last resort, should the keeper be killed
         ours, theirs = socket.socketpair()
         watch, self._life = os.pipe()
-        driver = os.getpid()
 
         def keep() -> int:
             ours.close()
             os.close(self._life)
-            return _keep(make_post, scratch, kind, theirs, watch, driver, self._read_only)
+            return _keep(make_post, scratch, kind, theirs, watch, self._read_only)
 
         self._keeper = system.fork(keep)
         theirs.close()
@@ -134,7 +140,6 @@ def _keep(
     kind: Containment,
     link: socket.socket,
     watch: int,
-    driver: int,
     read_only: Sequence[str],
 ) -> int:
     """The keeper: holds the driver's end of life in one hand and the nursery in the other."""
@@ -162,10 +167,8 @@ def _keep(
         os.read(wake, 4096)
     if kind is not BOX:
         _end_orphans()
-    if os.getppid() != driver:
-        import shutil
-
-        shutil.rmtree(scratch, ignore_errors=True)
+    if os.read(watch, len(FAREWELL)) != FAREWELL:
+        remove(scratch)
     return 0
 
 
