@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Dict, FrozenSet, List, Mapping, Optional, Union
+from typing import Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple, Union
 
 from windlass.causes import HOPELESS, Cause, Kind
 from windlass.errors import FAILED, GATE_NOT_MET, INTERRUPTED, OK
@@ -53,6 +53,10 @@ class Answer:
     value: Optional[float]
     passed: Optional[bool]
     attempt: int
+    again: bool = False
+    """It was missed, and is asked again after another attempt at its stage."""
+    through: Tuple[str, ...] = ()
+    """What must run again before a gate that was missed is asked again."""
 
 
 @dataclass(frozen=True)
@@ -110,8 +114,14 @@ class Pipeline:
     """Stages that an earlier part of this run has passed."""
     attempts: Mapping[str, int] = field(default_factory=dict)
     """Attempts that earlier parts of this run made."""
+    retries: Mapping[str, int] = field(default_factory=dict)
+    """Retries that a driver that is gone has used."""
+    end: Optional[Finished] = None
+    """How the run must end: a driver that is gone had found it out, and did not live to see what ran on stop."""
     running: FrozenSet[str] = frozenset()
     """Stages whose gang a driver that is gone has left under way."""
+    refused: FrozenSet[str] = frozenset()
+    """Servers among them of a model that a gate has refused."""
     left_out: FrozenSet[str] = frozenset()
     """Stages that are not to run this time."""
     keep: bool = False
@@ -122,15 +132,20 @@ class Pipeline:
         for stage in self.plan.stages:
             state = "succeeded" if stage.name in self.passed else "waiting"
             state = "running" if stage.name in self.running else state
+            state = "refused" if stage.name in self.refused else state
             state = "left out" if stage.name in self.left_out and state == "waiting" else state
-            self._at[stage.name] = _Progress(state, self.attempts.get(stage.name, 0))
-        self._end: Optional[Finished] = None
+            spent = self.retries.get(stage.name, 0)
+            self._at[stage.name] = _Progress(state, self.attempts.get(stage.name, 0), spent)
+        self._end = self.end
         self._over = False
         self._kept = False
         self._metrics: Dict[str, Dict[str, float]] = {}
 
     def begin(self) -> List[Step]:
-        return self._advance()
+        if self._end is not None:
+            return self._give_up(self._end)
+        halts: List[Step] = [Halt(name, again=True) for name, at in self._at.items() if at.state == "refused"]
+        return halts + self._advance()
 
     def metric(self, stage: str, name: str, value: float) -> None:
         """The newest value of a metric that a stage reported."""
@@ -203,36 +218,41 @@ class Pipeline:
         at.attempts += 1
         value = self._metrics.get(gate.of, {}).get(gate.metric)
         passed = _compare(gate, value)
-        answer = Answer(stage.name, gate, value, passed, at.attempts)
-        if passed or passed is None:
+        through = self._between(gate.of, stage) if passed is False else ()
+        again = bool(through) and value is not None and at.retries_used < gate.retries
+        answer = Answer(stage.name, gate, value, passed, at.attempts, again, through)
+        if not through:
             at.state = "succeeded"
             return [answer, StageEnded(stage.name, "succeeded", at.attempts)]
-        if value is not None and at.retries_used < gate.retries:
+        if again:
             at.retries_used += 1
-            return [answer, *self._again(stage, gate)]
+            return [answer, *self._send_back(through), self._begin(gate.of)]
         at.state = "failed"
         cause = Cause(Kind.GATE_NOT_MET, _miss(gate, value, at.attempts), stage=stage.name)
         ended = StageEnded(stage.name, "failed", at.attempts, cause)
         return [answer, ended, *self._give_up(Finished("gate_missed", GATE_NOT_MET, cause))]
 
-    def _again(self, stage: Stage, gate: Gate) -> List[Step]:
-        """Another attempt at the gated stage; what stood between it and the gate runs again after it."""
+    def _between(self, of: str, gate: Stage) -> Tuple[str, ...]:
+        """The gated stage, and those that stand between it and the gate."""
+        return tuple(
+            each.name
+            for each in self.plan.stages
+            if self._behind(gate, each.name) and (each.name == of or self._behind(each, of))
+        )
+
+    def _send_back(self, stages: Sequence[str]) -> List[Step]:
         halts: List[Step] = []
-        for other in self.plan.stages:
-            if self._behind(other, gate.of) and other.name != stage.name and self._leads_to(other.name, stage):
-                at = self._at[other.name]
-                if at.state == "serving":
-                    at.state = "refused"
-                    halts.append(Halt(other.name, again=True))
-                else:
-                    at.state = "waiting"
-        return [*halts, self._begin(gate.of)]
+        for name in stages:
+            at = self._at[name]
+            if at.state == "serving":
+                at.state = "refused"
+                halts.append(Halt(name, again=True))
+            else:
+                at.state = "waiting"
+        return halts
 
     def _behind(self, stage: Stage, name: str) -> bool:
         return any(n == name or self._behind(self.plan.stage(n), name) for n in stage.after)
-
-    def _leads_to(self, name: str, stage: Stage) -> bool:
-        return self._behind(stage, name)
 
     def _give_up(self, end: Finished) -> List[Step]:
         if self._end is None:

@@ -80,6 +80,50 @@ def test_a_run_stops_when_it_is_asked_to(place: Place) -> None:
     assert not place.pods(run)
 
 
+SLOW_TO_STOP = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: (time.sleep(15), sys.exit(0)))
+print("up", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_stop_outlives_the_driver_that_was_asked_for_it(place: Place) -> None:
+    job = place.job(jobs.single("python3 slow.py", "    grace: 30s"))
+    (job / "slow.py").write_text(SLOW_TO_STOP)
+    run = place.start(job)
+    place.until(lambda: "up" in place.log(run, 0))
+    there = ("--on", "kubernetes", "-n", place.namespace)
+    place.windlass("stop", run, *there, "--no-wait")
+    place.cluster.api.delete("Pod", names.driver_pod(run), grace=0)
+    assert place.ended(run)["state"] == "stopped"
+    assert sum(e["ev"] == "run.started" for e in place.events(run)) == 2
+    assert "stopped by `windlass stop`" in place.windlass("why", run, *there)
+
+
+TRAINED = "import os, windlass\nwindlass.report(step=1, accuracy=0.1 * int(os.environ['WINDLASS_ATTEMPT']))\n"
+
+
+def test_retries_that_a_driver_has_used_are_not_given_to_the_next_one(place: Place) -> None:
+    stages = "  export: {run: sleep 8, after: main}\n"
+    stages += "  good: {gate: {of: main, metric: accuracy, at_least: 0.9, retries: 2}, after: export}\n"
+    job = place.job(jobs.single("python3 train.py", stages))
+    (job / "train.py").write_text(TRAINED)
+    run = place.start(job)
+    place.until(lambda: any(e["ev"] == "stage.started" and e.get("attempt") == 2 for e in place.events(run)))
+    place.cluster.api.delete("Pod", names.driver_pod(run), grace=0)
+    assert place.ended(run)["state"] == "gate_missed"
+    events = place.events(run)
+    assert sum(e["ev"] == "run.started" for e in events) == 2
+    assert [(e["attempt"], round(e["value"], 1)) for e in events if e["ev"] == "verdict"] == [
+        (1, 0.1),
+        (2, 0.2),
+        (3, 0.3),
+    ]
+    begun = [(e["stage"], e["attempt"]) for e in events if e["ev"] == "stage.started"]
+    assert begun == [("main", 1), ("export", 1), ("main", 2), ("export", 2), ("main", 3), ("export", 3)]
+
+
 def test_a_lost_trainer_of_an_average_comes_back_alone_from_its_own_checkpoint(place: Place) -> None:
     text = f"name: lone\nimage: {jobs.PYTHON}\nshape: average\nranks: 2\n"
     text += "run: python3 lone_trainer.py\nmerge: python3 lone_trainer.py merge\n"

@@ -69,8 +69,17 @@ class Driver:
         self.journal = journal
         self._token = token
         self._unfinished = before.unfinished if recover else {}
-        running = frozenset(self._unfinished)
-        self._pipeline = p.Pipeline(plan, frozenset(before.passed), before.attempts, running, frozenset(left_out), keep)
+        self._pipeline = p.Pipeline(
+            plan,
+            passed=frozenset(before.passed),
+            attempts=before.attempts,
+            retries=before.retries if recover else {},
+            running=frozenset(self._unfinished),
+            refused=frozenset(name for name, left in self._unfinished.items() if left.refused),
+            left_out=frozenset(left_out),
+            keep=keep,
+            end=before.end if recover else None,
+        )
         self._attendant = None if services is None else Attendant(services, self._pipeline, journal)
         self._metrics = Metrics(self._pipeline, before.metrics)
         self._generations = dict(before.generations)

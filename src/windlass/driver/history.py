@@ -6,10 +6,12 @@ Ships into strangers' images: standard library only, Python 3.9.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Dict, Iterable, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, Mapping, Optional, Sequence, Tuple
 
-from windlass.causes import Cause
-from windlass.journal import cause_of
+from windlass.causes import Cause, Kind
+from windlass.errors import FAILED, GATE_NOT_MET
+from windlass.journal import Event, cause_of
+from windlass.pipeline import Finished
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,8 @@ class Unfinished:
     decided: str = ""
     """How the gang ended, when only the stage's own end is missing: succeeded, failed or stopped."""
     cause: Optional[Cause] = None
+    refused: bool = False
+    """It serves a model that a gate has refused."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,8 @@ class Before:
 
     passed: Tuple[str, ...] = ()
     attempts: Mapping[str, int] = field(default_factory=dict)
+    retries: Mapping[str, int] = field(default_factory=dict)
+    """Retries that stages and gates have used since somebody last said that the run is to go on."""
     generations: Mapping[str, int] = field(default_factory=dict)
     metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     unfinished: Mapping[str, Unfinished] = field(default_factory=dict)
@@ -43,81 +49,133 @@ class Before:
     """Stages that the newest order leaves out."""
     order: str = ""
     """The newest order that a driver has taken up."""
+    end: Optional[Finished] = None
+    """A stage failed for good, and the run's own end is missing."""
     last: str = ""
     """The last event's name; empty: nothing has happened yet."""
 
 
-def look_back(events: Iterable[Dict[str, Any]]) -> Before:
-    passed: Dict[str, bool] = {}
-    attempts: Dict[str, int] = {}
-    generations: Dict[str, int] = {}
-    values: Dict[str, Dict[str, float]] = {}
-    unfinished: Dict[str, Unfinished] = {}
-    rounds: Dict[str, Tuple[int, bool]] = {}
-    order: Dict[str, Any] = {}
-    ev = ""
+def look_back(events: Iterable[Event]) -> Before:
+    reading = _Reading()
+    last = ""
     for event in events:
-        ev, stage = event["ev"], event.get("stage", "")
-        if event.get("order"):  # of run.started
-            order = event
-            _ordered(event, passed, values, unfinished)
-        elif ev == "stage.started":
-            attempts[stage] = event.get("attempt", 1)
-            passed[stage] = False
-            unfinished[stage] = Unfinished(attempts[stage])
-        elif ev == "gen.started":
-            generations[stage] = event["gen"]
-            rounds[stage] = event.get("round", 1), event.get("merging", False)
-            unfinished[stage] = Unfinished(
-                attempts.get(stage, 1),
-                event.get("round", 1),
-                event.get("merging", False),
-                open=True,
-                restarts_left=unfinished[stage].restarts_left if stage in unfinished else None,
+        last = event["ev"]
+        if last in reading.read:
+            reading.read[last](event.get("stage", ""), event)
+    return Before(
+        tuple(stage for stage, ok in reading.passed.items() if ok),
+        reading.attempts,
+        reading.retries,
+        reading.generations,
+        reading.metrics,
+        reading.unfinished,
+        reading.rounds,
+        tuple(reading.order.get("left_out", ())),
+        str(reading.order.get("order", "")),
+        reading.end,
+        last,
+    )
+
+
+class _Reading:
+    """What is known after the events so far."""
+
+    def __init__(self) -> None:
+        self.passed: Dict[str, bool] = {}
+        self.attempts: Dict[str, int] = {}
+        self.retries: Dict[str, int] = {}
+        self.generations: Dict[str, int] = {}
+        self.metrics: Dict[str, Dict[str, float]] = {}
+        self.unfinished: Dict[str, Unfinished] = {}
+        self.rounds: Dict[str, Tuple[int, bool]] = {}
+        self.order: Event = {}
+        self.end: Optional[Finished] = None
+        self._missed: Dict[str, Sequence[str]] = {}
+        self.read: Mapping[str, Callable[[str, Event], None]] = {
+            "run.started": self._ordered,
+            "stage.started": self._stage_started,
+            "stage.ended": self._stage_ended,
+            "gen.started": self._gen_started,
+            "gen.ended": self._gen_ended,
+            "rank.ended": self._rank_ended,
+            "rank.report": self._report,
+            "checkpoint": self._checkpoint,
+            "verdict": self._verdict,
+        }
+
+    def _ordered(self, _: str, event: Event) -> None:
+        """Somebody has said how the run is to go on: these stages run anew. Nothing is under way but servers, which
+        are brought up again when their turn comes. (A driver that takes over has no order.)"""
+        if not event.get("order"):
+            return
+        self.order, self.end = event, None
+        self.retries.clear()
+        self.unfinished.clear()
+        for name in event.get("again", ()):
+            self.passed[name] = False
+            self.metrics.pop(name, None)
+
+    def _stage_started(self, stage: str, event: Event) -> None:
+        if stage in self.unfinished:
+            self.retries[stage] = self.retries.get(stage, 0) + 1
+        self.attempts[stage] = event.get("attempt", 1)
+        self.passed[stage] = False
+        self.unfinished[stage] = Unfinished(self.attempts[stage])
+
+    def _stage_ended(self, stage: str, event: Event) -> None:
+        state = event.get("state")
+        self.passed[stage] = state == "succeeded"
+        self.attempts[stage] = event.get("attempts", 1)
+        self.unfinished.pop(stage, None)
+        if state == "succeeded":
+            self.rounds.pop(stage, None)
+        for name in self._missed.pop(stage, ()):
+            self.passed[name] = False  # to go on after a missed gate is to train on
+        if state == "failed" and self.end is None:
+            cause = cause_of(event)
+            gate = cause is not None and cause.kind is Kind.GATE_NOT_MET
+            self.end = Finished("gate_missed", GATE_NOT_MET, cause) if gate else Finished("failed", FAILED, cause)
+
+    def _gen_started(self, stage: str, event: Event) -> None:
+        self.generations[stage] = event["gen"]
+        self.rounds[stage] = event.get("round", 1), event.get("merging", False)
+        left = self.unfinished[stage].restarts_left if stage in self.unfinished else None
+        attempt = self.attempts.get(stage, 1)
+        self.unfinished[stage] = Unfinished(attempt, *self.rounds[stage], open=True, restarts_left=left)
+
+    def _gen_ended(self, stage: str, event: Event) -> None:
+        if stage in self.unfinished:
+            self.unfinished[stage] = replace(
+                self.unfinished[stage],
+                open=False,
+                restarts_left=event.get("restarts_left"),
+                decided="" if event.get("again") else str(event.get("state", "")),
+                cause=cause_of(event),
             )
-        elif ev == "gen.ended" and stage in unfinished:
-            decided = "" if event.get("again") else str(event.get("state", ""))
-            left = event.get("restarts_left")
-            unfinished[stage] = replace(
-                unfinished[stage], open=False, restarts_left=left, decided=decided, cause=cause_of(event)
-            )
-        elif ev in ("rank.ended", "checkpoint") and stage in unfinished:
-            unfinished[stage] = _spent(unfinished[stage], event)
-        elif ev == "stage.ended":
-            passed[stage] = event.get("state") == "succeeded"
-            unfinished.pop(stage, None)
-            if passed[stage]:
-                rounds.pop(stage, None)
-        elif ev == "verdict" and event.get("passed") is False:
-            passed[event.get("of", "")] = False  # to go on after a missed gate is to train on
-        elif ev == "rank.report":
-            for point in event.get("points", ()):
-                values.setdefault(stage, {}).update(metrics(point))
-    done = tuple(s for s, ok in passed.items() if ok)
-    left_out = tuple(order.get("left_out", ()))
-    return Before(done, attempts, generations, values, unfinished, rounds, left_out, str(order.get("order", "")), ev)
 
+    def _rank_ended(self, stage: str, event: Event) -> None:
+        left = event.get("restarts_left")
+        if stage in self.unfinished and left is not None:
+            self.unfinished[stage] = replace(self.unfinished[stage], restarts_left=left)
 
-def _spent(stage: Unfinished, event: Mapping[str, Any]) -> Unfinished:
-    """A rank's end may cost restarts; a checkpoint gives all of them back."""
-    if event["ev"] == "checkpoint":
-        return replace(stage, restarts_left=None)
-    left = event.get("restarts_left")
-    return stage if left is None else replace(stage, restarts_left=left)
+    def _checkpoint(self, stage: str, _: Event) -> None:
+        if stage in self.unfinished:
+            self.unfinished[stage] = replace(self.unfinished[stage], restarts_left=None)
 
+    def _report(self, stage: str, event: Event) -> None:
+        for point in event.get("points", ()):
+            self.metrics.setdefault(stage, {}).update(metrics(point))
 
-def _ordered(
-    event: Mapping[str, Any],
-    passed: Dict[str, bool],
-    values: Dict[str, Dict[str, float]],
-    unfinished: Dict[str, Unfinished],
-) -> None:
-    """Somebody has said how the run is to go on: these stages run anew. Nothing is under way but servers, which are
-    brought up again when their turn comes."""
-    unfinished.clear()
-    for name in event.get("again", ()):
-        passed[name] = False
-        values.pop(name, None)
+    def _verdict(self, stage: str, event: Event) -> None:
+        if not event.get("again"):
+            self._missed[stage] = event.get("through", ())
+            return
+        self.attempts[stage] = event.get("attempt", 1)
+        self.retries[stage] = self.retries.get(stage, 0) + 1
+        for name in event["through"]:
+            self.passed[name] = False
+            if name in self.unfinished:
+                self.unfinished[name] = replace(self.unfinished[name], refused=True)
 
 
 def run_anew(before: Before, stages: Sequence[str]) -> Before:

@@ -27,7 +27,6 @@ class Scribe:
     def __init__(self, journal: Writer, run_dir: str) -> None:
         self._journal = journal
         self._run_dir = run_dir
-        self._verdicts: List[Dict[str, Any]] = []
 
     def started(self, run: StageRun, role: str, rank: int, message: Mapping[str, Any]) -> None:
         self._journal.write(
@@ -133,10 +132,21 @@ class Scribe:
             "at_most": gate.at_most,
             "passed": answer.passed,
             "attempt": answer.attempt,
+            "again": answer.again,
+            "through": list(answer.through),
         }
         self._journal.write("verdict", **verdict)
-        self._verdicts.append(verdict)
         path = os.path.join(self._run_dir, layout.VERDICT)
+        tries = [*_tries(path), verdict]
         with open(path + ".new", "w", encoding="utf-8") as file:
-            json.dump({"passed": answer.passed, "tries": self._verdicts}, file, indent=2)
+            json.dump({"passed": answer.passed, "tries": tries}, file, indent=2)
         os.replace(path + ".new", path)
+
+
+def _tries(path: str) -> List[Dict[str, Any]]:
+    """Verdicts of this run, of earlier drivers too."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return list(json.load(file)["tries"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return []

@@ -11,6 +11,7 @@ Ships into strangers' images: standard library only, Python 3.9.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import json
@@ -134,6 +135,8 @@ def _drive(api: Api, run: str, run_dir: str, environ: Mapping[str, str], before:
         )
         for stage in before.passed if order else ():
             writer.write("stage.reused", stage=stage)
+        if recover and os.path.exists(os.path.join(run_dir, layout.STOP)):
+            os.kill(os.getpid(), signal.SIGINT)  # asked of the driver before, which did not live to see the end
         code = driver.run(listener, launcher)
         state = driver.state
     except ApiError as error:
@@ -176,6 +179,8 @@ def _take_up(root: Manifest, run_dir: str, before: Before, order: Mapping[str, A
     with open(path + ".new", "w", encoding="utf-8") as file:
         file.write(root["data"][layout.PLAN])
     os.replace(path + ".new", path)
+    with contextlib.suppress(FileNotFoundError):
+        os.remove(os.path.join(run_dir, layout.STOP))
     put_aside(run_dir, before, order.get("again", ()))
 
 

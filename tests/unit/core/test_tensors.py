@@ -10,7 +10,6 @@ from array import array
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
 import ml_dtypes  # type: ignore[import-not-found,import-untyped,unused-ignore]
 import numpy as np
 import pytest
@@ -18,6 +17,7 @@ from safetensors.numpy import load_file, save_file
 
 from windlass import tensors
 
+ROOT = Path(__file__).parents[3]
 PLAIN = [
     "float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool",
 ]  # fmt: skip
@@ -113,16 +113,30 @@ def test_types_that_numpy_lacks_are_no_integers_where_they_cannot_be_had(tmp_pat
     assert "ImportError: the checkpoint holds bfloat16, which needs the package ml_dtypes" in done.stderr
 
 
-def test_jax_arrays_are_taken_as_they_are_bfloat16_too(tmp_path: Path) -> None:
-    arrays = {"w": jnp.arange(6.0).reshape(2, 3), "half": jnp.ones((2, 2), jnp.bfloat16), "n": jnp.int32(7)}
-    path = write(tmp_path / "a", arrays)
-    found, _ = tensors.read(str(path))
-    for name, value in arrays.items():
-        assert np.array_equal(found[name], np.asarray(value))
-    from safetensors import safe_open
+WRITTEN_WITH_JAX = """
+import sys
+from pathlib import Path
+import jax.numpy as jnp
+from safetensors import safe_open
+from tests.unit.core.test_tensors import write
 
-    with safe_open(path, framework="flax") as file:
-        assert file.get_tensor("half").dtype == jnp.bfloat16
+arrays = {"w": jnp.arange(6.0).reshape(2, 3), "half": jnp.ones((2, 2), jnp.bfloat16), "n": jnp.int32(7)}
+with safe_open(write(Path(sys.argv[1]), arrays), framework="flax") as file:
+    assert file.get_tensor("half").dtype == jnp.bfloat16
+"""
+
+
+def test_jax_arrays_are_taken_as_they_are_bfloat16_too(tmp_path: Path) -> None:
+    """In a process of its own: JAX's threads and tests that fork do not go together."""
+    command = [sys.executable, "-c", WRITTEN_WITH_JAX, str(tmp_path / "a")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found, _ = tensors.read(str(tmp_path / "a"))
+    assert {name: (str(value.dtype), value.tolist()) for name, value in found.items()} == {
+        "w": ("float32", [[0, 1, 2], [3, 4, 5]]),
+        "half": ("bfloat16", [[1, 1], [1, 1]]),
+        "n": ("int32", 7),
+    }
 
 
 def test_a_view_that_is_not_contiguous_is_kept_in_its_own_order(tmp_path: Path) -> None:
