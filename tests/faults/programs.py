@@ -253,4 +253,12 @@ COMMANDS = (
         files={"tree/": ""},
         next="windlass plan {file}",
     ),
+    Fault(
+        "a bucket that nothing entitles to read",
+        Kind.MISSING_INPUT,
+        "run: 'true'\nstorage: {data: s3://somewhere/data}\n",
+        says=("storage data could not be fetched: no right to use S3 was found", "AWS_ACCESS_KEY_ID"),
+        env={"AWS_SHARED_CREDENTIALS_FILE": "/nowhere"},
+        next="windlass plan {file}",
+    ),
 )

@@ -130,13 +130,24 @@ def test_an_upload_that_the_store_never_ends_is_an_error_and_not_remembered_as_s
     assert copying.send("s3://b/x", str(tmp_path / "d"), environ) == 1
 
 
-def test_a_bucket_that_cannot_be_reached_ends_the_rank_with_its_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("rights", "code", "said"),
+    [
+        ({}, 77, "no right to use S3 was found"),
+        ({"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}, 74, "http://127.0.0.1:1/b/ cannot be reached: "),
+    ],
+)
+def test_a_bucket_that_cannot_be_had_ends_the_rank_with_its_name(
+    tmp_path: Path, rights: dict[str, str], code: int, said: str
+) -> None:
+    place = {"WINDLASS_MOUNT_DATA": str(tmp_path / "d"), "AWS_ENDPOINT_URL": "http://127.0.0.1:1"}
     done = subprocess.run(
         [sys.executable, "-m", "windlass.buckets", "data=s3://b/x", "--", "echo", "never"],
-        env={"WINDLASS_MOUNT_DATA": str(tmp_path / "d"), "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "none")},
+        env={**place, **rights, "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "none")},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert (done.returncode, done.stdout) == (74, "")
-    assert "error: storage data could not be fetched: no right to use S3 was found" in done.stderr
+    assert (done.returncode, done.stdout) == (code, "")
+    assert done.stderr.startswith("error: storage data could not be fetched: ")
+    assert said in done.stderr

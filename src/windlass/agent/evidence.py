@@ -16,6 +16,7 @@ from typing import List, NamedTuple, Optional, Sequence, Tuple
 from windlass import layout
 from windlass.agent import resolver, system, tracebacks
 from windlass.agent.process import CannotStart
+from windlass.buckets.wrapping import CANNOT, COMPLAINT, REFUSED
 from windlass.causes import Cause, Kind, signal_name
 
 TAIL_BYTES = 64 * 1024
@@ -117,6 +118,7 @@ def of_exit(code: int, signum: int, lines: Sequence[str], oom_kills: int, asked:
         _of_signal(signum or reported, oom_kills, asked)
         if signum or reported
         else _of_shell(code, lines)
+        or _of_storage(code, lines)
         or _of_words(code, lines, error, oom_kills, run_dir)
         or Told(Kind.USER_ERROR, error or f"exited with code {code}", _as_whom(error))
     )
@@ -160,6 +162,14 @@ def _of_shell(code: int, lines: Sequence[str]) -> Optional[Told]:
     if code == 126 and _shell_says(lines, "ermission denied"):
         return Told(Kind.NOT_EXECUTABLE, lines[-1], ("exit code 126: the shell may not execute it",))
     return None
+
+
+def _of_storage(code: int, lines: Sequence[str]) -> Optional[Told]:
+    """The words of what stands around the command of a rank with buckets."""
+    kind = {REFUSED: Kind.MISSING_INPUT, CANNOT: Kind.USER_ERROR}.get(code)
+    if kind is None or not lines or not lines[-1].startswith(COMPLAINT):
+        return None
+    return Told(kind, lines[-1].partition("error: ")[2])
 
 
 def _of_words(code: int, lines: Sequence[str], error: str, oom: int, run_dir: str) -> Optional[Told]:

@@ -14,11 +14,9 @@ import sys
 from typing import Any, List, Mapping, NamedTuple, NoReturn
 
 from windlass.buckets import copying
-from windlass.buckets.wrapping import READ_ONLY
+from windlass.buckets.http import PASSING, BucketError
+from windlass.buckets.wrapping import CANNOT, COMPLAINT, READ_ONLY, REFUSED
 from windlass.rankenv import variable
-
-CANNOT = 74
-"""Exit code when a bucket could not be read or written: the standard's EX_IOERR."""
 
 
 class Given(NamedTuple):
@@ -57,8 +55,9 @@ def _try(mount: Given, what: str, work: Any, environ: Mapping[str, str]) -> int:
     try:
         return int(work(mount.url, mount.directory(environ), environ))
     except OSError as error:
-        print(f"error: storage {mount.name} could not be {what}: {error}", file=sys.stderr, flush=True)
-        sys.exit(CANNOT)
+        print(f"{COMPLAINT}{mount.name} could not be {what}: {error}", file=sys.stderr, flush=True)
+        hopeless = isinstance(error, BucketError) and error.status and error.status not in PASSING
+        sys.exit(REFUSED if hopeless else CANNOT)
 
 
 def _run(command: List[str]) -> int:

@@ -22,7 +22,8 @@ PASSING = (408, 429, 500, 502, 503, 504)
 
 
 class BucketError(OSError):
-    """The store refused, or could not be reached. `status` is 0 without an answer."""
+    """The store refused, or could not be reached. `status` is the answer's, or the one that the store would have given
+    to whom nothing entitles; 0 without an answer."""
 
     def __init__(self, text: str, status: int = 0) -> None:
         super().__init__(text)

@@ -65,7 +65,8 @@ def aws_keys(environ: Mapping[str, str], region: str) -> AwsKeys:
     if found is None:
         raise BucketError(
             "no right to use S3 was found: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a service account with a role, "
-            "or ~/.aws/credentials"
+            "or ~/.aws/credentials",
+            401,
         )
     return found
 
@@ -88,7 +89,8 @@ def google_token(environ: Mapping[str, str]) -> GoogleToken:
         return GoogleToken(done.stdout.strip(), time.time() + 1800)
     except (OSError, subprocess.CalledProcessError):
         raise BucketError(
-            "no right to use Google's storage was found: workload identity, GOOGLE_OAUTH_ACCESS_TOKEN, or gcloud"
+            "no right to use Google's storage was found: workload identity, GOOGLE_OAUTH_ACCESS_TOKEN, or gcloud",
+            401,
         ) from None
 
 

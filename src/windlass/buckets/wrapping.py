@@ -12,6 +12,11 @@ from windlass.plan import Mount, Plan
 
 SCHEMES = ("s3", "gs")
 READ_ONLY = ":ro"
+CANNOT, REFUSED = 74, 77
+"""Exit codes when a bucket could not be read or written, and when a later try would not help: the standard's
+EX_IOERR and EX_NOPERM."""
+COMPLAINT = "error: storage "
+"""How the line begins that says why."""
 
 
 def wrapped(plan: Plan, command: Tuple[str, ...]) -> Tuple[str, ...]:

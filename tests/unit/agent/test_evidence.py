@@ -55,6 +55,13 @@ def test_without_a_traceback_the_exit_code_speaks() -> None:
     assert (cause.message, cause.error, cause.exit_code) == ("exited with code 5", "", 5)
 
 
+@pytest.mark.parametrize(("code", "kind"), [(77, Kind.MISSING_INPUT), (74, Kind.USER_ERROR)])
+def test_storage_that_could_not_be_had_is_told_in_its_own_words(code: int, kind: Kind) -> None:
+    cause = of_exit(code, lines=["error: storage data could not be fetched: no right to use S3 was found"])
+    assert (cause.kind, cause.message) == (kind, "storage data could not be fetched: no right to use S3 was found")
+    assert of_exit(code, lines=["bye"]).message == f"exited with code {code}"
+
+
 @pytest.mark.parametrize("oom", [-1, 0])
 def test_an_exit_code_is_no_lack_of_memory_unless_the_kernel_counted_a_kill(oom: int) -> None:
     assert of_exit(1, lines=TRACEBACK, oom=oom).kind is Kind.USER_ERROR
