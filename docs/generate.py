@@ -14,7 +14,7 @@ from pathlib import Path
 from windlass.cli.table import markdown
 
 HERE = Path(__file__).parent
-sys.path.append(str(HERE.parent))  # the table of injected faults stands beside its tests
+sys.path.append(str(HERE.parent))  # the page about Python, and the table of injected faults beside its tests
 MADE = "<!-- Made by `make docs`. Edits here are lost: edit {source} instead. -->\n\n"
 
 
@@ -115,10 +115,17 @@ def failures() -> str:
     )
 
 
+def python() -> str:
+    from docs.python_page import page
+
+    return page()
+
+
 PAGES: dict[str, tuple[Callable[[], str], str]] = {
     "job-file.md": (job_file, "src/windlass/spec/keys.py"),
     "rank-environment.md": (rank_environment, "src/windlass/rankenv.py"),
     "commands.md": (commands, "src/windlass/cli"),
+    "python.md": (python, "src/windlass/api.py"),
     "failures.md": (failures, "src/windlass/runs/told.py"),
 }
 

@@ -163,6 +163,7 @@ class Run:
 
     @_told
     def status(self) -> RunState:
+        """How it stands now: a value, which does not change."""
         from windlass.engines.finding import standing
         from windlass.runs.state import load as load_state
 
@@ -196,6 +197,7 @@ class Run:
         return logs.lines(logs.read(self.directory))
 
     def why(self) -> Explanation:
+        """What failed first and where, the evidence, what fell because of it, and what to do next."""
         from windlass.runs.why import explain
 
         return explain(self.status(), time.time())

@@ -39,6 +39,7 @@ class RankState:
     signal: int = 0
     cause: Cause | None = None
     because: str = ""
+    """The rank whose end was this one's."""
     hung: tuple[str, ...] = ()
     """What it was doing when it hung: the state of its processes, then the innermost frames of their stacks."""
 
@@ -128,6 +129,7 @@ class RunState:
     last: float = 0.0
     """Time of the newest event."""
     events: int = 0
+    """How many the journal has."""
     code: int | None = None
     """The exit code of the run; None while it is under way."""
     cause: Cause | None = None
@@ -138,9 +140,11 @@ class RunState:
     engine: str = ""
     resumes: int = 0
     file: str = ""
+    """The job file."""
 
     @property
     def over(self) -> bool:
+        """It has ended, one way or the other."""
         return self.state not in UNDER_WAY
 
     @property

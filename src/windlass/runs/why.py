@@ -35,6 +35,7 @@ class Explanation:
     run: str
     state: str
     headline: str
+    """One line: the run, how it stands, and why."""
     where: str = ""
     when: str = ""
     facts: tuple[str, ...] = ()
@@ -43,11 +44,15 @@ class Explanation:
     hung: tuple[str, ...] = ()
     """What ranks that hung were doing."""
     lines: tuple[str, ...] = ()
+    """The last that the rank printed."""
     consequences: tuple[str, ...] = ()
+    """What fell because of it."""
     earlier: tuple[str, ...] = ()
+    """Failures before it, which were made good."""
     notes: tuple[str, ...] = ()
     advice: str = ""
     next: tuple[str, ...] = ()
+    """Commands to type."""
 
 
 def explain(run: RunState, now: float) -> Explanation:

@@ -1,0 +1,109 @@
+"""The page about the library: calls with their docstrings, values with their fields, all read from the code."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from windlass.cli.table import markdown
+
+HEAD = """\
+# Windlass from Python
+
+What the commands do, from a script or a notebook. `import windlass` costs nothing: each name is fetched when it is
+first used.
+
+```python
+import windlass
+
+job = windlass.load("job.yaml", set={"STEPS": 200})
+run = job.run()  # in the background; it outlives this process
+print(run.wait().state, run.why().headline)
+
+far = windlass.load("job.yaml", on="kubernetes").run(namespace="team")
+for line in far.logs():
+    print(line.rank, line.text.decode())
+```
+
+Whatever a user can mend is a `windlass.errors.WindlassError`, with `message`, `hint` and the exit `code` that the
+command would have ended with.
+
+"""
+INSIDE = """\
+## Inside a rank
+
+These work in any rank, with nothing installed; outside of a run they do no harm.
+[Training scripts](training-scripts.md) and [models](models.md) show them at work.
+
+"""
+
+
+def page() -> str:
+    import windlass
+    from windlass import api
+    from windlass.images.building import Built
+    from windlass.runs.logs import Line
+    from windlass.runs.values import RankState, RunState, StageState, Verdict
+    from windlass.runs.why import Explanation
+
+    parts = [HEAD, "## A job\n\n", _call("windlass.load", api.load)]
+    parts += [_call(f"job.{name}", getattr(api.Job, name)) for name in ("plan", "run", "build")]
+    parts += ["## A run\n\n", _call("windlass.Run", api.Run.__init__, str(api.Run.__doc__))]
+    asked = ("status", "wait", "logs", "why", "output", "stop", "resume", "rm")
+    parts += [_call(f"run.{name}", getattr(api.Run, name)) for name in asked]
+    parts.append("## Values\n\nAll of them are frozen. Times are seconds since 1970; 0 means not yet.\n\n")
+    parts += [_value(each) for each in (RunState, StageState, RankState, Verdict, Explanation, Line, Built)]
+    parts += [INSIDE, _call("windlass.report", windlass.report), _call("windlass.stopping", windlass.stopping)]
+    parts += [
+        _call(f"windlass.checkpoint.{name}", getattr(windlass.checkpoint, name)) for name in ("save", "load", "wait")
+    ]
+    parts.append(_call("windlass.bundle.save", windlass.bundle.save))
+    return "".join(parts)
+
+
+def _call(name: str, function: Callable[..., Any], told: str = "") -> str:
+    """A call with its arguments as they stand in the code, and what its docstring says."""
+    signature = inspect.signature(inspect.unwrap(function))
+    words: list[str] = []
+    keyword = False
+    for parameter in signature.parameters.values():
+        if parameter.name == "self":
+            continue
+        if parameter.kind is parameter.KEYWORD_ONLY and not keyword:
+            keyword = True
+            words.append("*")
+        stars = "**" if parameter.kind is parameter.VAR_KEYWORD else ""
+        default = "" if parameter.default is parameter.empty else f" = {parameter.default!r}"
+        words.append(f"{stars}{parameter.name}: {parameter.annotation}{default}")
+    gives = (
+        "" if signature.return_annotation in ("None", inspect.Signature.empty) else f" -> {signature.return_annotation}"
+    )
+    line = f"{name}({', '.join(words)}){gives}"
+    if len(line) > 110:
+        line = f"{name}(\n" + "".join(f"    {word},\n" for word in words) + f"){gives}"
+    text = inspect.cleandoc(told or function.__doc__ or "")
+    return f"### {name}\n\n```python\n{line}\n```\n\n" + (f"{text}\n\n" if text else "")
+
+
+def _value(kind: type) -> str:
+    return f"### {kind.__name__}\n\n" + markdown(("field", "type", "meaning"), list(_fields(kind))) + "\n\n"
+
+
+def _fields(kind: type) -> Iterator[tuple[str, str, str]]:
+    """Fields and properties; a docstring behind a field is its meaning."""
+    (made,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    assert isinstance(made, ast.ClassDef)
+    for statement, behind in zip(made.body, [*made.body[1:], None], strict=True):
+        if isinstance(statement, ast.AnnAssign):
+            told = behind.value.value if isinstance(behind, ast.Expr) and isinstance(behind.value, ast.Constant) else ""
+            yield f"`{ast.unparse(statement.target)}`", _type(statement.annotation), " ".join(str(told).split())
+        elif isinstance(statement, ast.FunctionDef) and not statement.name.startswith("_"):
+            told = " ".join((ast.get_docstring(statement) or "").split())
+            yield f"`{statement.name}`", _type(statement.returns), told
+
+
+def _type(annotation: ast.expr | None) -> str:
+    return f"`{ast.unparse(annotation)}`" if annotation is not None else ""
