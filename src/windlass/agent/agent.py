@@ -212,6 +212,7 @@ class Agent:
             for directory in (places.output, places.checkpoints, *storage_of(post)):
                 os.makedirs(directory, exist_ok=True)
             command, self._mpi = self._command(message, world, restart, env)
+            start = os.path.getsize(reports) if os.path.exists(reports) else 0
             self.process = Process(command, env, post.plan.code or os.getcwd(), self._log)
         except CannotStart as failure:
             self._exited(-1, 0, evidence.of_start(failure, env.get("PATH", "")))
@@ -223,7 +224,6 @@ class Agent:
             self._exited(-1, 0, evidence.of_writing(error))
             return
         offset = self.process.log_offset
-        start = os.path.getsize(reports) if os.path.exists(reports) else 0
         self._followers = [(post.role, post.rank, Follower(self._log, offset, reports, start))]
         self._poll = POLL[0]
         self._say("started", pid=self.process.outside_pid, log_offset=offset, report_offset=start)

@@ -78,6 +78,9 @@ class Gang:
         self._reason = "first"
         self._open = recover
         """A generation was started and its end is not recorded yet."""
+        self._behind = False
+        """Agents have lived a generation that the journal has lost with the driver's disk. None of its numbers is
+        used again, for agents heed no order about what they have left behind."""
         if recover:
             self.members.presume_running(now)
 
@@ -155,6 +158,8 @@ class Gang:
         if member.agent and member.agent != event.agent:
             lost = g.Lost(event.seat, reasons.replaced(event.seat))
             return [*self._lost(lost, now, launching=True), *self.handle(event, now)]  # its successor is here
+        if event.life[0] > self.generation and self.phase in (Phase.RECOVERING, Phase.FORMING):
+            self.generation, self._behind = event.life[0], True
         member.said_at = max(member.said_at, event.at)
         if not member.agent and member.at is At.RUNNING:
             return self._recovered(event, member, now)
@@ -236,12 +241,14 @@ class Gang:
 
     def _take_up(self, now: float) -> List[g.Action]:
         """All are there. Where one never heard of the generation (it may be the successor of one that ran in it)
-        or was ended by the earlier driver (perhaps before it ever ran), the generation cannot go on."""
+        or was ended by the earlier driver (perhaps before it ever ran), or where it was never recorded, the generation
+        cannot go on."""
         self._peers = self.members.peers()
         self.phase, self._since = Phase.RUNNING, now
         self._stall.begin(now)
         ended = self.members.ended()
-        if not all(member.knows for member in self.members.values()) or any(exit_.asked for exit_ in ended):
+        whole = not self._behind and all(member.knows for member in self.members.values())
+        if not whole or any(exit_.asked for exit_ in ended):
             return self._abandon(reasons.driver_lost_between(), now)
         return [action for exit_ in ended for action in self._exited(exit_, now)]
 

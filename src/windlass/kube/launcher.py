@@ -78,6 +78,11 @@ class _Pod:
     quiet: float = 0.0
     """Until when its events are not asked for again."""
 
+    @property
+    def gone(self) -> bool:
+        """Its agents are, or will be."""
+        return bool(self.dead or self.leaving or self.out_of_sight or self.let_go)
+
 
 class PodLauncher:
     """A Launcher whose agents outlive it."""
@@ -120,7 +125,10 @@ class PodLauncher:
     def launch(self, seat: Seat, ports: Sequence[int]) -> None:
         with self._lock:
             pod, size = self._pod(seat), self._size(seat)
-            if pod is not None and not (pod.dead or pod.leaving or pod.out_of_sight or pod.let_go):
+            self._news = collections.deque(
+                news for news in self._news if not (isinstance(news, Gone) and news.seat == seat)
+            )  # the end of one that is followed by another is no news
+            if pod is not None and not pod.gone:
                 return
             if pod is not None and not pod.dead and size > 1:
                 pod.missed.add(seat)  # its neighbours may still be there: a new pod comes when all have ended
@@ -312,10 +320,11 @@ class PodLauncher:
             return
         pod = self._pods.get(name)
         if pod is None:
-            pod = self._pods[name] = _Pod(name, seat, seats.crew(obj), made=self._clock())
-            known = self._pods.get(self._current.get(seat, ""))
-            if known is None or _born(known.seen) <= _born(obj):
-                self._current[seat] = name
+            pod = self._pods[name] = _Pod(name, seat, seats.crew(obj), uid=str(meta["uid"]), made=self._clock())
+            self._met(pod, obj)
+        elif pod.uid == meta["uid"]:
+            pod.out_of_sight = 0.0  # a list may be older than a pod that was being made
+            pod.leaving = pod.leaving if meta.get("deletionTimestamp") else 0.0
         meta.pop("managedFields", None)  # half of what a pod takes, and of no use here
         pod.uid, pod.seen = str(meta["uid"]), obj
         if verdicts.placed(obj):
@@ -324,6 +333,16 @@ class PodLauncher:
             pod.leaving = pod.leaving or self._clock()
         if verdicts.over(obj) and not pod.dead:
             self._end(pod, verdicts.ended(obj, seat))
+
+    def _met(self, pod: _Pod, obj: Manifest) -> None:
+        """One that somebody else made: an earlier driver, or who submitted the run, and perhaps later than we did."""
+        known = self._pods.get(self._current.get(pod.seat, ""))
+        if known is not None and known.barred:
+            known.dead, known.barred = True, False
+        if known is None or known.gone or not self._listed.is_set() and _born(known.seen) <= _born(obj):
+            self._current[pod.seat] = pod.name
+        elif self._listed.is_set():
+            self._work.put(lambda: self._delete(pod, 1))
 
     def _vanished(self, pod: _Pod) -> None:
         """Its object is gone. Where nobody saw it end, it may be running on a node that does not answer."""

@@ -82,6 +82,7 @@ class Seat:
         self.here = here
         here.mkdir()
         self.driver = Played(here / "door")
+        self.program = ("-m", "windlass.agent")
         self._agent: subprocess.Popen[bytes] | None = None
 
     def occupy(self, command: str, lease: float = 0.0, **more: str) -> Played:
@@ -100,7 +101,7 @@ class Seat:
         told = {"SEAT": SEAT, "RUN": "run", "DIRECTORY": str(self.here), "DRIVER": self.driver.path}
         told |= {"TOKEN_FILE": str(self.here / "token"), "LEASE": str(lease), "TERMINATION": str(self.here / "last")}
         env = {**os.environ, **{f"WINDLASS_AGENT_{name}": value for name, value in {**told, **more}.items()}}
-        self._agent = subprocess.Popen([sys.executable, "-m", "windlass.agent"], env=env, cwd=self.here)
+        self._agent = subprocess.Popen([sys.executable, *self.program], env=env, cwd=self.here)
         self.driver.meet()
         return self.driver
 
@@ -150,6 +151,30 @@ def test_a_life_is_told_from_its_start_to_its_end_and_then_another_one(seat: Sea
     driver.say("bye")
     assert seat.left() == 0
     assert (seat.here / "last").read_text().startswith("train/worker-0, generation 1: ")
+
+
+OUTRUN = """
+import os, runpy, time
+from windlass.agent import agent
+
+class Outrun(agent.Process):
+    def __init__(self, command, env, *rest):
+        super().__init__(command, env, *rest)
+        while not os.path.exists(env["WINDLASS_REPORT_FILE"]):
+            time.sleep(0.01)
+
+agent.Process = Outrun
+runpy.run_module("windlass.agent", run_name="__main__")
+"""
+
+
+def test_what_a_rank_reports_before_its_agent_gets_to_look_is_heard(seat: Seat) -> None:
+    seat.program = ("-c", OUTRUN)
+    driver = seat.occupy("""file=$WINDLASS_REPORT_FILE; echo '{"step": 3}' > "$file.new"; mv "$file.new" "$file" """)
+    driver.start()
+    assert driver.hear("started")["report_offset"] == 0
+    assert driver.hear("report")["points"][0]["step"] == 3
+    assert driver.hear("exited")["code"] == 0
 
 
 def test_without_a_lease_the_drivers_end_is_the_agents(seat: Seat) -> None:

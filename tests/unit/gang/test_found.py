@@ -230,3 +230,22 @@ def test_a_cause_that_turns_out_to_be_hopeless_is_not_followed_by_a_restart() ->
     it.handle(exited(W0, (1, 0), 1, at=2.0), 2.0)
     missing = Exited(W1, (1, 0), -1, 0, 1.5, False, Cause(Kind.NOT_FOUND, "no such command"))
     assert [over.cause.kind for over in of(Over, it.handle(missing, 2.1))] == [Kind.NOT_FOUND]
+
+
+def test_agents_that_have_lived_more_than_a_forming_gang_knows_of_are_started_above_that() -> None:
+    it = gang(TOGETHER)
+    assert it.handle(seen(W0, (3, 1), running=True), 1.0) == [Kill(W0, (3, 1), 0.0)]
+    assert of(Start, it.handle(seen(W0, (3, 1), ended=exited(W0, (3, 1), -1, asked=True)), 1.1)) == []
+    started = it.handle(seen(W1, (2, 0)), 1.2)
+    assert [start.life for start in of(Start, started)] == [(4, 0), (4, 0)]
+    assert of(Record, started)[0].keys["gen"] == 4
+
+
+def test_a_new_driver_whose_journal_lost_a_generation_ends_it_by_its_own_number() -> None:
+    it = gang(TOGETHER, recover=True)
+    it.handle(seen(W0, (1, 0), running=True), 1.0)
+    killed = it.handle(seen(W1, (2, 3), running=True), 1.1)
+    assert of(Kill, killed) == [Kill(W0, (2, 0), 0.0), Kill(W1, (2, 3), 0.0)]
+    assert of(Start, it.handle(exited(W0, (2, 0), -1, asked=True), 1.2)) == []
+    started = it.handle(exited(W1, (2, 3), -1, asked=True), 1.3)
+    assert [start.life for start in of(Start, started)] == [(3, 0), (3, 0)]

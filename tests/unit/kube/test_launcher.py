@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import select
 import subprocess
 import sys
@@ -214,3 +215,88 @@ def test_a_pod_that_waited_for_its_node_has_its_time_from_then_on(script: Script
     assert isinstance(gone, Gone)
     assert gone.cause.kind is Kind.NODE_LOST
     assert "node1 does not answer" in gone.cause.message
+
+
+class Fed:
+    """An API server whose watch says what the test says, when it says it."""
+
+    def __init__(self, *items: Manifest) -> None:
+        self.events: queue.Queue[tuple[str, Manifest]] = queue.Queue()
+        self.made: list[str] = []
+        self.deleted: list[str] = []
+        self.say("LISTED", {"items": list(items)})
+        root = {"metadata": {"name": "r", "uid": "r"}}
+        template = {"metadata": {"labels": {}}, "spec": {"containers": [{"name": names.CONTAINER, "env": []}]}}
+        self.launcher = PodLauncher(self, root, {("train", "worker"): template}, "driver", 600)  # type: ignore[arg-type]
+
+    def say(self, event: str, obj: Manifest) -> None:
+        self.events.put((event, obj))
+
+    def heard(self) -> None:
+        """Until the launcher has taken in all that was said."""
+        self.say("ADDED", {"metadata": {"name": "of somebody else", "uid": ""}})
+        until(self.events.empty)
+        with self.launcher._lock:
+            pass
+
+    def watch(self, *_: object, **__: object) -> Iterator[tuple[str, Manifest]]:
+        while True:
+            yield self.events.get()
+
+    def create(self, manifest: Manifest) -> Manifest:
+        name = str(manifest["metadata"]["name"])
+        self.made.append(name)
+        return {"metadata": {"name": name, "uid": f"uid of {name}"}}
+
+    def delete(self, _: str, name: str, **__: object) -> None:
+        self.deleted.append(name)
+
+    def list(self, *_: object, **__: object) -> Sequence[Manifest]:
+        return []
+
+
+def one_of(name: str, rank: int = 0, phase: str = "Running", born: str = "2026-01-01T00:00:05Z") -> Manifest:
+    found = pod("1", "node")
+    found["metadata"] |= {"name": name, "uid": f"uid of {name}", "creationTimestamp": born}
+    found["metadata"]["labels"][names.RANK_LABEL] = str(rank)
+    found["status"]["phase"] = phase
+    return found
+
+
+SEATS = [("train", "worker", rank) for rank in range(4)]
+
+
+def test_pods_that_died_before_the_driver_came_and_are_replaced_cost_nothing() -> None:
+    api = Fed(*(one_of(f"old-{rank}", rank, "Failed") for rank in range(4)))
+    for seat in SEATS:
+        api.launcher.launch(seat, ())
+    until(lambda: len(api.made) == 4)
+    assert [told for told in api.launcher.poll() if isinstance(told, Gone)] == []
+
+
+def test_a_pod_that_who_submitted_the_run_makes_late_does_not_take_a_seat_that_is_taken() -> None:
+    api = Fed()
+    api.launcher.launch(SEATS[0], ())
+    until(lambda: api.made)
+    (own,) = api.made
+    api.say("ADDED", one_of(own))
+    api.say("ADDED", one_of("late"))
+    until(lambda: api.deleted == ["late"])
+    assert api.launcher.vouches(SEATS[0], f"{own}.1")
+    assert not api.launcher.vouches(SEATS[0], "late.1")
+
+
+def test_a_pod_that_an_older_list_lacks_is_there() -> None:
+    api = Fed()
+    api.launcher.launch(SEATS[0], ())
+    until(lambda: api.made)
+    (own,) = api.made
+    until(lambda: api.launcher._pods[own].uid)
+    api.say("LISTED", {"items": []})
+    api.heard()
+    assert not api.launcher.vouches(SEATS[0], f"{own}.1")
+    api.say("ADDED", one_of(own))
+    api.heard()
+    assert api.launcher.vouches(SEATS[0], f"{own}.1")
+    api.launcher.launch(SEATS[0], ())
+    assert api.made == [own]
