@@ -116,6 +116,8 @@ class Pipeline:
     """Attempts that earlier parts of this run made."""
     retries: Mapping[str, int] = field(default_factory=dict)
     """Retries that a driver that is gone has used."""
+    kept: bool = False
+    """All was done and servers went on, when a driver that is gone last looked."""
     end: Optional[Finished] = None
     """How the run must end: a driver that is gone had found it out, and did not live to see what ran on stop."""
     running: FrozenSet[str] = frozenset()
@@ -138,7 +140,7 @@ class Pipeline:
             self._at[stage.name] = _Progress(state, self.attempts.get(stage.name, 0), spent)
         self._end = self.end
         self._over = False
-        self._kept = False
+        self._kept = self.kept
         self._metrics: Dict[str, Dict[str, float]] = {}
 
     def begin(self) -> List[Step]:
@@ -185,6 +187,8 @@ class Pipeline:
         """Somebody stops the run: no further stage begins. A run that only serves has done all it had to."""
         if self._kept:
             self.keep = False
+            for at in self._at.values():
+                at.state = "serving" if at.state == "running" else at.state  # to a new driver, until it is ready again
             return self._finish()
         return self._give_up(Finished("stopped", INTERRUPTED, cause))
 

@@ -27,7 +27,6 @@ from windlass.driver.checkpoints import Checkpoints
 from windlass.driver.history import Before, Unfinished
 from windlass.driver.launcher import Doomed, Gone, Launcher, Told
 from windlass.driver.links import Link, Links, Seat
-from windlass.driver.metrics import Metrics
 from windlass.driver.scribe import Scribe
 from windlass.driver.services import Attendant, Services
 from windlass.driver.signals import Signals, who
@@ -54,12 +53,15 @@ class Driver:
         keep: bool = False,
         pods: bool = False,
         services: Optional[Services] = None,
+        signals: Optional[Signals] = None,
+        stop_asked: bool = False,
     ) -> None:
         """recover: the agents of an earlier driver may still be there; take over from it.
         left_out: stages that are not to run. keep: servers go on when all else is done.
         pods: agents are in pods and outlive this driver: SIGTERM ends it alone, for another one will take over; they
         come when there is room for them; and the ranks that a launcher starts have agents too.
         services: who keeps stages up that serve; without, they are gangs.
+        signals: if they were caught before. stop_asked: of a driver before, which did not live to see the end.
 
         Signals that ask for an end are the driver's from here on, so it is made before anybody hears of the run."""
         self._pods = pods
@@ -78,10 +80,13 @@ class Driver:
             refused=frozenset(name for name, left in self._unfinished.items() if left.refused),
             left_out=frozenset(left_out),
             keep=keep,
+            kept=recover and before.serving,
             end=before.end if recover else None,
         )
         self._attendant = None if services is None else Attendant(services, self._pipeline, journal)
-        self._metrics = Metrics(self._pipeline, before.metrics)
+        self._metrics = before.metrics
+        for name, values in before.metrics.values.items():
+            self._tell_metrics(name, values)
         self._generations = dict(before.generations)
         self._rounds = dict(before.rounds)
         """Where each stage stands: another attempt goes on there, unless the last one succeeded."""
@@ -90,11 +95,11 @@ class Driver:
         self.state = ""
         """How the run ended, once it has."""
         self._selector = selectors.DefaultSelector()
-        self._signals = Signals(leave_on_term=pods)
+        self._signals = signals or Signals(leave_on_term=pods)
         self._selector.register(self._signals.fileno(), selectors.EVENT_READ, self._signals)
         self._links: Links
         self._launcher: Launcher
-        self._stopping = False
+        self._stopping = stop_asked
         self._interrupts = 0
         self._starts: Dict[Tuple[str, g.Life, str], bytes] = {}
         self._checkpoints: Dict[str, Checkpoints] = {}
@@ -112,6 +117,8 @@ class Driver:
             try:
                 for name, left in self._unfinished.items():
                     self._take_over(self.plan.stage(name), left)
+                if self._stopping:
+                    self.stop(who(signal.SIGINT, self.run_dir), now=False)
                 self._follow(self._pipeline.begin())
                 if begun is not None:
                     begun()
@@ -425,12 +432,16 @@ class Driver:
             "rank.report", stage=run.stage.name, role=role, rank=rank, gen=message["life"][0], points=points
         )
         step = max((int(point.get("step", -1)) for point in points), default=-1)
-        self._metrics.take(run.stage.name, (role, rank), points)
+        self._tell_metrics(run.stage.name, self._metrics.take(run.stage.name, (role, rank), points))
         if run.stage.kind == "serve" and any("ready" in point for point in points):
             run.ready.add(rank)
         self._gang(run, g.Progress(seat, message["life"][0], step))
         if run.stage.kind == "serve" and len(run.ready) == run.stage.ranks:
             self._follow(self._pipeline.stage_ready(run.stage.name))
+
+    def _tell_metrics(self, stage: str, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            self._pipeline.metric(stage, name, value)
 
     def _gone(self, gone: Union[Gone, Doomed]) -> None:
         stage, role, rank = gone.seat

@@ -6,9 +6,10 @@ Ships into strangers' images: standard library only, Python 3.9.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Callable, Dict, Iterable, Mapping, Optional, Sequence, Tuple
+from typing import Callable, Dict, Iterable, Mapping, Optional, Sequence, Tuple
 
 from windlass.causes import Cause, Kind
+from windlass.driver.metrics import Metrics
 from windlass.errors import FAILED, GATE_NOT_MET
 from windlass.journal import Event, cause_of
 from windlass.pipeline import Finished
@@ -41,7 +42,7 @@ class Before:
     retries: Mapping[str, int] = field(default_factory=dict)
     """Retries that stages and gates have used since somebody last said that the run is to go on."""
     generations: Mapping[str, int] = field(default_factory=dict)
-    metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    metrics: Metrics = field(default_factory=Metrics)
     unfinished: Mapping[str, Unfinished] = field(default_factory=dict)
     rounds: Mapping[str, Tuple[int, bool]] = field(default_factory=dict)
     """Round in which a stage stands that has not succeeded, and whether that was being merged."""
@@ -51,6 +52,8 @@ class Before:
     """The newest order that a driver has taken up."""
     end: Optional[Finished] = None
     """A stage failed for good, and the run's own end is missing."""
+    serving: bool = False
+    """All was done, and servers went on."""
     last: str = ""
     """The last event's name; empty: nothing has happened yet."""
 
@@ -73,6 +76,7 @@ def look_back(events: Iterable[Event]) -> Before:
         tuple(reading.order.get("left_out", ())),
         str(reading.order.get("order", "")),
         reading.end,
+        reading.serving,
         last,
     )
 
@@ -85,14 +89,16 @@ class _Reading:
         self.attempts: Dict[str, int] = {}
         self.retries: Dict[str, int] = {}
         self.generations: Dict[str, int] = {}
-        self.metrics: Dict[str, Dict[str, float]] = {}
+        self.metrics = Metrics()
         self.unfinished: Dict[str, Unfinished] = {}
         self.rounds: Dict[str, Tuple[int, bool]] = {}
         self.order: Event = {}
         self.end: Optional[Finished] = None
+        self.serving = False
         self._missed: Dict[str, Sequence[str]] = {}
         self.read: Mapping[str, Callable[[str, Event], None]] = {
             "run.started": self._ordered,
+            "run.serving": self._serving,
             "stage.started": self._stage_started,
             "stage.ended": self._stage_ended,
             "gen.started": self._gen_started,
@@ -108,19 +114,21 @@ class _Reading:
         are brought up again when their turn comes. (A driver that takes over has no order.)"""
         if not event.get("order"):
             return
-        self.order, self.end = event, None
+        self.order, self.end, self.serving = event, None, False
         self.retries.clear()
         self.unfinished.clear()
-        for name in event.get("again", ()):
-            self.passed[name] = False
-            self.metrics.pop(name, None)
+        self.passed.update(dict.fromkeys(event.get("again", ()), False))
+        self.metrics.forget(event.get("again", ()))
+
+    def _serving(self, _: str, __: Event) -> None:
+        self.serving = True
 
     def _stage_started(self, stage: str, event: Event) -> None:
         if stage in self.unfinished:
             self.retries[stage] = self.retries.get(stage, 0) + 1
         self.attempts[stage] = event.get("attempt", 1)
         self.passed[stage] = False
-        self.unfinished[stage] = Unfinished(self.attempts[stage])
+        self.unfinished[stage] = Unfinished(self.attempts[stage], *self.rounds.get(stage, (1, False)))
 
     def _stage_ended(self, stage: str, event: Event) -> None:
         state = event.get("state")
@@ -163,8 +171,7 @@ class _Reading:
             self.unfinished[stage] = replace(self.unfinished[stage], restarts_left=None)
 
     def _report(self, stage: str, event: Event) -> None:
-        for point in event.get("points", ()):
-            self.metrics.setdefault(stage, {}).update(metrics(point))
+        self.metrics.take(stage, (event.get("role", ""), event.get("rank", 0)), event.get("points", ()))
 
     def _verdict(self, stage: str, event: Event) -> None:
         if not event.get("again"):
@@ -180,20 +187,5 @@ class _Reading:
 
 def run_anew(before: Before, stages: Sequence[str]) -> Before:
     """As if these stages had never passed. Their attempts and generations go on counting."""
-    return replace(
-        before,
-        passed=tuple(name for name in before.passed if name not in stages),
-        metrics={name: values for name, values in before.metrics.items() if name not in stages},
-    )
-
-
-def metrics(point: Mapping[str, Any]) -> Dict[str, float]:
-    """The metrics of a reported point, as numbers."""
-    found = {}
-    for name, value in point.items():
-        if name not in ("t", "step", "total") and isinstance(value, (int, float, str)):
-            try:
-                found[name] = float(value)
-            except ValueError:
-                continue
-    return found
+    before.metrics.forget(stages)
+    return replace(before, passed=tuple(name for name in before.passed if name not in stages))

@@ -8,25 +8,38 @@ from __future__ import annotations
 
 from typing import Any, Dict, Mapping, Sequence, Tuple
 
-from windlass.driver.history import metrics
 from windlass.gang.words import Seat
-from windlass.pipeline import Pipeline
 
 
 class Metrics:
-    def __init__(self, pipeline: Pipeline, before: Mapping[str, Mapping[str, float]]) -> None:
-        """before: what earlier parts of the run have told, by stage."""
-        self._pipeline = pipeline
+    def __init__(self) -> None:
+        self.values: Dict[str, Dict[str, float]] = {}
+        """Stage -> metric -> the newest value."""
         self._speakers: Dict[Tuple[str, str], Seat] = {}
         """Stage and metric -> who is believed."""
-        for stage, values in before.items():
-            for name, value in values.items():
-                pipeline.metric(stage, name, value)
 
-    def take(self, stage: str, seat: Seat, points: Sequence[Mapping[str, Any]]) -> None:
+    def take(self, stage: str, seat: Seat, points: Sequence[Mapping[str, Any]]) -> Dict[str, float]:
+        """Takes in what a rank has told; what of it counts."""
+        counts = {}
         for point in points:
-            for name, value in metrics(point).items():
-                speaker = self._speakers.setdefault((stage, name), seat)
-                if seat <= speaker:
+            for name, value in numbers(point).items():
+                if seat <= self._speakers.setdefault((stage, name), seat):
                     self._speakers[stage, name] = seat
-                    self._pipeline.metric(stage, name, value)
+                    self.values.setdefault(stage, {})[name] = counts[name] = value
+        return counts
+
+    def forget(self, stages: Sequence[str]) -> None:
+        self.values = {stage: told for stage, told in self.values.items() if stage not in stages}
+        self._speakers = {key: seat for key, seat in self._speakers.items() if key[0] not in stages}
+
+
+def numbers(point: Mapping[str, Any]) -> Dict[str, float]:
+    """The metrics of a reported point, as numbers."""
+    found = {}
+    for name, value in point.items():
+        if name not in ("t", "step", "total") and isinstance(value, (int, float, str)):
+            try:
+                found[name] = float(value)
+            except ValueError:
+                continue
+    return found

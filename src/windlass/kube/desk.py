@@ -27,6 +27,8 @@ PIECE = 1 << 20
 PAUSE = (0.02, 0.1)
 """How often files are looked at: while they grow, and once they have been quiet for some seconds."""
 BEAT = 3.0
+PATIENCE = 30.0
+"""Seconds that a stop waits for a driver that is about to come."""
 ANEW = (layout.PLAN, layout.VERDICT)
 """Files that are not appended to but written anew, under another inode."""
 
@@ -76,16 +78,30 @@ def read(words: List[str]) -> int:
 
 
 def stop(words: List[str]) -> int:
-    """Who asks, and `now` for a stop without grace. Exit code 3: nobody drives the run."""
+    """Who asks, and `now` for a stop without grace. Exit code 3: the run has ended."""
     from windlass import lock
 
-    pid = lock.holder(names.RUN)
-    if pid <= 0:
-        return 3
-    with open(os.path.join(names.RUN, layout.STOP), "w", encoding="utf-8") as file:
-        file.write(words[0])
-    os.kill(pid, signal.SIGQUIT if "now" in words[1:] else signal.SIGINT)
-    return 0
+    due = time.monotonic() + PATIENCE
+    while True:
+        pid = lock.holder(names.RUN)
+        if pid <= 0 and _ended():
+            return 3
+        with open(os.path.join(names.RUN, layout.STOP), "w", encoding="utf-8") as file:
+            file.write(words[0])
+        if pid > 0:
+            os.kill(pid, signal.SIGQUIT if "now" in words[1:] else signal.SIGINT)
+        if pid > 0 or time.monotonic() > due:
+            return 0  # whoever drives next finds it written down
+        time.sleep(0.1)
+
+
+def _ended() -> bool:
+    from windlass import journal
+
+    last = ""
+    for event in journal.stream(names.RUN):
+        last = event["ev"]
+    return last == "run.ended"
 
 
 def beside(words: List[str]) -> int:

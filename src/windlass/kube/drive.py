@@ -29,6 +29,7 @@ from windlass.causes import Cause, Kind
 from windlass.driver.aside import put_aside
 from windlass.driver.driver import Driver
 from windlass.driver.history import Before, look_back
+from windlass.driver.signals import Signals
 from windlass.errors import FAILED, WindlassError
 from windlass.kube import depot, names, pod, seats, verdicts, visits
 from windlass.kube.api import Api, ApiError, Manifest, in_cluster
@@ -41,6 +42,7 @@ LINGER = 900.0
 
 
 def main(environ: Mapping[str, str]) -> int:
+    signals = Signals(leave_on_term=True)  # a stop that comes while this driver starts waits for it
     run_dir, run = names.RUN, environ["WINDLASS_RUN"]
     for directory in (environ.get("HOME", ""), run_dir):
         if directory:
@@ -52,8 +54,12 @@ def main(environ: Mapping[str, str]) -> int:
     Tenure(Api(server, patience=0.0), names.driver_pod(run), environ["WINDLASS_POD_UID"], lease).begin()
     held = _take(run_dir)
     before = look_back(journal.stream(run_dir))
+    if before.last == "run.ended":
+        _stop_is_done(run_dir)
     if before.last != "run.ended" or _new_order(api.get("ConfigMap", run), before):
-        _drive(api, run, run_dir, environ, before)
+        _drive(api, run, run_dir, environ, before, signals)
+    else:
+        _say_end_again(api, run, run_dir)
     os.close(held)
     _linger(api, run, run_dir)
     return 0
@@ -74,11 +80,12 @@ def _new_order(root: Manifest, before: Before) -> Dict[str, Any]:
     return told if told and told["order"] != before.order else {}
 
 
-def _drive(api: Api, run: str, run_dir: str, environ: Mapping[str, str], before: Before) -> None:
+def _drive(api: Api, run: str, run_dir: str, environ: Mapping[str, str], before: Before, signals: Signals) -> None:
     redact = tuple(value for name, value in environ.items() if name.startswith("WINDLASS_REDACT_") and value)
     writer = journal.Writer(run_dir, redact=redact)
     code, state = FAILED, "failed"
     beside: Optional[depot.Beside] = None
+    telling: Optional[threading.Thread] = None
     try:
         root, token, address = _patiently(api, run)
         resumed = bool(before.last)
@@ -96,7 +103,8 @@ def _drive(api: Api, run: str, run_dir: str, environ: Mapping[str, str], before:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("", names.PORT))
         listener.listen(1024)
-        threading.Thread(target=say, args=(api, root, "running"), daemon=True).start()
+        telling = threading.Thread(target=say, args=(api, root, "running"), daemon=True)
+        telling.start()
         if plan.board is not None:
             threading.Thread(target=_draw, args=(run_dir,), daemon=True).start()
         pending = float(environ.get("WINDLASS_PENDING", "600"))
@@ -120,6 +128,8 @@ def _drive(api: Api, run: str, run_dir: str, environ: Mapping[str, str], before:
             keep=True,
             pods=True,
             services=servers,
+            signals=signals,
+            stop_asked=os.path.exists(os.path.join(run_dir, layout.STOP)),
         )
         writer.write(
             "run.started",
@@ -135,8 +145,6 @@ def _drive(api: Api, run: str, run_dir: str, environ: Mapping[str, str], before:
         )
         for stage in before.passed if order else ():
             writer.write("stage.reused", stage=stage)
-        if recover and os.path.exists(os.path.join(run_dir, layout.STOP)):
-            os.kill(os.getpid(), signal.SIGINT)  # asked of the driver before, which did not live to see the end
         code = driver.run(listener, launcher)
         state = driver.state
     except ApiError as error:
@@ -155,7 +163,10 @@ def _drive(api: Api, run: str, run_dir: str, environ: Mapping[str, str], before:
         writer.close()
         if beside is not None:
             beside.close()
+        if telling is not None:
+            telling.join(30.0)
         _say_end(api, run, state, code)
+        _stop_is_done(run_dir)
 
 
 def _draw(run_dir: str) -> None:
@@ -179,8 +190,6 @@ def _take_up(root: Manifest, run_dir: str, before: Before, order: Mapping[str, A
     with open(path + ".new", "w", encoding="utf-8") as file:
         file.write(root["data"][layout.PLAN])
     os.replace(path + ".new", path)
-    with contextlib.suppress(FileNotFoundError):
-        os.remove(os.path.join(run_dir, layout.STOP))
     put_aside(run_dir, before, order.get("again", ()))
 
 
@@ -267,6 +276,24 @@ def _say_end(api: Api, run: str, state: str, code: int) -> None:
         api.patch("ConfigMap", run, {"metadata": {"annotations": {"windlass.dev/code": str(code)}}})
     except ApiError:
         pass
+
+
+def _say_end_again(api: Api, run: str, run_dir: str) -> None:
+    """The driver that ended the run may not have lived to say so."""
+    ended: Dict[str, Any] = {}
+    for event in journal.stream(run_dir):
+        ended = event
+    try:
+        notes = api.get("ConfigMap", run)["metadata"].get("annotations") or {}
+    except ApiError:
+        return
+    if "windlass.dev/code" not in notes or notes.get(names.STATE) != ended["state"]:
+        _say_end(api, run, ended["state"], ended["code"])
+
+
+def _stop_is_done(run_dir: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.remove(os.path.join(run_dir, layout.STOP))
 
 
 def _linger(api: Api, run: str, run_dir: str) -> None:

@@ -43,7 +43,7 @@ class Run:
             refused=frozenset(name for name, left in before.unfinished.items() if left.refused),
             end=before.end,
         )
-        for name, value in before.metrics.get("train", {}).items():
+        for name, value in before.metrics.values.get("train", {}).items():
             self.pipeline.metric("train", name, value)
         for name, left in before.unfinished.items():
             if left.decided:

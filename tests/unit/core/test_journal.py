@@ -102,7 +102,7 @@ def test_a_journal_is_looked_back_on_and_continued_without_holding_it(tmp_path: 
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert (before.metrics, before.last) == ({"train": {"loss": 9999.5}}, "rank.report")
+    assert (before.metrics.values, before.last) == ({"train": {"loss": 9999.5}}, "rank.report")
     assert again.write("note")["n"] == 20_002
     again.close()
     assert peak < (tmp_path / "events.jsonl").stat().st_size / 3

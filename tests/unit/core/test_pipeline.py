@@ -214,6 +214,14 @@ def test_a_run_that_is_kept_serves_until_it_is_stopped_and_has_then_succeeded() 
     assert it.stage_over("serve", "stopped", STOPPED)[-1] == Finished("succeeded", 0)
 
 
+def test_a_stop_right_after_a_driver_took_over_what_only_served_is_a_success_too() -> None:
+    stages = gang("train"), server("serve", "train")
+    it = pipeline(*stages, passed=frozenset({"train"}), running=frozenset({"serve"}), keep=True, kept=True)
+    assert it.stop(STOPPED) == [Halt("serve", done=True)]
+    assert it.begin() == []
+    assert finished(it.stage_over("serve", "stopped", STOPPED)).state == "succeeded"
+
+
 def test_a_stop_before_all_is_done_stops_the_servers_too() -> None:
     it = pipeline(server("serve"), gang("load", "serve"), keep=True)
     it.begin()

@@ -1,0 +1,49 @@
+"""A stop that is asked for in the driver's pod, whatever the driver is doing just then."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.local.place import until
+from windlass import journal, layout
+from windlass.kube import desk, names
+
+DRIVER = """
+import select, sys
+from windlass import lock
+from windlass.driver.signals import Signals
+signals = Signals(leave_on_term=True)
+held = lock.take(sys.argv[1])
+select.select([signals.fileno()], [], [])
+print(*signals.received())
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(names, "RUN", str(tmp_path))
+    return tmp_path
+
+
+def test_a_stop_waits_for_a_driver_that_is_only_coming(run: Path) -> None:
+    codes: list[int] = []
+    asking = threading.Thread(target=lambda: codes.append(desk.stop(["windlass stop"])))
+    asking.start()
+    until((run / layout.STOP).exists, "the stop, written down")
+    driver = subprocess.run([sys.executable, "-c", DRIVER, str(run)], capture_output=True, text=True, check=True)
+    asking.join()
+    assert (codes, driver.stdout) == ([0], "2\n")
+    assert (run / layout.STOP).read_text() == "windlass stop"
+
+
+def test_a_run_that_has_ended_cannot_be_stopped(run: Path) -> None:
+    writer = journal.Writer(str(run))
+    writer.write("run.ended", state="succeeded", code=0)
+    writer.close()
+    assert desk.stop(["windlass stop"]) == 3
+    assert not (run / layout.STOP).exists()
