@@ -98,7 +98,7 @@ def test_a_stop_outlives_the_driver_that_was_asked_for_it(place: Place) -> None:
     place.cluster.api.delete("Pod", names.driver_pod(run), grace=0)
     assert place.ended(run)["state"] == "stopped"
     assert sum(e["ev"] == "run.started" for e in place.events(run)) == 2
-    assert "stopped by `windlass stop`" in place.windlass("why", run, *there)
+    assert "stopped by windlass stop" in place.windlass("why", run, *there)
 
 
 TRAINED = "import os, windlass\nwindlass.report(step=1, accuracy=0.1 * int(os.environ['WINDLASS_ATTEMPT']))\n"
