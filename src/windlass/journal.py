@@ -30,7 +30,8 @@ readers; a half-written last line is normal and skipped too. An event before `ru
 followed by another `run.started`: the run was resumed.
 
 A full disk must not make the journal unreadable: a reserve file beside it is given up for the
-last events, and a line that does not fit whole is taken back.
+last events, a part of it for `run.ended` alone (ranks that still run may take the rest first), and a
+line that does not fit whole is taken back.
 
 A secret is `***` in what the writer is given as text, not in the names by which events are told apart and
 found: a password that is also the name of a stage must not cost the run its state.
@@ -55,6 +56,10 @@ from windlass.plan import build
 FILE = layout.JOURNAL
 RESERVE = ".journal-reserve"
 RESERVE_BYTES = 256 * 1024
+LAST_BYTES = 64 * 1024
+"""Of the reserve, for the event that ends the run."""
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""What a system says of a disk that is full."""
 
 Event = Dict[str, Any]
 
@@ -113,7 +118,7 @@ class Writer:
         event: Event = {"t": round(self._clock(), 6), "n": self._count + 1, "ev": ev}
         event.update(self._hidden({key: plain(value) for key, value in keys.items() if value is not None}))
         text = json.dumps(event, ensure_ascii=False, separators=(",", ":"))
-        self._append(text.encode("utf-8", "backslashreplace") + b"\n")
+        self._append(text.encode("utf-8", "backslashreplace") + b"\n", last=ev == "run.ended")
         self._count += 1
         return event
 
@@ -137,18 +142,29 @@ class Writer:
             value = [self._hidden(held) for held in value]
         return value
 
-    def _append(self, line: bytes) -> None:
-        try:
-            self._write_whole(line)
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            self.full = True
+    def _append(self, line: bytes, last: bool) -> None:
+        while True:
             try:
+                return self._write_whole(line)
+            except OSError as error:
+                if error.errno not in FULL:
+                    raise
+                self.full = True
+                if not self._give_up(last):
+                    raise JournalFull(error.errno, "no space left for the journal") from None
+
+    def _give_up(self, last: bool) -> bool:
+        """Frees the reserve, or what of it is not for the last event; False when there is nothing to free."""
+        try:
+            if last:
                 os.unlink(self._reserve)
-            except OSError:
-                raise JournalFull(error.errno, "no space left for the journal") from None
-            self._write_whole(line)
+                return True
+            if os.path.getsize(self._reserve) <= LAST_BYTES:
+                return False
+            os.truncate(self._reserve, LAST_BYTES)
+            return True
+        except OSError:
+            return False
 
     def _write_whole(self, line: bytes) -> None:
         start = os.fstat(self._fd).st_size

@@ -113,6 +113,28 @@ def test_a_disk_filled_by_somebody_else_ends_the_run_while_the_rank_goes_on_prin
     assert "the disk is full" in why.stdout
 
 
+TAKEN = """
+import builtins, errno, os
+write, opened = os.write, open
+def refuse():
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+os.write = lambda fd, data: refuse() if b'"ev":"{first}"' in data else write(fd, data)
+builtins.open = lambda file, *more, **named: refuse() if "driver.log" in str(file) else opened(file, *more, **named)
+"""
+"""The disk has no room for an event, whatever is given up for it, nor for the driver's log."""
+
+
+@pytest.mark.parametrize("first", ["run.started", "gen.started"])
+def test_a_disk_whose_reserve_the_ranks_have_taken_is_the_cause_and_no_failure_of_ours(
+    windlass: Place, tmp_path: Path, first: str
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(TAKEN.replace("{first}", first))
+    said = windlass.run("run: sleep 600\n", env={"PYTHONPATH": str(tmp_path)})
+    assert said.code == 1
+    assert "Traceback" not in said.err
+    assert windlass.cause["kind"] == "disk_full", windlass.cause
+
+
 def test_a_disk_that_is_full_before_the_run_is_said(small: Place) -> None:
     small.job("run: 'true'\n")
     (run,) = in_small_disk(small, "head -c 10000000 /dev/zero > $WINDLASS_HOME/big; $W run")

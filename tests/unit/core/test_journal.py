@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import resource
@@ -171,7 +172,8 @@ except journal.JournalFull:
 except OSError as error:
     assert error.errno == errno.ENOSPC
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-assert not os.path.exists(os.path.join({str(tmp_path)!r}, journal.RESERVE)), "the reserve was given up"
+reserve = os.path.join({str(tmp_path)!r}, journal.RESERVE)
+assert os.path.getsize(reserve) == journal.LAST_BYTES, "the reserve was given up, but for the last words"
 it.write("run.ended", state="failed")
 """
     assert resource.RLIMIT_FSIZE is not None
@@ -181,6 +183,47 @@ it.write("run.ended", state="failed")
     events = [json.loads(line) for line in lines]
     assert events[-1]["ev"] == "run.ended"
     assert [event["n"] for event in events] == list(range(1, len(events) + 1))
+
+
+class Disk:
+    """Stands in for one that is full: only what this writer keeps in reserve can be had."""
+
+    def __init__(self, reserve: Path) -> None:
+        self._reserve, self._write = reserve, os.write
+
+    def write(self, fd: int, data: bytes) -> int:
+        if self._reserve.exists():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return self._write(fd, data)
+
+
+def test_a_reserve_that_somebody_else_takes_makes_the_journal_full_and_leaves_room_for_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    it = writer(tmp_path)
+    it.write("run.started")
+    monkeypatch.setattr(os, "write", Disk(tmp_path / journal.RESERVE).write)
+    for _ in range(2):
+        with pytest.raises(journal.JournalFull):
+            it.write("note", text="more")
+    it.write("run.ended", state="failed")
+    it.close()
+    events = journal.read(str(tmp_path))
+    assert [(event["n"], event["ev"]) for event in events] == [(1, "run.started"), (2, "run.ended")]
+
+
+def test_an_end_that_finds_no_room_at_all_is_a_full_journal_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    it = writer(tmp_path)
+
+    def full(_fd: int, _data: bytes) -> int:
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(journal.JournalFull):
+        it.write("run.ended", state="failed")
+    it.close()
 
 
 def test_two_events_never_share_a_line(tmp_path: Path) -> None:

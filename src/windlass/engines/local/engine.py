@@ -28,7 +28,7 @@ from windlass.engines import secrets
 from windlass.engines.local import orders, requirements, scratch
 from windlass.engines.local.keeper import KeeperLost, LocalLauncher
 from windlass.errors import FAILED, INTERRUPTED, WindlassError
-from windlass.journal import Writer, stream
+from windlass.journal import FULL, JournalFull, Writer, stream
 from windlass.plan import Plan, Stage
 from windlass.shapes import SHAPES
 
@@ -130,31 +130,41 @@ def drive(
     except WindlassError as error:
         facts = (error.hint,) if error.hint else ()
         cause = Cause(Kind.MISSING_INPUT, error.message, evidence=facts)
-        journal.write("run.ended", state="failed", code=error.code, cause=cause)
+        _end(journal, "failed", error.code, cause)
         raise
     except KeyboardInterrupt as interrupt:
         cause = Cause(Kind.STOPPED, f"stopped by {who(interrupt.args[0], run_dir)}")
-        journal.write("run.ended", state="stopped", code=INTERRUPTED, cause=cause)
-        return INTERRUPTED
+        return _end(journal, "stopped", INTERRUPTED, cause)
     except KeeperLost as error:
         cause = Cause(Kind.SUPERVISOR_LOST, str(error), evidence=("the driver itself was alive",))
-        journal.write("run.ended", state="failed", code=FAILED, cause=cause)
-        return FAILED
-    except Exception:
+        return _end(journal, "failed", FAILED, cause)
+    except Exception as error:
         if not os.path.isdir(run_dir):
             raise WindlassError(f"{run_dir} was removed while the run was under way; its ranks were ended") from None
-        text = traceback.format_exc()
-        with open(os.path.join(run_dir, layout.DRIVER_LOG), "a", encoding="utf-8") as file:
-            file.write(text)
-        lines = tuple(text.splitlines()[-8:])
-        cause = Cause(Kind.INTERNAL, "windlass itself failed", lines=lines)
-        journal.write("run.ended", state="failed", code=FAILED, cause=cause)
-        return FAILED
+        return _end(journal, "failed", FAILED, _failure(run_dir, error))
     finally:
         journal.close()
         if place:
             scratch.remove(place)
         os.close(held)
+
+
+def _end(journal: Writer, state: str, code: int, cause: Cause) -> int:
+    """Writes down how the run ended, if its disk has room for that; the exit code."""
+    with contextlib.suppress(JournalFull):
+        journal.write("run.ended", state=state, code=code, cause=cause)
+    return code
+
+
+def _failure(run_dir: str, error: Exception) -> Cause:
+    """Why this program cannot go on; how it came to that is in the driver's log."""
+    text = "".join(traceback.format_exception(error))
+    log = os.path.join(run_dir, layout.DRIVER_LOG)
+    with contextlib.suppress(OSError), open(log, "a", encoding="utf-8") as file:
+        file.write(text)
+    if isinstance(error, OSError) and error.errno in FULL:
+        return Cause(Kind.DISK_FULL, f"the disk of {error.filename or run_dir} is full")
+    return Cause(Kind.INTERNAL, "windlass itself failed", lines=tuple(text.splitlines()[-8:]))
 
 
 def _drive(
