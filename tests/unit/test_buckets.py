@@ -1,20 +1,23 @@
-"""Signatures against published examples, and which ranks have buckets around them. tests/e2e asks a real store."""
+"""Signatures against published examples, which ranks have buckets around them, and stores that answer as no real one
+would in a test. tests/e2e asks a real store."""
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from windlass.buckets import copying, s3
-from windlass.buckets.http import TRIES, BucketError
-from windlass.buckets.keys import AwsKeys, aws_keys
+from windlass.buckets.gcs import Gcs
+from windlass.buckets.http import PASSING, TRIES, BucketError
+from windlass.buckets.keys import AwsKeys, aws_keys, google_token
 from windlass.buckets.s3 import EMPTY, S3, signed
 from windlass.buckets.wrapping import wrapped
 from windlass.plan import Mount, Plan
@@ -151,3 +154,131 @@ def test_a_bucket_that_cannot_be_had_ends_the_rank_with_its_name(
     assert (done.returncode, done.stdout) == (code, "")
     assert done.stderr.startswith("error: storage data could not be fetched: ")
     assert said in done.stderr
+
+
+def listing(*keys: str) -> bytes:
+    items = "".join(f"<Contents><Key>{key}</Key><Size>1</Size></Contents>" for key in keys)
+    return f"<ListBucketResult>{items}</ListBucketResult>".encode()
+
+
+class Scripted(ThreadingHTTPServer):
+    """A store that answers as a test says: method and path -> status and body, and refuses all else."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), ScriptedHandler)
+        self.answers: dict[tuple[str, str], tuple[int, bytes]] = {}
+        self.taken: dict[str, bytes] = {}
+        """Path -> what was put there."""
+        self.host = f"127.0.0.1:{self.server_port}"
+        self.environ = {
+            "AWS_ACCESS_KEY_ID": "a",
+            "AWS_SECRET_ACCESS_KEY": "b",
+            "AWS_ENDPOINT_URL": f"http://{self.host}",
+        }
+
+
+class ScriptedHandler(BaseHTTPRequestHandler):
+    server: Scripted
+
+    def answer(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        path = self.path.partition("?")[0]
+        status, found = self.server.answers.get((self.command, path), (403, b"<Code>AccessDenied</Code>"))
+        if self.command == "PUT" and status == 200:
+            self.server.taken[path] = body
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(found)))
+        self.end_headers()
+        self.wfile.write(found)
+
+    do_GET = do_POST = do_PUT = answer  # noqa: N815
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def scripted() -> Iterator[Scripted]:
+    with Scripted() as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def around(command: str, tmp_path: Path, scripted: Scripted, *mounts: str) -> subprocess.CompletedProcess[str]:
+    """A shell's command with buckets of those names around it; what both printed, in order."""
+    places = {f"WINDLASS_MOUNT_{name.upper()}": str(tmp_path / name) for name in mounts}
+    for name in mounts:
+        scripted.answers.setdefault(("GET", f"/{name}/"), (200, listing()))
+    words = [f"{name}=s3://{name}/" for name in mounts]
+    return subprocess.run(
+        [sys.executable, "-m", "windlass.buckets", *words, "--", "sh", "-c", command],
+        env={**scripted.environ, **places, "PATH": "/bin:/usr/bin"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(("end", "code"), [("exit 3", 3), ("kill -9 $$", -9), ("true", 77)])
+def test_what_could_not_be_sent_is_told_and_ends_only_a_command_that_succeeded(
+    tmp_path: Path, scripted: Scripted, end: str, code: int
+) -> None:
+    done = around(f"echo new > $WINDLASS_MOUNT_OUT/file; {end}", tmp_path, scripted, "out")
+    assert done.returncode == code
+    assert "error: storage out could not be sent: PUT " in done.stdout
+
+
+def test_a_mount_that_cannot_be_sent_does_not_keep_the_next_one_from_it(tmp_path: Path, scripted: Scripted) -> None:
+    scripted.answers["PUT", "/second/file"] = (200, b"")
+    command = "for place in $WINDLASS_MOUNT_FIRST $WINDLASS_MOUNT_SECOND; do echo new > $place/file; done"
+    done = around(command, tmp_path, scripted, "first", "second")
+    assert done.returncode == 77
+    assert scripted.taken == {"/second/file": b"new\n"}
+    assert done.stdout.splitlines()[-1].startswith("error: storage first could not be sent: ")
+
+
+@pytest.mark.parametrize(("lists", "code"), [((200, listing("gone")), 74), ((404, b"<Code>NoSuchBucket</Code>"), 77)])
+def test_what_is_deleted_between_list_and_fetch_is_worth_another_try_and_a_bucket_that_is_not_there_is_none(
+    tmp_path: Path, scripted: Scripted, lists: tuple[int, bytes], code: int
+) -> None:
+    scripted.answers |= {("GET", "/data/"): lists, ("GET", "/data/gone"): (404, b"<Code>NoSuchKey</Code>")}
+    done = around("echo never", tmp_path, scripted, "data")
+    assert done.returncode == code
+    assert done.stdout.startswith("error: storage data could not be fetched: GET ")
+
+
+@pytest.mark.parametrize(
+    ("way", "answer"),
+    [
+        *itertools.product(["web identity", "node", "metadata", "s3", "gs"], [b"", b"<html><p>Log in", b"[]", b"\xff"]),
+        ("web identity", b"<Result/>"),
+        ("node", b"{}"),
+        ("metadata", b"{}"),
+    ],
+)
+def test_an_answer_that_makes_no_sense_is_told_as_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scripted: Scripted, way: str, answer: bytes
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    base = f"http://{scripted.host}"
+    (tmp_path / "token").write_text("t")
+    web = {"AWS_WEB_IDENTITY_TOKEN_FILE": str(tmp_path / "token"), "AWS_ROLE_ARN": "r", "AWS_ENDPOINT_URL_STS": base}
+    google = "/computeMetadata/v1/instance/service-accounts/default/token"
+    for asked in (("POST", "/"), ("GET", "/"), ("GET", google), ("GET", "/b/"), ("GET", "/storage/v1/b/b/o")):
+        scripted.answers[asked] = (200, answer)
+    ways: dict[str, Callable[[], object]] = {
+        "web identity": lambda: aws_keys(web, "r"),
+        "node": lambda: aws_keys({"AWS_CONTAINER_CREDENTIALS_FULL_URI": f"{base}/"}, "r"),
+        "metadata": lambda: google_token({"GCE_METADATA_HOST": scripted.host}),
+        "s3": lambda: list(S3("b", scripted.environ).list("")),
+        "gs": lambda: list(Gcs("b", {"STORAGE_EMULATOR_HOST": scripted.host}).list("")),
+    }
+    with pytest.raises(BucketError, match=f"^{base}.*: the answer makes no sense$") as raised:
+        ways[way]()
+    assert raised.value.status in PASSING

@@ -1,13 +1,15 @@
 """`python -m windlass.buckets NAME=URL[:ro] ... -- COMMAND ...`: a rank's command between a fetch and a send.
 
 The mounts are filled from their buckets, the command runs, what it wrote is sent, and this program
-ends as the command did. Whoever asks it to end asks the command as well; what was written until then is still sent.
+ends as the command did. What could not be sent is told, and is the end of a command that succeeded; why another one
+failed matters more. Whoever asks it to end asks the command as well; what was written until then is still sent.
 
 Ships into strangers' images: standard library only, Python 3.9.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -28,22 +30,25 @@ class Given(NamedTuple):
         return environ[f"WINDLASS_MOUNT_{variable(self.name)}"]
 
 
+class Failure(NamedTuple):
+    code: int
+    complaint: str
+
+
 def main(argv: List[str], environ: Mapping[str, str]) -> int:
     at = argv.index("--")
     mounts = [_given(word) for word in argv[:at]]
     for mount in mounts:
-        count = _try(mount, "fetched", copying.fill, environ)
-        if count:
-            print(f"storage {mount.name}: {count} files fetched from {mount.url}", flush=True)
+        code = _complain(_try(mount, "fetched", "from", copying.fill, environ))
+        if code:
+            return code
     status = _run(argv[at + 1 :])
-    for mount in mounts:
-        if not mount.read_only:
-            count = _try(mount, "sent", copying.send, environ)
-            if count:
-                print(f"storage {mount.name}: {count} files sent to {mount.url}", flush=True)
+    written = [mount for mount in mounts if not mount.read_only]
+    failed = [failure for mount in written for failure in _try(mount, "sent", "to", copying.send, environ)]
+    code = _complain(failed)
     if os.WIFSIGNALED(status):
         _die_by(os.WTERMSIG(status))
-    return os.WEXITSTATUS(status)
+    return os.WEXITSTATUS(status) or code
 
 
 def _given(word: str) -> Given:
@@ -51,13 +56,24 @@ def _given(word: str) -> Given:
     return Given(name, url[: -len(READ_ONLY)], True) if url.endswith(READ_ONLY) else Given(name, url, False)
 
 
-def _try(mount: Given, what: str, work: Any, environ: Mapping[str, str]) -> int:
+def _try(mount: Given, done: str, to: str, work: Any, environ: Mapping[str, str]) -> List[Failure]:
+    """Nothing when it went well."""
     try:
-        return int(work(mount.url, mount.directory(environ), environ))
+        count = int(work(mount.url, mount.directory(environ), environ))
     except OSError as error:
-        print(f"{COMPLAINT}{mount.name} could not be {what}: {error}", file=sys.stderr, flush=True)
         hopeless = isinstance(error, BucketError) and error.status and error.status not in PASSING
-        sys.exit(REFUSED if hopeless else CANNOT)
+        complaint = f"{COMPLAINT}{mount.name} could not be {done}: {error}"
+        return [Failure(REFUSED if hopeless else CANNOT, complaint)]
+    if count:
+        print(f"storage {mount.name}: {count} files {done} {to} {mount.url}", flush=True)
+    return []
+
+
+def _complain(failed: List[Failure]) -> int:
+    """The exit code that belongs to the last complaint; 0 without any."""
+    for failure in failed:
+        print(failure.complaint, file=sys.stderr, flush=True)
+    return failed[-1].code if failed else 0
 
 
 def _run(command: List[str]) -> int:
@@ -85,7 +101,8 @@ def _run(command: List[str]) -> int:
 
 
 def _die_by(number: int) -> NoReturn:
-    signal.signal(number, signal.SIG_DFL)
+    with contextlib.suppress(OSError):  # nobody handles SIGKILL, so nobody may say so either
+        signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
     os._exit(128 + number)
 

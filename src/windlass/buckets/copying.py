@@ -48,11 +48,21 @@ def fill(url: str, directory: str, environ: Mapping[str, str]) -> int:
             if not name or name.endswith("/") or not path.startswith(os.path.join(directory, "")):
                 continue  # a folder's mark, or a name that would lead out of the directory
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            bucket.get(found.key, path)
+            _fetch(bucket, found.key, path)
             known[name] = _mark(path)
             count += 1
         _remember(directory, known)
         return count
+
+
+def _fetch(bucket: Bucket, key: str, path: str) -> None:
+    """A key that was listed and is gone was deleted meanwhile: the next list will not have it."""
+    try:
+        bucket.get(key, path)
+    except BucketError as error:
+        if error.status != 404:
+            raise
+        raise BucketError(f"{error} (it was there a moment ago)") from None
 
 
 def send(url: str, directory: str, environ: Mapping[str, str]) -> int:

@@ -29,10 +29,13 @@ class Gcs:
         token = ""
         while True:
             query = {"prefix": prefix, **({"pageToken": token} if token else {})}
-            told = json.loads(http.exchange(partial(self._request, "GET", "storage/v1", "", query)))
-            for item in told.get("items", ()):
-                yield Found(item["name"], int(item["size"]), str(item.get("generation", "")))
-            token = told.get("nextPageToken", "")
+            answer = http.exchange(partial(self._request, "GET", "storage/v1", "", query))
+            with http.understanding(self._base):
+                told = json.loads(answer)
+                items = told.get("items", ())
+                found = [Found(item["name"], int(item["size"]), str(item.get("generation", ""))) for item in items]
+                token = told.get("nextPageToken", "")
+            yield from found
             if not token:
                 return
 

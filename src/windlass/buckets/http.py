@@ -5,6 +5,7 @@ Ships into strangers' images: standard library only, Python 3.9.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import os
 import random
@@ -13,21 +14,33 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from typing import IO, Any, Callable, Mapping, Optional
+import xml.etree.ElementTree as ElementTree
+from typing import IO, Any, Callable, Iterator, Mapping, Optional
 
 TRIES = 5
 PATIENCE = 60.0
 PASSING = (408, 429, 500, 502, 503, 504)
 """Answers that a later try may not get."""
+SENSELESS = 502
+"""As which an answer counts that cannot be read."""
 
 
 class BucketError(OSError):
     """The store refused, or could not be reached. `status` is the answer's, or the one that the store would have given
-    to whom nothing entitles; 0 without an answer."""
+    to whom nothing entitles; 0 without an answer, or when the next one may be another."""
 
     def __init__(self, text: str, status: int = 0) -> None:
         super().__init__(text)
         self.status = status
+
+
+@contextlib.contextmanager
+def understanding(url: str) -> Iterator[None]:
+    """Around the reading of an answer: one that makes no sense (a proxy's page, a part) is as good as none."""
+    try:
+        yield
+    except (ElementTree.ParseError, LookupError, ValueError, TypeError, AttributeError):
+        raise BucketError(f"{place(url)}: the answer makes no sense", SENSELESS) from None
 
 
 def exchange(

@@ -74,24 +74,31 @@ def aws_keys(environ: Mapping[str, str], region: str) -> AwsKeys:
 def google_token(environ: Mapping[str, str]) -> GoogleToken:
     if environ.get("GOOGLE_OAUTH_ACCESS_TOKEN"):
         return GoogleToken(environ["GOOGLE_OAUTH_ACCESS_TOKEN"])
-    host = environ.get("GCE_METADATA_HOST")
-    base = f"http://{host}" if host else METADATA
-    url = f"{base}/computeMetadata/v1/instance/service-accounts/default/token"
     try:
-        told = json.loads(
-            http.exchange(lambda: http.request("GET", url, {"Metadata-Flavor": "Google"}), tries=1, patience=3.0)
-        )
-        return GoogleToken(told["access_token"], time.time() + float(told["expires_in"]))
-    except BucketError:
-        pass
+        return _of_metadata(environ)
+    except BucketError as error:
+        trouble = error
     try:
         done = subprocess.run(["gcloud", "auth", "print-access-token"], capture_output=True, text=True, check=True)
         return GoogleToken(done.stdout.strip(), time.time() + 1800)
     except (OSError, subprocess.CalledProcessError):
+        if trouble.status in http.PASSING:
+            raise trouble from None
         raise BucketError(
             "no right to use Google's storage was found: workload identity, GOOGLE_OAUTH_ACCESS_TOKEN, or gcloud",
             401,
         ) from None
+
+
+def _of_metadata(environ: Mapping[str, str]) -> GoogleToken:
+    """What the server beside every machine and pod of Google's cloud gives."""
+    host = environ.get("GCE_METADATA_HOST")
+    base = f"http://{host}" if host else METADATA
+    url = f"{base}/computeMetadata/v1/instance/service-accounts/default/token"
+    text = http.exchange(lambda: http.request("GET", url, {"Metadata-Flavor": "Google"}), tries=1, patience=3.0)
+    with http.understanding(url):
+        told = json.loads(text)
+        return GoogleToken(told["access_token"], time.time() + float(told["expires_in"]))
 
 
 def _web_identity(environ: Mapping[str, str], region: str) -> AwsKeys:
@@ -112,8 +119,10 @@ def _web_identity(environ: Mapping[str, str], region: str) -> AwsKeys:
     )
     base = environ.get("AWS_ENDPOINT_URL_STS") or f"https://sts.{region}.amazonaws.com"
     text = http.exchange(lambda: http.request("POST", base + "/", FORM, data=query.encode()))
-    told = {item.tag.rpartition("}")[2]: item.text or "" for item in ElementTree.fromstring(text).iter()}
-    return AwsKeys(told["AccessKeyId"], told["SecretAccessKey"], told["SessionToken"], _when(told.get("Expiration")))
+    with http.understanding(base):
+        told = {item.tag.rpartition("}")[2]: item.text or "" for item in ElementTree.fromstring(text).iter()}
+        ends = _when(told.get("Expiration"))
+        return AwsKeys(told["AccessKeyId"], told["SecretAccessKey"], told["SessionToken"], ends)
 
 
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -127,8 +136,11 @@ def _of_node(environ: Mapping[str, str]) -> AwsKeys:
     elif environ.get("AWS_CONTAINER_AUTHORIZATION_TOKEN"):
         headers["Authorization"] = environ["AWS_CONTAINER_AUTHORIZATION_TOKEN"]
     url = environ["AWS_CONTAINER_CREDENTIALS_FULL_URI"]
-    told: Any = json.loads(http.exchange(lambda: http.request("GET", url, headers)))
-    return AwsKeys(told["AccessKeyId"], told["SecretAccessKey"], told.get("Token", ""), _when(told.get("Expiration")))
+    text = http.exchange(lambda: http.request("GET", url, headers))
+    with http.understanding(url):
+        told: Any = json.loads(text)
+        ends = _when(told.get("Expiration"))
+        return AwsKeys(told["AccessKeyId"], told["SecretAccessKey"], told.get("Token", ""), ends)
 
 
 def _of_file(environ: Mapping[str, str]) -> Optional[AwsKeys]:

@@ -51,12 +51,10 @@ class S3:
         token = ""
         while True:
             query = {"list-type": "2", "prefix": prefix, **({"continuation-token": token} if token else {})}
-            root = ElementTree.fromstring(http.exchange(partial(self._request, "GET", "", query)))
-            space = root.tag.partition("}")[0] + "}" if root.tag.startswith("{") else ""
-            for item in root.iter(f"{space}Contents"):
-                text = {child.tag.replace(space, ""): child.text or "" for child in item}
-                yield Found(text["Key"], int(text["Size"]), text.get("ETag", ""))
-            token = root.findtext(f"{space}NextContinuationToken") or ""
+            answer = http.exchange(partial(self._request, "GET", "", query))
+            with http.understanding(self._base):
+                found, token = _listed(ElementTree.fromstring(answer))
+            yield from found
             if not token:
                 return
 
@@ -112,6 +110,16 @@ class S3:
         payload = payload or (hashlib.sha256(data).hexdigest() if data is not None else EMPTY)
         headers = signed(method, place, words, payload, self._keys, self._region, "s3", time.gmtime())
         return http.request(method, place + (f"?{words}" if words else ""), headers, path, data)
+
+
+def _listed(root: ElementTree.Element) -> Tuple[List[Found], str]:
+    """A page of a list, and what the next one is asked for with."""
+    space = root.tag.partition("}")[0] + "}" if root.tag.startswith("{") else ""
+    found = []
+    for item in root.iter(f"{space}Contents"):
+        text = {child.tag.replace(space, ""): child.text or "" for child in item}
+        found.append(Found(text["Key"], int(text["Size"]), text.get("ETag", "")))
+    return found, root.findtext(f"{space}NextContinuationToken") or ""
 
 
 def signed(
