@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.local.place import until
 from windlass.buckets import copying, s3
 from windlass.buckets.gcs import Gcs
 from windlass.buckets.http import PASSING, TRIES, BucketError
@@ -171,6 +172,8 @@ class Scripted(ThreadingHTTPServer):
         self.answers: dict[tuple[str, str], tuple[int, bytes]] = {}
         self.taken: dict[str, bytes] = {}
         """Path -> what was put there."""
+        self.torn = ""
+        """Path of which the first half is sent, and then nothing until whoever asked is gone."""
         self.host = f"127.0.0.1:{self.server_port}"
         self.environ = {
             "AWS_ACCESS_KEY_ID": "a",
@@ -191,6 +194,10 @@ class ScriptedHandler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Length", str(len(found)))
         self.end_headers()
+        if path == self.server.torn:
+            self.wfile.write(found[: len(found) // 2])
+            self.rfile.read(1)
+            return
         self.wfile.write(found)
 
     do_GET = do_POST = do_PUT = answer  # noqa: N815
@@ -211,17 +218,22 @@ def scripted() -> Iterator[Scripted]:
 
 def around(command: str, tmp_path: Path, scripted: Scripted, *mounts: str) -> subprocess.CompletedProcess[str]:
     """A shell's command with buckets of those names around it; what both printed, in order."""
+    process = begun(command, tmp_path, scripted, *mounts)
+    said, _ = process.communicate()
+    return subprocess.CompletedProcess(process.args, process.returncode, said)
+
+
+def begun(command: str, tmp_path: Path, scripted: Scripted, *mounts: str) -> subprocess.Popen[str]:
     places = {f"WINDLASS_MOUNT_{name.upper()}": str(tmp_path / name) for name in mounts}
     for name in mounts:
         scripted.answers.setdefault(("GET", f"/{name}/"), (200, listing()))
     words = [f"{name}=s3://{name}/" for name in mounts]
-    return subprocess.run(
+    return subprocess.Popen(
         [sys.executable, "-m", "windlass.buckets", *words, "--", "sh", "-c", command],
         env={**scripted.environ, **places, "PATH": "/bin:/usr/bin"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        check=False,
     )
 
 
@@ -282,3 +294,24 @@ def test_an_answer_that_makes_no_sense_is_told_as_that(
     with pytest.raises(BucketError, match=f"^{base}.*: the answer makes no sense$") as raised:
         ways[way]()
     assert raised.value.status in PASSING
+
+
+def test_whoever_is_killed_in_the_middle_of_a_fetch_leaves_nothing_that_the_next_life_sends(
+    tmp_path: Path, scripted: Scripted
+) -> None:
+    scripted.answers |= {
+        ("GET", "/data/"): (200, listing("deep/big")),
+        ("GET", "/data/deep/big"): (200, b"whole"),
+        ("PUT", "/data/deep/big"): (200, b""),
+    }
+    scripted.torn = "/data/deep/big"
+    first = begun("true", tmp_path, scripted, "data")
+    until(lambda: {each.suffix for each in tmp_path.rglob("*") if each.is_file()} - {".bucket-lock"}, "a file")
+    first.kill()
+    first.communicate()
+    assert [each for each in (tmp_path / "data").rglob("*") if each.is_file()] == []
+    scripted.torn = ""
+    assert around("true", tmp_path, scripted, "data").returncode == 0
+    assert (tmp_path / "data/deep/big").read_bytes() == b"whole"
+    assert scripted.taken == {}
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["data", "data.bucket-json", "data.bucket-lock"]

@@ -1,8 +1,9 @@
 """A directory that stands for a prefix of a bucket: filled before a rank starts, sent back when it has ended.
 
 Several agents of one machine may share the directory: a lock lets one of them work at a time, and a
-file beside it remembers what the bucket holds, so that nothing is fetched or sent twice. What was
-deleted in the directory stays in the bucket.
+file beside it remembers what the bucket holds, so that nothing is fetched or sent twice. A file that is
+being fetched stands beside it, too: whoever is killed meanwhile leaves nothing in the directory that a later
+send would take for the user's. What was deleted in the directory stays in the bucket.
 
 Ships into strangers' images: standard library only, Python 3.9.
 """
@@ -41,6 +42,9 @@ def fill(url: str, directory: str, environ: Mapping[str, str]) -> int:
         if known is not None:
             return 0
         bucket, prefix = opened(url, environ)
+        unfinished = _beside(directory, "new")
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(unfinished)
         known, count = {}, 0
         for found in bucket.list(prefix):
             name = found.key[len(prefix) :]
@@ -48,7 +52,8 @@ def fill(url: str, directory: str, environ: Mapping[str, str]) -> int:
             if not name or name.endswith("/") or not path.startswith(os.path.join(directory, "")):
                 continue  # a folder's mark, or a name that would lead out of the directory
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            _fetch(bucket, found.key, path)
+            _fetch(bucket, found.key, unfinished)
+            os.replace(unfinished, path)
             known[name] = _mark(path)
             count += 1
         _remember(directory, known)

@@ -87,14 +87,13 @@ def request(
 
 
 def save(path: str) -> Callable[[IO[bytes]], None]:
-    """Takes an answer into a file, whole or not at all."""
+    """Takes an answer into a file; of one that breaks off nothing is left."""
 
     def take(answer: IO[bytes]) -> None:
-        unfinished = f"{path}.{os.getpid()}.new"
         wanted = getattr(answer, "length", None)
         got = 0
         try:
-            with open(unfinished, "wb") as file:
+            with open(path, "wb") as file:
                 while True:
                     block = answer.read(1 << 20)
                     if not block:
@@ -102,10 +101,10 @@ def save(path: str) -> Callable[[IO[bytes]], None]:
                     got += file.write(block)
             if wanted is not None and got != wanted:
                 raise OSError(f"the answer ended after {got} of {wanted} bytes")
-            os.replace(unfinished, path)
-        finally:
-            if os.path.exists(unfinished):
-                os.unlink(unfinished)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+            raise
 
     return take
 
