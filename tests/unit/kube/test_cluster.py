@@ -159,3 +159,14 @@ def test_clusters_behind_one_proxy_keep_their_copies_apart(tmp_path: Path, serve
         mirror.known(cluster, str(tmp_path))
     copies = {path.name for path in (tmp_path / "clusters").glob("*/runs/*")}
     assert copies == {"demo-aaaa", "demo-bbbb"}
+
+
+def test_the_copy_of_a_run_that_is_submitted_while_the_cluster_is_asked_stays(tmp_path: Path, serve: Serve) -> None:
+    def answer(_path: str) -> tuple[int, bytes]:
+        mirror.Mirror(cluster, str(tmp_path), "demo-new").mark(alive=True)
+        return 200, json.dumps({"items": [], "metadata": {}}).encode()
+
+    cluster = Cluster({"KUBECONFIG": kubeconfig(tmp_path, f"http://127.0.0.1:{serve(answer)}")})
+    mirror.Mirror(cluster, str(tmp_path), "demo-gone").mark(alive=False)
+    store, _ = mirror.known(cluster, str(tmp_path))
+    assert store.ids() == ["demo-new"]

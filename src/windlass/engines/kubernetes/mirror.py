@@ -318,12 +318,14 @@ def submitted(
 
 
 def known(cluster: Cluster, home: str) -> tuple[Store, list[Listed]]:
-    """A store with a place for every run that the cluster has, and for no other."""
+    """A store with a place for every run that the cluster has, and for no other but of those that are just being
+    submitted: a copy goes when its run was gone after the copy had been there."""
     store = Store(home_of(home, cluster))
+    copies = set(store.ids())
     runs = cluster.runs()
     for run in runs:
         Mirror(cluster, home, run.id).mark(run.state not in OVER, run.created, run.plan)
-    for name in set(store.ids()) - {run.id for run in runs}:
+    for name in copies - {run.id for run in runs}:
         store.remove(store.root / name)
     return store, runs
 
