@@ -23,7 +23,9 @@ from typing import Callable, Optional
 from windlass.kube.api import Api, ApiError
 
 LOOK = 5.0
-"""Seconds between two questions."""
+"""Seconds between two questions, at most."""
+TRIES = 4
+"""Questions in a lease, at least: one that is not answered must not end a driver."""
 
 
 class Tenure:
@@ -59,7 +61,8 @@ class Tenure:
 
     def _keep(self) -> None:
         while True:
-            time.sleep(max(0.0, min(LOOK, self._answered + self._lease - self._clock())))
+            left = self._answered + self._lease - self._clock()
+            time.sleep(max(0.0, min(LOOK, self._lease / TRIES, left)))
             why = self.over()
             if why:
                 sys.stderr.write(f"the driver leaves: {why}\n")

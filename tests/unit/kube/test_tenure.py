@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from tests.unit.kube.test_api import Answer, Script, client, script, status
 from windlass.engines.kubernetes import lost
 from windlass.kube import names
-from windlass.kube.tenure import Tenure
+from windlass.kube.tenure import LOOK, TRIES, Tenure
 
 __all__ = ["script"]
 
@@ -19,12 +21,15 @@ def pod(uid: str = "a", told: str = "") -> dict[str, object]:
 
 
 class Hands:
-    """A clock that is set by hand."""
+    """A clock that is set by hand, or by who sleeps."""
 
     now = 100.0
 
     def __call__(self) -> float:
         return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
 
 
 @pytest.mark.parametrize(
@@ -54,6 +59,31 @@ def test_a_driver_that_nobody_answers_leaves_when_its_lease_is_over(script: Scri
     assert tenure.over() is None, "it is back"
     clock.now += 19.0
     assert tenure.over() is None
+
+
+class Left(Exception):
+    """The driver's process would be gone."""
+
+
+@pytest.mark.parametrize("lease", [1.0, 5.0, 20.0, 300.0])
+def test_a_driver_asks_several_times_in_each_lease_and_leaves_at_its_end(
+    script: Script, monkeypatch: pytest.MonkeyPatch, lease: float
+) -> None:
+    clock = Hands()
+
+    def leave(code: int) -> None:
+        raise Left
+
+    monkeypatch.setattr("windlass.kube.tenure.time", clock)
+    monkeypatch.setattr("windlass.kube.tenure.os", SimpleNamespace(_exit=leave))
+    tenure = Tenure(client(script, patience=0.0), "r-driver-0", "a", lease, clock)
+    away: Answer = (503, {}, [status(503, "ServiceUnavailable", "away")])
+    unlucky: list[Answer] = [away, away, (200, {}, [pod()])]
+    script.answers = [*unlucky, *unlucky, *[away] * 1000]
+    with pytest.raises(Left):
+        tenure._keep()
+    assert 1000 - len(script.answers) >= TRIES
+    assert clock.now == pytest.approx(100.0 + 6 * min(LOOK, lease / TRIES) + lease), "from the last answer on"
 
 
 def test_a_lost_driver_is_given_up_when_its_lease_and_a_margin_are_over() -> None:
