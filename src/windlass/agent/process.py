@@ -51,23 +51,28 @@ class Process:
         self._kill_at: Optional[float] = None
         self._told = False
         self.asked = False
-        """Somebody told us to end it."""
+        """Somebody told us to end it, and it had not ended by itself."""
 
     def ended(self) -> Optional[Tuple[int, int]]:
         """(exit code, signal) once the process and all it started are gone; the other is -1 or 0."""
+        if self._all_gone():
+            return self._first_result
+        if self._first_result is not None and not self._has_grace:
+            system.signal_all(system.descendants(os.getpid()), signal.SIGKILL)
+        return None
+
+    def _all_gone(self) -> bool:
+        """Takes note of all that has ended; whether nothing is left."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
-                return self._first_result
+                return True
             if pid == 0:
-                break
+                return False
             if pid == self.pid:
                 signalled = os.WIFSIGNALED(status)
                 self._first_result = (-1, os.WTERMSIG(status)) if signalled else (os.WEXITSTATUS(status), 0)
-        if self._first_result is not None and not self._has_grace:
-            system.signal_all(system.descendants(os.getpid()), signal.SIGKILL)
-        return None
 
     @property
     def _has_grace(self) -> bool:
@@ -84,8 +89,11 @@ class Process:
             signal.sigtimedwait((signal.SIGCHLD,), 0.05)
 
     def end(self, grace: float) -> None:
-        """SIGTERM now and SIGKILL after the grace, or SIGKILL now."""
-        self.asked = True
+        """SIGTERM now and SIGKILL after the grace, or SIGKILL now. A peer may have heard of its end before we
+        have: the kernel closes its connections first."""
+        if self._all_gone():
+            return
+        self.asked = self.asked or self._first_result is None
         if grace > 0:
             if not self._told:
                 self._told = True

@@ -56,6 +56,14 @@ def waits(path: Path, words: str) -> None:
         time.sleep(0.002)
 
 
+def becomes(pid: int, state: str) -> None:
+    """Waits until the kernel says so: T is stopped, Z has ended and nobody has asked how."""
+    due = time.monotonic() + 20
+    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != state:
+        assert time.monotonic() < due, state
+        time.sleep(0.002)
+
+
 def test_it_writes_straight_to_its_log_behind_what_is_there(tmp_path: Path) -> None:
     log = tmp_path / "logs/a.log"
     log.parent.mkdir()
@@ -198,12 +206,36 @@ def test_a_stopped_process_hears_the_request_too(tmp_path: Path) -> None:
 
     def work() -> None:
         process = Process(["sh", "-c", "trap 'echo asked; exit 0' TERM; echo up; kill -STOP $$; :"], ENV, "/", str(log))
-        waits(log, "up")
+        becomes(process.pid, "T")
         process.end(600)
         assert finished(process) == (0, 0)
 
     inside(work)
     assert log.read_text() == "up\nasked\n"
+
+
+@pytest.mark.parametrize("grace", [0, 600])
+def test_one_that_had_died_before_its_end_was_asked_for_died_by_itself(tmp_path: Path, grace: float) -> None:
+    def work() -> None:
+        process = Process(["sleep", "600"], ENV, "/", str(tmp_path / "log"))
+        os.kill(process.pid, signal.SIGKILL)
+        becomes(process.pid, "Z")
+        process.end(grace)
+        assert finished(process) == (-1, signal.SIGKILL)
+        assert not process.asked
+
+    inside(work)
+
+
+def test_what_it_left_running_is_ended_on_request_and_its_own_end_stays_its_own(tmp_path: Path) -> None:
+    def work() -> None:
+        process = Process(["sh", "-c", "sleep 600 & exit 3"], ENV, "/", str(tmp_path / "log"))
+        becomes(process.pid, "Z")
+        process.end(0)
+        assert finished(process) == (3, 0)
+        assert not process.asked
+
+    inside(work)
 
 
 def test_an_end_that_nobody_asked_for_can_be_set(tmp_path: Path) -> None:
