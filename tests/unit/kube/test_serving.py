@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.local.place import until
 from tests.unit.kube.listening import listening
 from tests.unit.kube.test_api import Answer, Script, client, status
 from windlass.causes import Kind
@@ -151,16 +152,17 @@ class _Cluster:
         yield from (f"{line}\n".encode() for line in self.lines)
 
 
-def followed(run: Path, cluster: _Cluster, *pods: Manifest, killed: bool = False) -> list[News]:
-    """What is written down of pods that run, by a driver that then ends or is killed."""
+def followed(run: Path, cluster: _Cluster, pod: Manifest, killed: bool = False) -> list[News]:
+    """What is written down of a pod that runs, by a driver that has read its log and then ends or is killed."""
     told: list[News] = []
     logs = ServerLogs(cluster, str(run), told.append)  # type: ignore[arg-type]
-    for each in pods:
-        logs.saw("serve", each)
-    for reader in list(logs._readers.values()):
-        reader.join(timeout=0.5)
+    logs.saw("serve", pod)
+    log, last = run / "logs/serve/server-0.log", cluster.lines[-1].partition(" ")[2]
+    until(lambda: log.exists() and log.read_text().endswith(f"{last}\n"), f"the line {last!r}")
     if killed:
-        logs._closed = True  # nothing of what it had in mind is written down
+        with logs._lock:
+            logs._closed = True
+            logs._changed.clear()  # nothing of what it had in mind is written down
     else:
         logs.close()
     return told
@@ -178,7 +180,10 @@ def test_each_line_of_a_server_is_kept_once_also_by_the_next_driver(tmp_path: Pa
     assert (tmp_path / "logs/serve/server-0.log").read_text() == "one\ntwo\nthree\n"
 
 
-def test_a_driver_that_is_killed_before_it_wrote_its_book_doubles_no_line(tmp_path: Path) -> None:
+def test_a_driver_that_is_killed_before_it_wrote_its_book_doubles_no_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("windlass.kube.serverlogs.KEEP", 3600.0)
     first, second = "2026-01-01T00:00:01Z one", "2026-01-01T00:00:02Z two"
     log = tmp_path / "logs/serve/server-0.log"
     log.parent.mkdir(parents=True)
@@ -200,6 +205,8 @@ def test_a_book_is_not_written_for_every_line(tmp_path: Path) -> None:
     lines = [f"2026-01-01T00:00:01.{number:09d}Z {number}" for number in range(2000)]
     logs = Written(_Cluster(*lines), str(tmp_path), lambda _news: None)  # type: ignore[arg-type]
     logs.saw("serve", pod(state={"running": {}}))
+    log = tmp_path / "logs/serve/server-0.log"
+    until(lambda: log.exists() and log.read_text().endswith("\n1999\n"), "the last line")
     logs.close()
     assert json.loads((tmp_path / "logs/serve/.servers.json").read_text())["p-1"]["rank"] == 0
     assert logs.times < 100
