@@ -66,7 +66,7 @@ def save(
     directory = os.environ.get("WINDLASS_CHECKPOINT_DIR")
     if not directory:
         return
-    path = os.path.join(directory, f"step-{step:09d}", f"part-{number:05d}-of-{count:05d}.safetensors")
+    path = os.path.join(directory, f"step-{step:09d}", layout.part(number, count))
     try:
         text = {"windlass": json.dumps({"step": step, "meta": dict(meta or {})})}
     except (TypeError, ValueError) as error:
@@ -82,7 +82,7 @@ def load(path: Optional[str] = None, shard: Tuple[int, int] = (0, 1)) -> Optiona
     if not directory:
         return None
     number, count = shard
-    file = os.path.join(directory, f"part-{number:05d}-of-{count:05d}.safetensors")
+    file = os.path.join(directory, layout.part(number, count))
     arrays, text = tensors.read(file)
     told = json.loads(text.get("windlass", "{}"))
     return Checkpoint(int(told.get("step", -1)), arrays, told.get("meta", {}))

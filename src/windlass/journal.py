@@ -10,7 +10,7 @@ the names below. Where an event speaks of a rank it has `stage`, `role`, `rank`,
 | stage.reused | stage | `--resume`: the stage had passed before and is not run again |
 | gen.started | stage, gen, attempt, round, merging, reason, resume_step | all ranks are told to start |
 | rank.started | + restart, pid, log_offset, report_offset | the user's process runs |
-| rank.report | + points: [{t, step, total, <metric>: number ...}] | what the rank reported, in order |
+| rank.report | + restart, word, points: [{t, step, total, <metric>: number ...}] | what the rank reported, in order |
 | rank.stacks | + states, text | what a rank that hangs was doing |
 | checkpoint | stage, gen, step, path, owner, bytes, seconds | every part is on disk: a new life resumes from here |
 | rank.ended | + restart, state, code, signal, cause, because | it ended: succeeded, failed, killed, stopped, lost |
@@ -25,7 +25,8 @@ the names below. Where an event speaks of a rank it has `stage`, `role`, `rank`,
 
 `resume_step` is the step that a generation resumes after: what earlier ones reported of later
 steps is superseded. `because` names the rank whose fall brought this one down (`role-rank`): a consequence, not a
-cause. `cause` is a causes.Cause as an object. Unknown events and unknown keys are skipped by
+cause. `cause` is a causes.Cause as an object. `word` numbers what an agent said in a life of its rank: what it says
+again, lest it was lost with a driver, is written once. Unknown events and unknown keys are skipped by
 readers; a half-written last line is normal and skipped too. An event before `run.ended` may be
 followed by another `run.started`: the run was resumed.
 

@@ -63,6 +63,11 @@ def checkpoints(run_dir: str, stage: str, generation: int, owner: str = "") -> s
     return os.path.join(checkpoints_of(run_dir, stage), f"generation-{generation}", owner).rstrip("/")
 
 
+def part(number: int, count: int) -> str:
+    """A file of a checkpoint: what one of so many ranks holds of the model."""
+    return f"part-{number:05d}-of-{count:05d}.safetensors"
+
+
 def checkpoints_of(run_dir: str, stage: str) -> str:
     return os.path.join(run_dir, "checkpoints", stage)
 

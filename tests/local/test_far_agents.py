@@ -99,6 +99,22 @@ def test_agents_train_on_while_the_driver_is_away_and_find_it_again(far: Callabl
     assert run.events("run.ended")[-1]["state"] == "succeeded"
 
 
+def test_what_was_on_its_way_to_a_driver_that_died_reaches_the_next_once(far: Callable[[int, float], FarRun]) -> None:
+    run = far(60, 30)
+    run.drive()
+    run.until(lambda: len(run.pids()) == 2 and len(run.events("rank.report")) > 4)
+    run.driver.send_signal(signal.SIGSTOP)  # from here on nobody reads what its connections take
+    run.until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in run.pids()))
+    run.driver.kill()
+    run.driver.wait()
+    run.drive()
+    assert run.driver.wait(40) == 0
+    assert [event["gen"] for event in run.events("gen.started")] == [1]
+    for rank in (0, 1):
+        told = [event["points"] for event in run.events("rank.report") if event["rank"] == rank]
+        assert [point["step"] for points in told for point in points] == list(range(1, 61))
+
+
 def test_a_lease_that_ran_out_ends_the_ranks_and_the_next_driver_starts_a_new_generation(
     far: Callable[[int, float], FarRun],
 ) -> None:

@@ -2,7 +2,7 @@
 
 What `windlass.agent.agent.Agent` does with sockets and processes is done here with simulated ones, and its habits are
 kept: one thread that does not watch its process while it looks for the driver, a heartbeat that says all, messages
-kept for a driver that is away.
+kept for a driver that is away or may not have heard them.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from tests.sim.network import Connection
 from tests.sim.world import World
 from windlass import wire
 from windlass.agent.duty import Duty, Order
+from windlass.agent.unheard import Unheard
 from windlass.causes import Cause, Kind
 from windlass.gang.words import Life, Seat
 from windlass.journal import plain
@@ -97,7 +98,12 @@ class SimAgent:
         self._heard = self.clock()
         self._cut_off = False
         self._lease = lease
-        self._unsent: list[wire.Message] = []
+        self._unheard = Unheard()
+        self._owes = False
+        self.words: set[int] = set()
+        """Numbers of what it has said and some driver must hear."""
+        self.misheard = False
+        """A connection lost a message and went on, or changed their order: no TCP does."""
         world.after(world.between(0, 0.05), self._turn)
 
     def clock(self) -> float:
@@ -134,8 +140,9 @@ class SimAgent:
         self._busy_until = self.world.now + self.world.between(0.5, LOOK)
         self.world.after(self._busy_until - self.world.now, self._looked, self._joining)
         role, rank = self.seat
-        join = {"is": "join", "seat": ["train", role, rank], **self.duty.seen(self.clock(), self.world.now)}
-        self._joining.to_driver(wire.encode(join))
+        self._owes = bool(self._unheard)
+        seen = {**self.duty.seen(self.clock(), self.world.now), "owes": self._owes}
+        self._joining.to_driver(wire.encode({"is": "join", "seat": ["train", role, rank], **seen}))
 
     def _looked(self, connection: Connection) -> None:
         if self._joining is connection:
@@ -160,6 +167,8 @@ class SimAgent:
         if connection is not self.connection:
             return
         self._heard = self.clock()
+        if message["is"] == "alive":
+            self._unheard.heard(message)
         order = self.duty.order(message, self.clock(), self.world.now)
         if order is Order.START:
             self._start(tuple(message["life"]))
@@ -172,19 +181,22 @@ class SimAgent:
 
     def _welcomed(self, connection: Connection) -> None:
         self.connection, self._joining, self._heard = connection, None, self.clock()
-        unsent, self._unsent = self._unsent, []
-        for message in unsent:
+        for message in self._unheard.take():
             self._send(message)
+        if self._owes:
+            self._say("alive", **self.duty.seen(self.clock(), self.world.now))
         self._reap()
 
     def _say(self, kind: str, **keys: Any) -> None:
         self._send({"is": kind, "life": list(self.duty.life), **keys})
 
     def _send(self, message: wire.Message) -> None:
-        if self.connection is None:
-            self._unsent.append(message)
-        else:
+        message = self._unheard.numbered(message)
+        if "word" in message:
+            self.words.add(message["word"])
+        if self.connection is not None:
             self.connection.to_driver(wire.encode(message))
+        self._unheard.keep(message, self.connection is not None)
 
     def notice(self) -> None:
         self._say("notice")

@@ -116,11 +116,15 @@ class SimDriver:
             return
         if self.finished:
             connection.to_agent(speech.BYE)
+        elif message.get("owes"):
+            pass  # as the driver: what it has to say comes first
         elif kind in ("join", "alive"):
             self.watcher.heard(seat)
             self._handle(speech.seen(seat, message))
             self._answer(connection, message)
         elif kind in _HEARD:
+            if "word" in message:
+                self.watcher.words.setdefault(connection.agent.duty.name, set()).add(message["word"])
             _HEARD[kind](self, seat, message)
 
     def _answer(self, connection: Connection, message: wire.Message) -> None:

@@ -11,6 +11,7 @@ f   who restarts alone restarts alone
 g   no more restarts than the rules allow between two checkpoints
 h   once it is calm the gang comes to an end, and a stop ends it (checked by the scenario)
 i   nothing runs after the end
+j   success only when all is heard that the agents of those who must finish have said, where TCP carried it
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ class Watcher:
         self.may_stall = False
         self.reported: set[g.Seat] = set()
         """Seats that the driver knows to report."""
+        self.words: dict[str, set[int]] = {}
+        """Agent -> the numbers of what drivers have heard of it."""
         self.over: str = ""
         self.generation = 0
         self._lives: set[tuple[g.Seat, g.Life]] = set()
@@ -245,5 +248,9 @@ class Watcher:
                 process = last.get(seat)
                 if finishes and (process is None or process.alive or process.code != 0 or process.asked):
                     self.bad("c", f"success, and {seat} did not finish in generation {self.generation}")
+                elif finishes and process is not None and not process.agent.misheard:
+                    unheard = process.agent.words - self.words.get(process.agent.duty.name, set())
+                    if unheard:
+                        self.bad("j", f"success, and nobody has heard {sorted(unheard)} of {seat}")
         elif over.cause is None:
             self.bad("d", f"{over.state} without a cause")

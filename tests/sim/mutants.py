@@ -12,6 +12,7 @@ from typing import Any
 from unittest import mock
 
 from windlass.agent.duty import Duty, Order
+from windlass.agent.unheard import Unheard
 from windlass.causes import Cause, Kind
 from windlass.driver import history
 from windlass.gang import endings, machine
@@ -274,6 +275,22 @@ def two_worlds() -> list[Patch]:
     return [(Gang, "_arrived", arrived)]
 
 
+def trust_what_was_sent() -> list[Patch]:
+    """What a connection has taken is taken for heard."""
+    real = Unheard.keep
+
+    def keep(self: Unheard, message: Any, sent: bool) -> None:
+        if not sent:
+            real(self, message, sent)
+
+    return [(Unheard, "keep", keep)]
+
+
+def say_the_end_first() -> list[Patch]:
+    """An agent that comes back with words for the driver tells how its life ended before them."""
+    return [(Unheard, "__bool__", lambda _self: False)]
+
+
 MUTANTS: dict[str, tuple[Callable[[], list[Patch]], str]] = {
     make.__name__: (make, theme)
     for make, theme in (
@@ -301,6 +318,8 @@ MUTANTS: dict[str, tuple[Callable[[], list[Patch]], str]] = {
         (finish_twice, ""),
         (count_the_asked, "driver"),
         (two_worlds, ""),
+        (trust_what_was_sent, "driver"),
+        (say_the_end_first, "driver"),
     )
 }
 """What to put in, and the theme that makes most of it."""

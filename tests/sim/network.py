@@ -84,6 +84,7 @@ class Connection:
             dice = world.chance()
             if dice < weather.loss:
                 world.fault("message lost")
+                self._misheard(way)
                 return
             dice -= weather.loss
             if dice < weather.double:
@@ -98,6 +99,7 @@ class Connection:
                 world.fault("message overtaken")
                 at += world.between(0.01, weather.delay_most)
                 fifo = False
+                self._misheard(way)
             dice -= weather.overtake
             if 0 <= dice < weather.tear:
                 world.fault("connection torn")
@@ -112,8 +114,12 @@ class Connection:
 
     def _held_up(self, way: int, data: bytes) -> None:
         """In a cut: lost with the connection, or sent again when the cut is mended."""
+        self._misheard(way)
         if self.world.chance() < 0.5:
             self.node.held.append(lambda: self._send(way, data))
+
+    def _misheard(self, way: int) -> None:
+        self.agent.misheard = self.agent.misheard or not way
 
     def _arrive(self, way: int, data: bytes) -> None:
         if self.torn:

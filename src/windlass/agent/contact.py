@@ -1,27 +1,25 @@
 """The agent's contact with its driver, over as many links as it takes.
 
 Without a lease the driver's end is the agent's. With one the agent trains on and looks for the
-driver, and once it is found says what could not be said meanwhile.
+driver, and once it is found says what could not be said meanwhile, or may not have been heard.
 
 Ships into strangers' images: standard library only, Python 3.9.
 """
 
 from __future__ import annotations
 
-import collections
 import time
-from typing import Deque, List, Optional
+from typing import List, Optional
 
 from windlass import wire
 from windlass.agent.link import HANDSHAKE, Link
 from windlass.agent.post import Post
+from windlass.agent.unheard import Unheard
 
 RETRY = 1.0
 """Seconds between two looks for a driver that is away."""
 LOOK = 1.0
 """Seconds for such a look while a process runs under a lease: meanwhile nobody watches it."""
-UNSENT_MOST = 10_000
-"""Messages kept for a driver that is away; the oldest go first."""
 
 
 class Contact:
@@ -32,7 +30,7 @@ class Contact:
         self._link: Optional[Link] = None
         self._heard = time.monotonic()
         self._next_look = 0.0
-        self._unsent: Deque[wire.Message] = collections.deque(maxlen=UNSENT_MOST)
+        self._unheard = Unheard()
 
     @property
     def lost(self) -> bool:
@@ -52,25 +50,23 @@ class Contact:
         if now < self._next_look:
             return []
         self._next_look = now + RETRY
+        owes = bool(self._unheard)
         try:
-            link = Link(self._post, seen, LOOK if brief else HANDSHAKE)
+            link = Link(self._post, {**seen, "owes": owes}, LOOK if brief else HANDSHAKE)
         except (OSError, wire.WireError):
             return []
         self._link, self._heard = link, time.monotonic()
-        unsent, self._unsent = self._unsent, collections.deque(maxlen=UNSENT_MOST)
-        for message in unsent:
-            self.send(message)
+        if owes:
+            for message in [*self._unheard.take(), {"is": "alive", **seen}]:
+                self.send(message)
         return link.waiting
 
     def send(self, message: wire.Message) -> None:
         """Now, or when the driver is found again."""
-        if self._link is None:
-            self._unsent.append(message)
-            return
-        try:
-            self._link.send(message)
-        except OSError:
-            self._unsent.append(message)
+        message = self._unheard.numbered(message)
+        sent = self._sent(message)
+        self._unheard.keep(message, sent)
+        if not sent and self._link is not None:
             self._lose()
 
     def receive(self) -> List[wire.Message]:
@@ -85,12 +81,22 @@ class Contact:
             self._lose()
             return []
         self._heard = time.monotonic()
+        for answer in (message for message in messages if message["is"] == "alive"):
+            self._unheard.heard(answer)
         return messages
 
     def doubt(self, now: float) -> None:
         """A link may have died unnoticed: after a third of the lease in silence, another one can still come in time."""
         if self._post.lease and now >= self._heard + self._post.lease / 3 and self._link is not None:
             self._lose()
+
+    def _sent(self, message: wire.Message) -> bool:
+        try:
+            if self._link is not None:
+                self._link.send(message)
+            return self._link is not None
+        except OSError:
+            return False
 
     def _lose(self) -> None:
         if not self._post.lease:

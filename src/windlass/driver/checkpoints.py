@@ -42,9 +42,11 @@ class Complete:
 
 
 class Checkpoints:
-    def __init__(self, run_dir: str, stage: Stage) -> None:
+    def __init__(self, run_dir: str, stage: Stage, inherited: int = 0) -> None:
+        """inherited: of generations up to this one an earlier driver may have heard parts that nobody tells again."""
         self._run_dir, self._stage = run_dir, stage.name
         self._own = SHAPES[stage.shape].own_checkpoints
+        self._inherited = inherited
         self._directory = os.path.join(run_dir, "checkpoints", stage.name)
         self._file = os.path.join(self._directory, "manifest.json")
         self._parts: Dict[Tuple[str, int, int], Dict[int, Tuple[str, int]]] = {}
@@ -69,7 +71,9 @@ class Checkpoints:
         if known is not None:
             self._rewritten(known, name, int(record["bytes"]))
             return None
-        parts = self._parts.setdefault((owner, generation, step), {})
+        if (owner, generation, step) not in self._parts:
+            self._parts[owner, generation, step] = _lying(directory, of) if generation <= self._inherited else {}
+        parts = self._parts[owner, generation, step]
         parts[int(record["part"])] = (name, int(record["bytes"]))
         if len(parts) < of:
             return None
@@ -151,6 +155,17 @@ def _whole(path: str, size: int) -> bool:
         return os.path.getsize(path) == size and tensors.whole(path)
     except OSError:
         return False
+
+
+def _lying(directory: str, of: int) -> Dict[int, Tuple[str, int]]:
+    """Parts of a checkpoint that are in their place: they are given their names when they are whole."""
+    found = {}
+    for name in _names(directory):
+        number = name.partition("-")[2].partition("-")[0]
+        if number.isdigit() and name == layout.part(int(number), of):
+            with contextlib.suppress(OSError):
+                found[int(number)] = (name, os.path.getsize(os.path.join(directory, name)))
+    return found
 
 
 def _names(directory: str) -> List[str]:

@@ -24,6 +24,7 @@ from windlass.agent import system
 from windlass.causes import Cause, Kind
 from windlass.driver import speech
 from windlass.driver.checkpoints import Checkpoints
+from windlass.driver.doubles import Doubles
 from windlass.driver.history import Before, Unfinished
 from windlass.driver.launcher import Doomed, Gone, Launcher, Told
 from windlass.driver.links import Link, Links, Seat
@@ -87,6 +88,8 @@ class Driver:
         self._metrics = before.metrics
         for name, values in before.metrics.values.items():
             self._tell_metrics(name, values)
+        self._doubles = Doubles(before.words)
+        self._inherited = before.generations
         self._generations = dict(before.generations)
         self._rounds = dict(before.rounds)
         """Where each stage stands: another attempt goes on there, unless the last one succeeded."""
@@ -340,7 +343,8 @@ class Driver:
 
     def _checkpoints_of(self, stage: Stage) -> Checkpoints:
         if stage.name not in self._checkpoints:
-            self._checkpoints[stage.name] = Checkpoints(self.run_dir, stage)
+            inherited = self._inherited.get(stage.name, 0)
+            self._checkpoints[stage.name] = Checkpoints(self.run_dir, stage, inherited)
         return self._checkpoints[stage.name]
 
     def _gang_over(self, run: StageRun, over: g.Over) -> None:
@@ -377,6 +381,8 @@ class Driver:
         if run is None or (role, rank) not in run.gang.members:
             self._links.send(seat, speech.BYE)
             return
+        if self._doubles.again(stage, message):
+            return
         kind = message["is"]
         if kind in ("join", "alive"):
             self._seen(run, seat, message)
@@ -400,8 +406,10 @@ class Driver:
 
     def _seen(self, run: StageRun, seat: Seat, message: Mapping[str, Any]) -> None:
         if not self._launcher.vouches(seat, message["agent"]):
-            self._links.send(seat, speech.BYE)
+            self._links.dismiss(seat, speech.BYE)
             return
+        if message.get("owes"):
+            return  # what it has to say comes first, and then all this again as a heartbeat
         self._links.remember(seat, dict(message))
         self._gang(run, speech.seen(seat[1:], message))
         if run.gang.renews(seat[1:]):
@@ -428,9 +436,7 @@ class Driver:
 
     def _reported(self, run: StageRun, seat: g.Seat, message: Mapping[str, Any]) -> None:
         role, rank, points = message["role"], message["rank"], message["points"]
-        self.journal.write(
-            "rank.report", stage=run.stage.name, role=role, rank=rank, gen=message["life"][0], points=points
-        )
+        self._scribe.report(run, message)
         step = max((int(point.get("step", -1)) for point in points), default=-1)
         self._tell_metrics(run.stage.name, self._metrics.take(run.stage.name, (role, rank), points))
         if run.stage.kind == "serve" and any("ready" in point for point in points):

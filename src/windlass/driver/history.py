@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Callable, Dict, Iterable, Mapping, Optional, Sequence, Tuple
 
 from windlass.causes import Cause, Kind
+from windlass.driver.doubles import WRITTEN_AS, Teller, Word
 from windlass.driver.metrics import Metrics
 from windlass.errors import FAILED, GATE_NOT_MET
 from windlass.journal import Event, cause_of
@@ -56,6 +57,8 @@ class Before:
     """All was done, and servers went on."""
     last: str = ""
     """The last event's name; empty: nothing has happened yet."""
+    words: Mapping[Teller, Word] = field(default_factory=dict)
+    """The last of each kind that was heard of each rank."""
 
 
 def look_back(events: Iterable[Event]) -> Before:
@@ -65,6 +68,9 @@ def look_back(events: Iterable[Event]) -> Before:
         last = event["ev"]
         if last in reading.read:
             reading.read[last](event.get("stage", ""), event)
+        if last in WRITTEN_AS and "word" in event:
+            teller = (event["stage"], event["role"], event["rank"], WRITTEN_AS[last])
+            reading.words[teller] = event["gen"], event["restart"], event["word"]
     return Before(
         tuple(stage for stage, ok in reading.passed.items() if ok),
         reading.attempts,
@@ -78,6 +84,7 @@ def look_back(events: Iterable[Event]) -> Before:
         reading.end,
         reading.serving,
         last,
+        reading.words,
     )
 
 
@@ -92,6 +99,7 @@ class _Reading:
         self.metrics = Metrics()
         self.unfinished: Dict[str, Unfinished] = {}
         self.rounds: Dict[str, Tuple[int, bool]] = {}
+        self.words: Dict[Teller, Word] = {}
         self.order: Event = {}
         self.end: Optional[Finished] = None
         self.serving = False

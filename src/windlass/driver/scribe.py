@@ -1,4 +1,4 @@
-"""Writes down what happens to the ranks of a stage: starts, stacks, workers that mpirun started, verdicts.
+"""Writes down what happens to the ranks of a stage: starts, reports, stacks, workers that mpirun started, verdicts.
 
 It decides nothing. What is written and when a decision is taken stand in `driver`.
 
@@ -37,6 +37,19 @@ class Scribe:
             gen=message["life"][0],
             restart=message["life"][1],
             **{key: message[key] for key in ("pid", "log_offset", "report_offset")},
+            word=message.get("word"),
+        )
+
+    def report(self, run: StageRun, message: Mapping[str, Any]) -> None:
+        self._journal.write(
+            "rank.report",
+            stage=run.stage.name,
+            role=message["role"],
+            rank=message["rank"],
+            gen=message["life"][0],
+            restart=message["life"][1],
+            word=message.get("word"),
+            points=message["points"],
         )
 
     def stacks(self, run: StageRun, role: str, rank: int, message: Mapping[str, Any]) -> None:
@@ -87,6 +100,7 @@ class Scribe:
             signal=message.get("signal"),
             because=because,
             cause=self.explained(run, cause) if cause is not None and state == "failed" else None,
+            word=message.get("word"),
         )
 
     def end_observed(self, run: StageRun, generation: int, state: str) -> None:

@@ -77,8 +77,9 @@ def order(action: Union[g.Kill, g.DumpStacks]) -> bytes:
 
 
 def answer(message: Mapping[str, Any]) -> bytes:
-    """To a heartbeat: names the one that is answered, for the agent's lease runs from its sending."""
-    return wire.encode({"is": "alive", "beat": message["beat"]})
+    """To a heartbeat: names the one that is answered, for the agent's lease runs from its sending, and the last word
+    before it, for that was heard."""
+    return wire.encode({"is": "alive", "beat": message["beat"], "said": message.get("said", 0)})
 
 
 def _encoded(peers: Peers) -> Dict[str, List[Any]]:

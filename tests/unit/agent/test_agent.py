@@ -42,7 +42,7 @@ class Played:
             self._decoder, self._heard = wire.Decoder(), list[wire.Message]()
             try:
                 self.say("hello", nonce="of the driver")
-                join = self._next()
+                join = self.next()
             except OSError:
                 continue
             proof = wire.proof(TOKEN, "driver", f"of the driver{join['nonce']}", SEAT)
@@ -61,12 +61,12 @@ class Played:
 
     def hear(self, kind: str) -> wire.Message:
         """The next word that is no heartbeat must be this one."""
-        while (message := self._next())["is"] == "alive":
-            self.say("alive", beat=message["beat"])
+        while (message := self.next())["is"] == "alive":
+            self.say("alive", beat=message["beat"], said=message.get("said", 0))
         assert message["is"] == kind, message
         return message
 
-    def _next(self) -> wire.Message:
+    def next(self) -> wire.Message:
         while not self._heard:
             data = self._link.recv(65536)
             if not data:
@@ -196,6 +196,34 @@ def test_what_could_not_be_said_is_said_once_the_driver_is_found(seat: Seat) -> 
     driver.meet()
     assert driver.hear("report")["points"][0]["step"] == 7
     assert driver.hear("exited")["code"] == 2
+
+
+def test_what_a_driver_took_to_its_grave_is_said_again_and_the_end_after_it(seat: Seat) -> None:
+    driver = seat.occupy("until [ -e go ]; do sleep 0.05; done; echo 'windlass: accuracy=0.9'", lease=60)
+    driver.start()
+    driver.hear("started")
+    (seat.here / "go").touch()
+    told = driver.hear("report")
+    driver.hear("exited")
+    driver.hang_up()
+    assert driver.meet()["owes"] is True
+    assert driver.next() == told
+    seen = driver.next()
+    assert (seen["is"], seen["exit"]["code"], seen["said"]) == ("alive", 0, told["word"])
+
+
+def test_what_a_driver_has_answered_for_is_not_said_again(seat: Seat) -> None:
+    driver = seat.occupy("echo 'windlass: step=1'; exec sleep 600", lease=60)
+    driver.start()
+    driver.hear("started")
+    word = driver.hear("report")["word"]
+    while (beat := driver.next()).get("said") != word:
+        pass
+    driver.say("alive", beat=beat["beat"], said=word)
+    driver.say("stacks", life=LIFE)
+    driver.hear("stacks")  # so it has heard the answer too
+    driver.hang_up()
+    assert driver.meet()["owes"] is False
 
 
 def test_a_driver_that_is_silent_for_a_third_of_the_lease_is_looked_for(seat: Seat) -> None:

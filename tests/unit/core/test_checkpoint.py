@@ -210,8 +210,8 @@ class Book:
         self.stage = Stage("main", "gang", shape=shape, roles=(Role("worker", 2),))
         self.open()
 
-    def open(self) -> None:
-        self.book = Checkpoints(str(self.directory), self.stage)
+    def open(self, inherited: int = 0) -> None:
+        self.book = Checkpoints(str(self.directory), self.stage, inherited)
 
     def save(self, step: int, generation: int = 1, rank: int = 0, round_: int = 1, **keys: Any) -> Any:
         place = layout.checkpoints(str(self.directory), "main", generation, self.book.owner("worker", rank))
@@ -328,6 +328,25 @@ def test_a_sharded_checkpoint_is_complete_with_its_last_part(book: Book) -> None
         assert checkpoint.load(path, shard=(number, 3)) is not None
     os.unlink(os.path.join(path, "part-00001-of-00003.safetensors"))
     assert book.book.resume("worker", 0, 1) == ("", -1)
+
+
+@pytest.mark.parametrize("last", [0, 1, 2])
+def test_another_driver_completes_a_checkpoint_whose_parts_were_told_to_the_one_before(book: Book, last: int) -> None:
+    for number in (0, 1, 2):
+        if number != last:
+            assert book.save(10, rank=number, shard=(number, 3)) is None
+    for aside in ("part-00000-of-00004.safetensors", f"{layout.part(last, 3)}.77.new", "notes"):
+        (Path(layout.checkpoints(str(book.directory), "main", 1)) / "step-000000010" / aside).touch()
+    book.open(inherited=1)
+    found = book.save(10, rank=last, shard=(last, 3))
+    assert [name for name, _ in found.parts] == [layout.part(number, 3) for number in range(3)]
+    assert book.book.resume("worker", 0, 1)[1] == 10
+
+
+def test_a_part_that_lies_there_and_was_not_told_is_not_taken_for_one_of_a_new_generation(book: Book) -> None:
+    assert book.save(10, generation=2, shard=(0, 2)) is None
+    book.open(inherited=1)
+    assert book.save(10, generation=2, shard=(1, 2)) is None
 
 
 def test_parts_of_two_generations_are_never_put_together(book: Book) -> None:
