@@ -7,7 +7,8 @@ long as what earlier pods sent, so that a place in it is a place in the run's lo
 
 What it cannot send it keeps and tries again: the driver may be away. What it cannot read, or the depot has no
 place for, no second try would mend: that is left out, and said on stderr. Links to files arrive as files; links to
-directories are not followed.
+directories are not followed. Every life claims its place in the depot: once another agent has done so for a later one,
+nothing of what is left here is taken, and it is dropped.
 
 Ships into strangers' images: standard library only, Python 3.9.
 """
@@ -25,7 +26,8 @@ import time
 from typing import Any, BinaryIO, Callable, Deque, Dict, List, Optional, Sequence, Tuple
 
 from windlass import wire
-from windlass.agent.freight import PIECE, Depot, Refused
+from windlass.agent.freight import PIECE, Depot, Refused, Stale
+from windlass.gang.words import NO_LIFE, Life
 
 PAUSE = (0.02, 0.25)
 """How often logs are looked at: while they grow, and while they are quiet."""
@@ -64,16 +66,21 @@ class Courier:
         self._done: List[Any] = []
         self._sent_steps: List[str] = []
         self._board, self._next_look = "", 0.0
+        self._life = NO_LIFE
         threading.Thread(target=self._work, daemon=True).start()
 
     # What the agent asks for; none of it waits.
 
-    def begin(self, logs: Sequence[str], trees: Sequence[str], token: Any, board: str = "") -> None:
+    def begin(
+        self, logs: Sequence[str], trees: Sequence[str], token: Any, board: str = "", life: Life = NO_LIFE
+    ) -> None:
         """Before a life: logs are taken over, trees of the run are fetched; then the token is done. Where they cannot
         be kept that is done instead, as ("unable", what the token is about and the error). board: where files of
         TensorBoard may appear, which are sent as they grow."""
 
         def fetch(depot: Depot) -> None:
+            depot.claim(life)
+            self._life = life
             for log in logs:
                 self._adopt(depot, log)
             for tree in trees:
@@ -126,9 +133,14 @@ class Courier:
             try:
                 if depot is None:
                     depot = Depot(self._address, self._token, self._name)
+                    if self._life != NO_LIFE:
+                        depot.claim(self._life)
                 self._look(depot)
                 busy = self._tail(depot)
                 busy = self._job(depot) or busy
+            except Stale as stale:
+                self._drop(stale)
+                continue
             except (OSError, wire.WireError, ValueError) as error:
                 if depot is not None:
                     depot.close()
@@ -154,6 +166,9 @@ class Courier:
                 error.filename = error.filename or self._run_dir
                 self._finish(job, ("unable", (token[1], error)))
             raise
+        except Stale:
+            self._finish(job, None)
+            raise
         finally:
             with self._lock:
                 self._busy = False
@@ -166,6 +181,15 @@ class Courier:
                 self._jobs.popleft()
             if token is not None:
                 self._done.append(token)
+        self._wake()
+
+    def _drop(self, stale: Stale) -> None:
+        """All that is left of a life whose place is taken; one that begins may still have its own."""
+        sys.stderr.write(f"what is left here is not carried: {stale}\n")
+        with self._lock:
+            self._jobs = collections.deque(job for job in self._jobs if job[0] == "begin")
+            self._tails.clear()
+        self._board, self._life = "", NO_LIFE
         self._wake()
 
     def _tail(self, depot: Depot) -> bool:

@@ -38,7 +38,8 @@ class Delivery:
             ranks = post.plan.stage(post.stage).role("worker").ranks
             logs += [layout.log(post.run_dir, post.stage, "worker", rank) for rank in range(ranks)]
         self.awaited, self._settling = start, False
-        self._courier.begin(logs, trees, ("begin", start["life"]), places.output)
+        generation, restart = start["life"]
+        self._courier.begin(logs, trees, ("begin", start["life"]), places.output, (generation, restart))
         return True
 
     def forget(self) -> None:

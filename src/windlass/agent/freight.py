@@ -11,9 +11,12 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from typing import Any, BinaryIO, List, Tuple
+from typing import TYPE_CHECKING, Any, BinaryIO, List, Tuple
 
 from windlass import wire
+
+if TYPE_CHECKING:
+    from windlass.gang.words import Life
 
 PIECE = 1 << 20
 CONNECT = 2.0
@@ -28,6 +31,10 @@ Entry = Tuple[str, int, int]
 
 class Refused(Exception):
     """The depot cannot take a file, however often it is sent."""
+
+
+class Stale(Exception):
+    """A later life has taken the place of whoever sends this: nothing of it is taken any more."""
 
 
 class Stream:
@@ -89,6 +96,11 @@ class Depot:
             raise wire.WireError("what answered is not this run's depot")
         self._stream.limit = wire.LIMIT
 
+    def claim(self, life: Life) -> None:
+        """For this life all that follows is said; from here on the depot takes nothing from an older one."""
+        self._stream.send("claim", life=life)
+        self._expect("ok")
+
     def size(self, path: str) -> int:
         self._stream.send("size", path=path)
         return int(self._stream.receive()["n"])
@@ -134,6 +146,8 @@ class Depot:
 
     def _expect(self, kind: str) -> wire.Message:
         answer = self._stream.receive()
+        if answer["is"] == "stale":
+            raise Stale(str(answer["why"]))
         if answer["is"] == "never":
             raise Refused(str(answer["why"]))
         if answer["is"] != kind:

@@ -12,6 +12,7 @@ from windlass.causes import Cause, Kind
 from windlass.driver.doubles import WRITTEN_AS, Teller, Word
 from windlass.driver.metrics import Metrics
 from windlass.errors import FAILED, GATE_NOT_MET
+from windlass.gang.words import Life
 from windlass.journal import Event, cause_of
 from windlass.pipeline import Finished
 
@@ -59,6 +60,8 @@ class Before:
     """The last event's name; empty: nothing has happened yet."""
     words: Mapping[Teller, Word] = field(default_factory=dict)
     """The last of each kind that was heard of each rank."""
+    lives: Mapping[Tuple[str, str, int], Life] = field(default_factory=dict)
+    """The last one of each seat that has begun."""
 
 
 def look_back(events: Iterable[Event]) -> Before:
@@ -85,6 +88,7 @@ def look_back(events: Iterable[Event]) -> Before:
         reading.serving,
         last,
         reading.words,
+        reading.lives,
     )
 
 
@@ -100,6 +104,7 @@ class _Reading:
         self.unfinished: Dict[str, Unfinished] = {}
         self.rounds: Dict[str, Tuple[int, bool]] = {}
         self.words: Dict[Teller, Word] = {}
+        self.lives: Dict[Tuple[str, str, int], Life] = {}
         self.order: Event = {}
         self.end: Optional[Finished] = None
         self.serving = False
@@ -111,6 +116,7 @@ class _Reading:
             "stage.ended": self._stage_ended,
             "gen.started": self._gen_started,
             "gen.ended": self._gen_ended,
+            "rank.started": self._rank_started,
             "rank.ended": self._rank_ended,
             "rank.report": self._report,
             "checkpoint": self._checkpoint,
@@ -168,6 +174,9 @@ class _Reading:
                 decided="" if event.get("again") else str(event.get("state", "")),
                 cause=cause_of(event),
             )
+
+    def _rank_started(self, stage: str, event: Event) -> None:
+        self.lives[stage, event["role"], event["rank"]] = event["gen"], event.get("restart", 0)
 
     def _rank_ended(self, stage: str, event: Event) -> None:
         left = event.get("restarts_left")

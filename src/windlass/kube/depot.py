@@ -2,7 +2,8 @@
 
 A process of its own, so that a large checkpoint never delays a heartbeat, and one thread for each
 agent. It serves the parts of the run directory that agents share (`freight.PLACES`) and never the
-journal, which is the driver's. It dies with the driver.
+journal, which is the driver's. From an agent whose place another one has taken it takes nothing (`claims`). It dies
+with the driver.
 
 Ships into strangers' images: standard library only, Python 3.9.
 """
@@ -17,11 +18,13 @@ import socket
 import socketserver
 import sys
 import threading
-from typing import Callable, Dict, List
+from typing import Callable, Dict, List, Optional
 
 from windlass import wire
 from windlass.agent import system
-from windlass.agent.freight import PLACES, Stream
+from windlass.agent.freight import PLACES, Stale, Stream
+from windlass.gang.words import NO_LIFE, Life
+from windlass.kube.claims import Claims
 
 NEVER = (errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.ENOTDIR)
 """How a path is refused that no second try would make room for."""
@@ -29,11 +32,11 @@ PAGE = 1000
 """Files that are told in one frame."""
 
 
-def serve(run_dir: str, token: bytes, port: int) -> int:
+def serve(run_dir: str, token: bytes, port: int, claims: Optional[Claims] = None) -> int:
     """Forks the depot; its process id."""
     parent = os.getpid()
     server = _Server(("", port), _Visit)
-    server.run_dir, server.token = run_dir, token
+    server.run_dir, server.token, server.claims = run_dir, token, claims or Claims()
 
     def work() -> int:
         system.die_with_parent(parent)
@@ -49,8 +52,8 @@ class Beside:
     """The depot of a driver: without it no rank's end would ever be told, so the driver ends with it, and the next one
     brings both back."""
 
-    def __init__(self, run_dir: str, token: bytes, port: int) -> None:
-        self._pid = serve(run_dir, token, port)
+    def __init__(self, run_dir: str, token: bytes, port: int, claims: Optional[Claims] = None) -> None:
+        self._pid = serve(run_dir, token, port, claims)
         self._closed = False
         self._keeper = threading.Thread(target=self._keep, daemon=True)
         self._keeper.start()
@@ -76,6 +79,7 @@ class _Server(socketserver.ThreadingTCPServer):
     address_family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
     run_dir = ""
     token = b""
+    claims: Claims
 
     def server_bind(self) -> None:
         if self.address_family == socket.AF_INET6:
@@ -90,6 +94,8 @@ class _Server(socketserver.ThreadingTCPServer):
 
 class _Visit(socketserver.BaseRequestHandler):
     server: _Server
+    name = ""
+    life: Life = NO_LIFE
 
     def handle(self) -> None:
         wire.lively(self.request)
@@ -98,6 +104,7 @@ class _Visit(socketserver.BaseRequestHandler):
         self._greet(stream)
         self.request.settimeout(None)
         answers: Dict[str, Callable[[Stream, wire.Message], None]] = {
+            "claim": self._claim,
             "size": self._size,
             "put": self._put,
             "file": self._file,
@@ -106,7 +113,10 @@ class _Visit(socketserver.BaseRequestHandler):
         }
         while True:
             message = stream.receive()
-            answers[message["is"]](stream, message)
+            try:
+                answers[message["is"]](stream, message)
+            except Stale as stale:
+                stream.send("stale", why=str(stale))
 
     def _greet(self, stream: Stream) -> None:
         ours = wire.nonce()
@@ -117,7 +127,7 @@ class _Visit(socketserver.BaseRequestHandler):
             message.get("proof"), self.server.token, "agent", nonces, name
         ):
             raise wire.WireError("not an agent of this run")
-        stream.limit = wire.LIMIT
+        self.name, stream.limit = name, wire.LIMIT
         stream.send("welcome", proof=wire.proof(self.server.token, "driver", nonces, name))
 
     def _place(self, message: wire.Message) -> str:
@@ -126,6 +136,12 @@ class _Visit(socketserver.BaseRequestHandler):
         if path.startswith(("/", "..")) or path.split("/")[0] not in PLACES:
             raise wire.WireError(f"{path} is not an agent's to touch")
         return os.path.join(self.server.run_dir, path)
+
+    def _claim(self, stream: Stream, message: wire.Message) -> None:
+        generation, restart = message["life"]
+        self.server.claims.claim(self.name, (int(generation), int(restart)))
+        self.life = (int(generation), int(restart))
+        stream.send("ok")
 
     def _size(self, stream: Stream, message: wire.Message) -> None:
         try:
@@ -137,14 +153,15 @@ class _Visit(socketserver.BaseRequestHandler):
     def _put(self, stream: Stream, message: wire.Message) -> None:
         path = self._place(message)
         data = stream.bytes(int(message["n"]))
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            at, done = int(message["at"]), 0
-            while done < len(data):
-                done += os.pwrite(fd, data[done:], at + done)
-        finally:
-            os.close(fd)
+        with self.server.claims.writing(self.name, self.life, shared=False):
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                at, done = int(message["at"]), 0
+                while done < len(data):
+                    done += os.pwrite(fd, data[done:], at + done)
+            finally:
+                os.close(fd)
         stream.send("ok")
 
     def _file(self, stream: Stream, message: wire.Message) -> None:
@@ -165,7 +182,11 @@ class _Visit(socketserver.BaseRequestHandler):
                 stream.receive_file(file, count)
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(aside, path)
+            with self.server.claims.writing(self.name, self.life, shared=True):
+                os.replace(aside, path)
+        except Stale:
+            os.unlink(aside)
+            raise
         except OSError as error:
             if os.path.exists(aside):
                 os.unlink(aside)

@@ -33,6 +33,7 @@ from windlass.driver.signals import Signals
 from windlass.errors import FAILED, WindlassError
 from windlass.kube import depot, names, pod, seats, verdicts, visits
 from windlass.kube.api import Api, ApiError, Manifest, in_cluster
+from windlass.kube.claims import Claims
 from windlass.kube.launcher import PodLauncher
 from windlass.kube.tenure import Tenure
 from windlass.rankenv import bracketed
@@ -96,7 +97,7 @@ def _drive(api: Api, run: str, run_dir: str, environ: Mapping[str, str], before:
             before = look_back(itertools.chain(journal.stream(run_dir), [{"ev": "run.started", **order}]))
         plan = plans.from_json(root["data"][layout.PLAN])
         if names.SHARED not in (root["metadata"].get("annotations") or {}):
-            beside = depot.Beside(run_dir, token, names.DEPOT_PORT)
+            beside = depot.Beside(run_dir, token, names.DEPOT_PORT, Claims(before.generations, before.lives))
         listener = socket.socket(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET)
         if listener.family is socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
@@ -303,7 +304,8 @@ def _linger(api: Api, run: str, run_dir: str) -> None:
     if _standing(api, run):
         root, token, _ = _met(api, run)
         if names.SHARED not in (root["metadata"].get("annotations") or {}):
-            depot.Beside(run_dir, token, names.DEPOT_PORT)
+            before = look_back(journal.stream(run_dir))
+            depot.Beside(run_dir, token, names.DEPOT_PORT, Claims(before.generations, before.lives))
     visits.note()
     while visits.quiet() < LINGER or _standing(api, run):
         time.sleep(10.0)

@@ -106,8 +106,11 @@ class Seat:
         return self.driver
 
     def warn(self) -> None:
+        self.signal(signal.SIGTERM)
+
+    def signal(self, number: int) -> None:
         assert self._agent is not None
-        self._agent.send_signal(signal.SIGTERM)
+        self._agent.send_signal(number)
 
     def left(self) -> int:
         assert self._agent is not None
@@ -339,6 +342,34 @@ def test_a_checkpoint_is_told_once_it_is_there_and_an_end_by_order_leaves_the_ou
     driver.say("kill", life=LIFE, grace=0.0)
     assert driver.hear("exited")["asked"] is True
     assert not Path(layout.output(str(depot_dir), "train")).exists()
+
+
+def test_one_that_was_given_up_and_comes_back_leaves_the_files_of_its_successor_alone(
+    seat: Seat, there: tuple[Path, str], tmp_path: Path
+) -> None:
+    depot_dir, address = there
+    write = 'echo {0}-one; until [ -e go ]; do sleep 0.05; done; echo {0}-two; echo {0} > "$WINDLASS_OUTPUT_DIR/model"'
+    log = layout.log("", "train", "worker", 0)
+    given_up = seat.occupy(write.format("A"), lease=60, DEPOT=address)
+    given_up.start()
+    given_up.hear("started")
+    until(lambda: (depot_dir / log).exists() and (depot_dir / log).read_text() == "A-one\n", "its first line")
+    seat.signal(signal.SIGSTOP)  # the network is cut: its rank goes on, and nothing of it arrives
+    (seat.here / "go").touch()
+    until(lambda: Path(layout.output(str(seat.here), "train"), "model").exists(), "the end of its rank")
+    successor = Seat(tmp_path / "successor")
+    try:
+        driver = successor.occupy(write.format("B"), lease=60, DEPOT=address)
+        driver.start([2, 0])
+        driver.hear("started")
+        (successor.here / "go").touch()
+        assert driver.hear("exited")["code"] == 0
+        seat.signal(signal.SIGCONT)
+        assert given_up.hear("exited")["code"] == 0
+    finally:
+        successor.close()
+    assert (depot_dir / log).read_text() == "A-one\nB-one\nB-two\n"
+    assert Path(layout.output(str(depot_dir), "train"), "model").read_text() == "B\n"
 
 
 def test_a_life_that_is_ended_while_it_waits_for_its_files_never_begins(seat: Seat) -> None:

@@ -19,8 +19,9 @@ import pytest
 from tests.local.place import free_port
 from windlass import wire
 from windlass.agent.courier import Courier
-from windlass.agent.freight import Depot
+from windlass.agent.freight import Depot, Stale
 from windlass.kube import depot
+from windlass.kube.claims import Claims
 
 TOKEN = b"the run's token"
 
@@ -182,6 +183,66 @@ def test_a_tree_is_listed_however_many_files_it_has(tmp_path: Path, monkeypatch:
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
+
+
+def test_nothing_is_taken_from_a_life_once_a_later_one_has_claimed_its_place(address: str, tmp_path: Path) -> None:
+    log, model = "logs/train/worker-0.log", tmp_path / "model"
+    model.write_bytes(b"weights")
+    old, new = (Depot(address, TOKEN, "train/worker-0", timeout=20.0) for _ in range(2))
+    old.claim((1, 0))
+    old.append(log, 0, b"old\n")
+    new.claim((1, 1))
+    assert new.size(log) == 4
+    new.append(log, 4, b"new\n")
+    with pytest.raises(Stale):
+        old.append(log, 4, b"late")
+    with pytest.raises(Stale), open(model, "rb") as file:
+        old.put("output/train/model", file)
+    with pytest.raises(Stale):
+        Depot(address, TOKEN, "train/worker-0", timeout=20.0).claim((1, 0))
+    assert (tmp_path / "there" / log).read_bytes() == b"old\nnew\n"
+    assert list((tmp_path / "there/output/train").iterdir()) == []
+
+
+def test_a_generation_ends_the_right_to_write_of_those_before_it_at_every_seat_of_its_stage(address: str) -> None:
+    old, peer, other = (Depot(address, TOKEN, name) for name in ("train/worker-0", "train/worker-1", "test/worker-0"))
+    old.claim((1, 0))
+    other.claim((1, 0))
+    peer.claim((2, 0))
+    with pytest.raises(Stale):
+        old.append("logs/train/worker-0.log", 0, b"late")
+    other.append("logs/test/worker-0.log", 0, b"in time")
+    old.claim((2, 0))
+    old.append("logs/train/worker-0.log", 0, b"in time")
+
+
+def test_a_depot_that_is_begun_anew_knows_from_the_journal_whose_place_was_taken() -> None:
+    claims = Claims({"train": 2}, {("train", "worker", 0): (2, 1)})
+    for life in ((1, 0), (2, 0)):
+        with pytest.raises(Stale):
+            claims.claim("train/worker-0", life)
+    with pytest.raises(Stale):
+        claims.claim("train/worker-1", (1, 5))
+    claims.claim("train/worker-0", (2, 1))
+    claims.claim("train/worker-1", (2, 0))
+
+
+def test_a_courier_whose_place_was_taken_drops_what_is_left_and_carries_a_later_life(
+    address: str, tmp_path: Path
+) -> None:
+    log = tmp_path / "here/logs/train/worker-0.log"
+    carrier = courier(address, tmp_path / "here")
+    carrier.begin([str(log)], [], "begun", life=(1, 0))
+    until(lambda: carrier.done() == ["begun"])
+    Depot(address, TOKEN, "train/worker-0").claim((2, 0))
+    with open(log, "ab") as file:
+        file.write(b"late\n")
+    carrier.send_tree(str(tmp_path / "here/output"))
+    until(lambda: carrier.settled)
+    carrier.begin([], [], "stale", life=(1, 1))
+    carrier.begin([], [], "again", life=(3, 0))
+    until(lambda: carrier.done() == ["again"])
+    assert not (tmp_path / "there/logs/train/worker-0.log").exists()
 
 
 def test_a_stranger_gets_nothing(address: str) -> None:
