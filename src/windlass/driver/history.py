@@ -75,20 +75,20 @@ def look_back(events: Iterable[Event]) -> Before:
             teller = (event["stage"], event["role"], event["rank"], WRITTEN_AS[last])
             reading.words[teller] = event["gen"], event["restart"], event["word"]
     return Before(
-        tuple(stage for stage, ok in reading.passed.items() if ok),
-        reading.attempts,
-        reading.retries,
-        reading.generations,
-        reading.metrics,
-        reading.unfinished,
-        reading.rounds,
-        tuple(reading.order.get("left_out", ())),
-        str(reading.order.get("order", "")),
-        reading.end,
-        reading.serving,
-        last,
-        reading.words,
-        reading.lives,
+        passed=tuple(stage for stage, ok in reading.passed.items() if ok),
+        attempts=reading.attempts,
+        retries=reading.retries,
+        generations=reading.generations,
+        metrics=reading.metrics,
+        unfinished=reading.unfinished,
+        rounds=reading.rounds,
+        left_out=tuple(reading.order.get("left_out", ())),
+        order=str(reading.order.get("order", "")),
+        end=reading.end,
+        serving=reading.serving,
+        last=last,
+        words=reading.words,
+        lives=reading.lives,
     )
 
 
