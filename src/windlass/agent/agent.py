@@ -175,6 +175,8 @@ class Agent:
         generation, restart = start["life"]
         self.duty.begun((generation, restart))
         self._cut_off = False
+        if start["resume_from"]:
+            start = {**start, "resume_from": os.path.join(self.post.run_dir, start["resume_from"])}
         if not self._delivery.fetch(start):
             self._start(start)
 
@@ -295,6 +297,8 @@ class Agent:
                 self._say("report", role=role, rank=rank, points=points[begin : begin + 1000])
             for record in checkpoints:
                 said = True
+                if "path" in record:
+                    record = {**record, "path": os.path.relpath(record["path"], self.post.run_dir)}
                 told = {"role": role, "rank": rank, "record": record, "life": list(self.duty.life)}
                 if not self._delivery.carry(told):
                     self._say("checkpoint", **told)

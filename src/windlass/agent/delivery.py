@@ -8,6 +8,7 @@ Ships into strangers' images: standard library only, Python 3.9.
 
 from __future__ import annotations
 
+import os
 from typing import Callable, List, Optional, Tuple
 
 from windlass import layout, wire
@@ -51,7 +52,7 @@ class Delivery:
         record = checkpoint["record"]
         if self._courier is None or record.get("error"):
             return False
-        self._courier.send(str(record["path"]), ("checkpoint", checkpoint))
+        self._courier.send(os.path.join(self._post.run_dir, str(record["path"])), ("checkpoint", checkpoint))
         return True
 
     def take(self) -> Tuple[List[wire.Message], Optional[wire.Message], Optional[OSError]]:

@@ -65,8 +65,8 @@ class Checkpoints:
         """Takes in a part; the checkpoint, when it was the last that was missing and it is newer.
         OSError when that could not be written down: then the checkpoint does not exist."""
         owner, step, of = self.owner(role, rank), int(record["step"]), int(record["of"])
-        directory, name = os.path.split(str(record["path"]))
-        path = os.path.relpath(directory, self._run_dir)
+        path, name = os.path.split(str(record["path"]))
+        directory = os.path.join(self._run_dir, path)
         known = next((c for c in self.complete if c.path == path), None)
         if known is not None:
             self._rewritten(known, name, int(record["bytes"]))
@@ -96,7 +96,8 @@ class Checkpoints:
         return max(mine, key=_age) if mine else None
 
     def resume(self, role: str, rank: int, round_: int) -> Tuple[str, int]:
-        """(directory, step) of the newest whole checkpoint for a rank; ("", -1) when there is none.
+        """(directory, step) of the newest whole checkpoint for a rank; ("", -1) when there is none. The directory is
+        told from the run's own, wherever an agent has that.
         A torn one is struck off: its step will be computed, and may be kept, again."""
         owner = self.owner(role, rank)
         while True:
@@ -105,7 +106,7 @@ class Checkpoints:
                 return "", -1
             path = os.path.join(self._run_dir, found.path)
             if all(_whole(os.path.join(path, name), size) for name, size in found.parts):
-                return path, found.step
+                return found.path, found.step
             self.complete = [c for c in self.complete if c is not found]
 
     def sweep(self, generation: int) -> None:

@@ -55,9 +55,10 @@ class Played:
     def say(self, kind: str, **keys: Any) -> None:
         self._link.sendall(wire.encode({"is": kind, **keys}))
 
-    def start(self, life: list[int] = LIFE) -> None:
+    def start(self, life: list[int] = LIFE, resume_from: str = "") -> None:
         peers = {"worker": [["127.0.0.1", [1, 2, 3]]]}
-        self.say("start", life=life, attempt=1, round=1, peers=peers, resume_from="", merge_role="", launcher=False)
+        told = {"peers": peers, "resume_from": resume_from, "merge_role": "", "launcher": False}
+        self.say("start", life=life, attempt=1, round=1, **told)
 
     def hear(self, kind: str) -> wire.Message:
         """The next word that is no heartbeat must be this one."""
@@ -338,10 +339,24 @@ def test_a_checkpoint_is_told_once_it_is_there_and_an_end_by_order_leaves_the_ou
     driver.hear("started")
     told = driver.hear("checkpoint")
     assert (told["life"], told["record"]["step"]) == (LIFE, 1)
-    assert (depot_dir / os.path.relpath(told["record"]["path"], seat.here)).read_text() == "five\n"
+    assert (depot_dir / told["record"]["path"]).read_text() == "five\n", "told from the run's directory"
     driver.say("kill", life=LIFE, grace=0.0)
     assert driver.hear("exited")["asked"] is True
     assert not Path(layout.output(str(depot_dir), "train")).exists()
+
+
+def test_a_checkpoint_is_resumed_from_where_the_agent_has_the_runs_directory(
+    seat: Seat, there: tuple[Path, str]
+) -> None:
+    depot_dir, address = there
+    step = "checkpoints/train/generation-1/step-000000005"
+    (depot_dir / step).mkdir(parents=True)
+    (depot_dir / step / "part").write_text("five\n")
+    driver = seat.occupy("cp $WINDLASS_RESUME_FROM/part resumed", DEPOT=address)
+    driver.start([2, 0], step)
+    driver.hear("started")
+    assert driver.hear("exited")["code"] == 0
+    assert (seat.here / "resumed").read_text() == "five\n"
 
 
 def test_one_that_was_given_up_and_comes_back_leaves_the_files_of_its_successor_alone(
