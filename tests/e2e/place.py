@@ -104,9 +104,9 @@ class Place:
     def file(self, run: str, path: str) -> str:
         return self.windlass("cat", f"{run}:{path}", "--on", "kubernetes", "-n", self.namespace)
 
-    def log(self, run: str, rank: int) -> list[str]:
-        words = ("--on", "kubernetes", "-n", self.namespace)
-        return self.windlass("logs", run, *words, "--rank", str(rank), "--raw").splitlines()
+    def log(self, run: str, rank: int, *words: str) -> list[str]:
+        there = ("--on", "kubernetes", "-n", self.namespace)
+        return self.windlass("logs", run, *there, "--rank", str(rank), "--raw", *words).splitlines()
 
 
 def lives(lines: list[str]) -> dict[str, list[int]]:
