@@ -30,6 +30,7 @@ from windlass.plan import ENGINES, Plan
 
 if TYPE_CHECKING:
     from windlass.engines.finding import Where
+    from windlass.engines.local.start import Started
     from windlass.images.building import Built
     from windlass.runs.logs import Line
     from windlass.runs.values import RunState
@@ -109,7 +110,7 @@ class Job:
             from windlass.engines.local import start
 
             opened = start.opened(plan, _home(home), os.environ)
-            return _background(opened.directory, opened.events)
+            return _background(opened)
         where = _where(home, plan.engine, context, namespace)
         from windlass.engines import secrets
         from windlass.engines.kubernetes.mirror import submitted
@@ -233,7 +234,7 @@ class Run:
 
         if self._copy is None:
             opened = start.reopened(self.id, self._where.home, os.environ)
-            return _background(opened.directory, opened.events)
+            return _background(opened)
         self._copy.go_on()
         return self
 
@@ -249,19 +250,18 @@ class Run:
             self._copy.remove(data=data)
 
 
-def _background(directory: str, events: int) -> Run:
+def _background(run: Started) -> Run:
     """A driver in a fresh interpreter: a notebook has threads, and must not be forked."""
-    from windlass import journal, layout
+    from windlass import layout
+    from windlass.engines.local import orders, start
 
-    home, run = str(Path(directory).parent.parent), os.path.basename(directory)
-    with open(os.path.join(directory, layout.DRIVER_LOG), "ab") as log:
-        command = [sys.executable, "-m", "windlass.engines.local", directory]
+    words = [run.directory, str(run.events), *([orders.to_json(run.orders)] if run.orders is not None else [])]
+    with open(os.path.join(run.directory, layout.DRIVER_LOG), "ab") as log:
+        command = [sys.executable, "-m", "windlass.engines.local", *words]
         driver = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
-    while len(journal.read(directory)) <= events:
-        if driver.poll() is not None:
-            raise WindlassError(f"{run} did not start", f"see {directory}/{layout.DRIVER_LOG}")
-        time.sleep(0.005)
-    return Run(run, home)
+    if not start.begins(run, driver.pid, lambda: driver.poll() is not None):
+        raise WindlassError(f"{run.id} did not start", f"see {run.directory}/{layout.DRIVER_LOG}")
+    return Run(run.id, run.home)
 
 
 def _where(home: str | None, on: str | None, context: str, namespace: str) -> Where:

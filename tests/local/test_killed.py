@@ -12,6 +12,7 @@ from subprocess import PIPE, Popen
 import pytest
 
 from tests.local.place import Place, until
+from windlass import layout
 
 CLINGING = """
 import os, subprocess, sys, time
@@ -97,6 +98,65 @@ def test_a_run_that_is_under_way_is_not_resumed(windlass: Place) -> None:
     assert said.code == 2
     assert f"{windlass.id} is still running" in said.err
     assert windlass("stop", "--now").code == 0
+
+
+RIVAL = """
+import os, sys
+import windlass
+from windlass.engines.local import start
+from windlass.errors import WindlassError
+plan = windlass.load("job.yaml", set={"N": 2}).plan()
+run = start.reopened(sys.argv[1], os.environ["WINDLASS_HOME"], os.environ, plan=plan)
+print("decided", flush=True)
+sys.stdin.read()
+try:
+    print(getattr(run, sys.argv[2])())
+except WindlassError as error:
+    print(error.message)
+"""
+OFTEN = """
+params: {N: 1}
+run: 'echo ${N} >> times; test $(wc -l < times) -gt 1 && until test -e go; do sleep 0.05; done'
+restarts: 0
+"""
+
+
+def kept(run: Path, *names: str) -> dict[str, str]:
+    return {name: (run / name).read_text() for name in names}
+
+
+@pytest.mark.parametrize("way", ["drive", "detach"])
+@pytest.mark.parametrize("ended", [False, True], ids=["while it runs", "when it has ended"])
+def test_of_two_that_resume_a_run_at_once_the_later_one_changes_nothing(windlass: Place, ended: bool, way: str) -> None:
+    assert windlass.run(OFTEN).code == 1
+    script = windlass.file("rival.py", RIVAL)
+    rival = Popen(
+        [sys.executable, script, windlass.id, way],
+        env=windlass.env,
+        cwd=windlass.code,
+        stdin=PIPE,
+        stdout=PIPE,
+        text=True,
+    )
+    assert rival.stdout is not None
+    assert rival.stdout.readline() == "decided\n"
+    winner = windlass.begin("run", "--resume", windlass.id)
+    times = windlass.code / "times"
+    until(lambda: times.read_text().count("\n") == 2, "the second life")
+    assert times.read_text() == "1\n1\n", "the rival's plan has run"
+    if ended:
+        windlass.file("go", "")
+        assert winner.said().code == 0
+    names = (layout.PLAN, layout.ORDERS, *([layout.FINGERPRINTS] if ended else []))
+    before = kept(windlass.dir, *names)
+    said, _ = rival.communicate("")
+    windlass.file("go", "")
+    assert winner.said().code == 0
+    words = "somebody else has just resumed" if ended or way == "detach" else "is being driven by another process"
+    assert words in said
+    assert kept(windlass.dir, *names) == before
+    assert "echo 1" in before[layout.PLAN]
+    assert times.read_text() == "1\n1\n"
 
 
 def test_supervisor_and_agents_killed_together_leave_nothing(windlass: Place) -> None:

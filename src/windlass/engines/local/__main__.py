@@ -1,19 +1,23 @@
-"""`python -m windlass.engines.local DIRECTORY`: drives the run that was opened there."""
+"""`python -m windlass.engines.local DIRECTORY EVENTS [ORDERS]`: drives the run that was opened there.
+
+EVENTS is how many its journal held when that was decided; ORDERS, of a run that goes on, what its driver is told.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 
-from windlass import journal, layout
+from windlass import layout
 from windlass import plan as plans
+from windlass.engines.local import orders
 from windlass.engines.local.start import Started
 
 if __name__ == "__main__":
-    directory = sys.argv[1]
+    directory, events, *told = sys.argv[1:]
     with open(os.path.join(directory, layout.PLAN), encoding="utf-8") as file:
         plan = plans.from_json(file.read())
     home = os.path.dirname(os.path.dirname(directory))
-    events = len(journal.read(directory))
-    run = Started(plan, directory, home, os.environ, events)
+    order = orders.from_json(told[0]) if told else None
+    run = Started(plan, directory, home, os.environ, int(events), orders=order)
     sys.exit(run.drive(begun=run.remember))

@@ -108,12 +108,15 @@ def drive(
     environ: Mapping[str, str],
     begun: Callable[[], None] | None = None,
     say: Callable[[str], None] | None = None,
+    settle: Callable[[], None] = lambda: None,
 ) -> int:
     """Runs the plan in this process until it has ended; the exit code. A run directory that has a
-    journal already is resumed. `say` is told what takes time before it begins."""
+    journal already is resumed. `say` is told what takes time before it begins; `settle` is called once this process is
+    the run's driver and nobody else can write to its directory."""
     for signum in ENDING:
         signal.signal(signum, _interrupt)  # until the driver listens
     held = lock.take(run_dir)
+    settle()
     _forget(os.path.join(run_dir, layout.STOP))
     values = secrets.values(plan, environ)
     told = orders.read(run_dir)

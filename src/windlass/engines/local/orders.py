@@ -19,17 +19,25 @@ class Orders:
     keep: bool = False
 
 
+def to_json(orders: Orders) -> str:
+    return json.dumps(asdict(orders))
+
+
+def from_json(text: str) -> Orders:
+    told = json.loads(text)
+    return Orders(tuple(told["again"]), tuple(told["left_out"]), bool(told["keep"]))
+
+
 def write(run_dir: str, orders: Orders) -> None:
     path = os.path.join(run_dir, layout.ORDERS)
     with open(path + ".new", "w", encoding="utf-8") as file:
-        json.dump(asdict(orders), file)
+        file.write(to_json(orders))
     os.replace(path + ".new", path)
 
 
 def read(run_dir: str) -> Orders:
     try:
         with open(os.path.join(run_dir, layout.ORDERS), encoding="utf-8") as file:
-            told = json.load(file)
-        return Orders(tuple(told["again"]), tuple(told["left_out"]), bool(told["keep"]))
+            return from_json(file.read())
     except (OSError, ValueError, KeyError, TypeError):
         return Orders()

@@ -1,7 +1,8 @@
 """Begins runs on this machine: from a plan, or from a run that is to go on.
 
-A `Started` run has its directory and its plan on disk; nothing runs yet. Drive it in this
-process, or let a process of its own drive it.
+A `Started` run has its directory; nothing runs yet. Drive it in this process, or let a process of its own
+drive it. A new one has its plan on disk. One that goes on is changed by its driver alone, once that holds the
+run's lock: several may want to go on with it, and only one will.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from windlass import journal, layout, lock
@@ -19,6 +20,7 @@ from windlass import plan as plans
 from windlass.agent import system
 from windlass.driver.history import look_back
 from windlass.engines.local import engine, orders
+from windlass.engines.local.orders import Orders
 from windlass.errors import WindlassError
 from windlass.plan import Plan
 from windlass.runs import reuse
@@ -38,6 +40,8 @@ class Started:
     """How many the journal held before: the run is resumed when there are any."""
     fates: tuple[reuse.Fate, ...] = ()
     """Of its stages, when it goes on or was asked for in part."""
+    orders: Orders | None = None
+    """What its driver is to be told, of a run that goes on; None: that stands in its directory."""
 
     @property
     def id(self) -> str:
@@ -45,7 +49,22 @@ class Started:
 
     def drive(self, begun: Callable[[], None] | None = None, say: Callable[[str], None] | None = None) -> int:
         """Runs it in this process to its end; the exit code."""
-        return engine.drive(self.plan, self.directory, self.home, self.environ, begun, say)
+        return engine.drive(self.plan, self.directory, self.home, self.environ, begun, say, self._settle)
+
+    def _settle(self) -> None:
+        """Writes down how the run goes on, unless somebody else went on with it since that was decided."""
+        if self.orders is None:
+            return
+        if sum(1 for _ in journal.stream(self.directory)) != self.events:
+            raise _taken(self.id)
+        try:
+            _write_plan(self.directory, self.plan)
+            orders.write(self.directory, self.orders)
+        except OSError as error:
+            raise WindlassError(
+                f"{self.id} cannot go on: its plan cannot be written: {error.strerror}",
+                f"free space in {self.directory}, or make it writable",
+            ) from None
 
     def remember(self) -> None:
         """Where it came from and what its stages depend on. Takes longer than a start, so it is done beside the run."""
@@ -60,13 +79,30 @@ class Started:
         sys.stdout.flush()
         sys.stderr.flush()
         pid = system.fork(lambda: _drive_alone(self))
-        while True:
-            if len(journal.read(self.directory)) > self.events:
-                self.remember()
-                return True
-            if os.waitpid(pid, os.WNOHANG)[0]:
-                return len(journal.read(self.directory)) > self.events
-            time.sleep(0.005)
+        if not begins(self, pid, lambda: bool(os.waitpid(pid, os.WNOHANG)[0])):
+            return False
+        self.remember()
+        return True
+
+
+def begins(run: Started, pid: int, ended: Callable[[], bool]) -> bool:
+    """Waits until the process drives the run; False when it has ended and left no word. Raises when another process
+    was faster."""
+    while True:
+        over = ended()
+        events = journal.read(run.directory)[run.events :]
+        drivers = [event.get("pid") for event in events if event["ev"] == "run.started"]
+        if pid in drivers:
+            return True
+        if over and drivers:
+            raise _taken(run.id)
+        if over:
+            return bool(events)
+        time.sleep(0.005)
+
+
+def _taken(run: str) -> WindlassError:
+    return WindlassError(f"somebody else has just resumed {run}", f"watch it: windlass attach {run}")
 
 
 @dataclass(frozen=True)
@@ -91,8 +127,7 @@ def opened(plan: Plan, home: str, environ: Mapping[str, str], wish: Wish = ALL) 
     run = store.create(plan.name)
     directory = str(run)
     try:
-        with open(os.path.join(directory, layout.PLAN), "w", encoding="utf-8") as file:
-            file.write(plans.to_json(plan))
+        _write_plan(directory, plan)
         if fates or wish.keep:
             orders.write(directory, _orders(fates, (), wish))
         os.close(lock.take(directory))
@@ -111,22 +146,24 @@ def opened(plan: Plan, home: str, environ: Mapping[str, str], wish: Wish = ALL) 
 
 def reopened(run: str, home: str, environ: Mapping[str, str], wish: Wish = ALL, plan: Plan | None = None) -> Started:
     """A run that has ended or was lost, to go on where it stood: with its own plan, or with a new one of the same
-    job. What has passed is reused unless what it depends on has changed."""
+    job. What has passed is reused unless what it depends on has changed. Nothing is written yet."""
     started = resumed_plan(run, home, environ, wish, plan)
-    directory = started.directory
     again = [fate.stage for fate in started.fates if fate.does == reuse.RUNS]
-    passed = look_back(journal.stream(directory)).passed
+    passed = look_back(journal.stream(started.directory)).passed
     if passed and not again:
         raise WindlassError(
             f"{started.id} has succeeded and nothing has changed since; there is nothing to resume",
             f"see windlass status {started.id}, or run a stage again: --resume {started.id} --from STAGE",
         )
     engine.check(started.plan, environ)
-    with open(os.path.join(directory, layout.PLAN + ".new"), "w", encoding="utf-8") as file:
-        file.write(plans.to_json(started.plan))
-    os.replace(os.path.join(directory, layout.PLAN + ".new"), os.path.join(directory, layout.PLAN))
-    orders.write(directory, _orders(started.fates, passed, wish))
-    return started
+    return replace(started, orders=_orders(started.fates, passed, wish))
+
+
+def _write_plan(directory: str, plan: Plan) -> None:
+    path = os.path.join(directory, layout.PLAN)
+    with open(path + ".new", "w", encoding="utf-8") as file:
+        file.write(plans.to_json(plan))
+    os.replace(path + ".new", path)
 
 
 def resumed_plan(
@@ -186,9 +223,9 @@ def _plan_of(directory: str) -> Plan:
         raise WindlassError(f"the plan of {name} cannot be read: {error}", "run the job file again") from None
 
 
-def _orders(fates: tuple[reuse.Fate, ...], passed: Collection[str], wish: Wish) -> orders.Orders:
+def _orders(fates: tuple[reuse.Fate, ...], passed: Collection[str], wish: Wish) -> Orders:
     again = tuple(fate.stage for fate in fates if fate.does == reuse.RUNS and fate.stage in passed)
-    return orders.Orders(again, tuple(fate.stage for fate in fates if fate.does == reuse.LEFT_OUT), wish.keep)
+    return Orders(again, tuple(fate.stage for fate in fates if fate.does == reuse.LEFT_OUT), wish.keep)
 
 
 def _drive_alone(run: Started) -> int:
