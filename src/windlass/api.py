@@ -172,7 +172,7 @@ class Run:
 
     def wait(self, timeout: float | None = None) -> RunState:
         """Until it has ended, or serves; TimeoutError when that takes longer."""
-        from windlass.runs.store import alive
+        from windlass.runs.watch import let_go
 
         due = None if timeout is None else time.monotonic() + timeout
         pause = 0.05 if self._copy is None else 0.5
@@ -180,8 +180,8 @@ class Run:
             if due is not None and time.monotonic() > due:
                 raise TimeoutError(f"{self.id} is still {state.state} after {timeout:g} s")
             time.sleep(pause)
-        while state.over and self._copy is None and alive(self.directory) and (due is None or time.monotonic() < due):
-            time.sleep(0.005)  # its driver has written the end and is on its way out
+        if state.over:
+            let_go(self.directory, due)
         return state
 
     def _ended(self, state: RunState) -> bool:

@@ -39,12 +39,12 @@ def main(args: argparse.Namespace, world: World) -> int:
 
         world.say(serves(copy, state))
         return OK
-    if not args.json:
-        if state.over:
-            world.say(summary.ending(state, run, time.time()))
-            return FAILED if state.code is None else state.code
-        world.say(f"attached to {run.name}, {state.state} for {why.took(state, time.time())}")
+    if state.over and not args.json:
+        world.say(summary.ending(state, run, time.time()))
+        return FAILED if state.code is None else state.code
     try:
+        if not args.json:
+            world.say(f"attached to {run.name}, {state.state} for {why.took(state, time.time())}")
         after = 0 if args.json else state.events
         display = Display(
             world,

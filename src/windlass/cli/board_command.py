@@ -71,10 +71,10 @@ def main(args: argparse.Namespace, world: World) -> int:
         world.say(f"warning: TensorBoard has no login: everybody who can reach {args.host} can look at this run")
     if not importlib.util.find_spec("xprof") and any((run / "output").glob("**/plugins/profile")):
         world.say("this run has a profile; to see it here: pip install xprof")
-    world.say(f"TensorBoard of {run.name}; Ctrl-C ends the viewing, not the run")
-    world.print(url)
-    world.out.flush()
     try:
+        world.say(f"TensorBoard of {run.name}; Ctrl-C ends the viewing, not the run")
+        world.print(url)
+        world.out.flush()
         fetched = time.monotonic()
         while True:
             time.sleep(PAUSE)

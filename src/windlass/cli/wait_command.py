@@ -17,7 +17,7 @@ from windlass.cli.world import World
 from windlass.errors import FAILED, INTERRUPTED, OK
 from windlass.runs import words
 from windlass.runs.values import RunState
-from windlass.runs.watch import PAUSE, Watch
+from windlass.runs.watch import PAUSE, Watch, let_go
 from windlass.runs.why import headline
 
 
@@ -41,6 +41,8 @@ def main(args: argparse.Namespace, world: World) -> int:
                 return _told(args, world, run, watch.state, FAILED)
             time.sleep(PAUSE)
             watch.poll()
+        if watch.over:
+            let_go(run, end)
     except KeyboardInterrupt:
         return INTERRUPTED
     state = watch.state

@@ -1,6 +1,6 @@
 """Following a run until it is over: the one loop body that attach, wait, logs -f and the display share.
 
-It reads; it never sleeps and never prints. The driver is asked after before the journal is
+It reads; it never prints, and a `Watch` never sleeps. The driver is asked after before the journal is
 read, so that a run which ends between the two looks is seen as ended, not as lost.
 """
 
@@ -13,10 +13,18 @@ from pathlib import Path
 from windlass import journal
 from windlass.journal import Event
 from windlass.runs.state import BIRTH, Folder, alive_or_newborn, plan_of
+from windlass.runs.store import alive, mirrored
 from windlass.runs.values import RunState
 
 PAUSE = 0.1
 """Seconds to wait between two looks."""
+
+
+def let_go(run: Path, due: float | None = None) -> None:
+    """Waits until the driver of a run that has ended is gone, so that the run can be removed or taken up again: it has
+    written the end and is on its way out. due: when to give up, by the monotonic clock."""
+    while mirrored(run) is None and alive(run) and (due is None or time.monotonic() < due):
+        time.sleep(0.005)
 
 
 class Watch:
