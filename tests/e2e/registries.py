@@ -19,6 +19,7 @@ from typing import Self
 
 from tests.cluster import pins, programs
 from tests.cluster.places import cache, locked
+from tests.ports import free_port
 
 USER, PASSWORD = "windlass", "windlass-test"
 PASSWORDS = next(
@@ -45,12 +46,6 @@ def login(directory: Path, address: str, user: str = USER, password: str = PASSW
     directory.mkdir(parents=True, exist_ok=True)
     auth = base64.b64encode(f"{user}:{password}".encode()).decode()
     (directory / "config.json").write_text(json.dumps({"auths": {address: {"auth": auth}}}))
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 @contextmanager

@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import random
-import socket
 import subprocess
 import time
 import urllib.error
@@ -19,6 +18,7 @@ import pytest
 
 from bench.places import environment_of
 from tests.commands import Windlass
+from tests.ports import free_port
 
 RUNTIME = """
 import numpy as np
@@ -49,14 +49,6 @@ def running(command: list[str], place: Path) -> Iterator[subprocess.Popen[str]]:
             it.kill()
 
 
-def free_ports(count: int) -> list[int]:
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in held]
-    for each in held:
-        each.close()
-    return ports
-
-
 def sums(path: Path) -> Path:
     chance = random.Random(1)
     rows = [[chance.random() for _ in range(3)] for _ in range(100)]
@@ -85,7 +77,7 @@ def test_the_official_messages_of_tensorflow_serving(windlass: Windlass, tmp_pat
 
 
 def test_mlserver_is_asked_over_the_open_inference_protocol(windlass: Windlass, tmp_path: Path) -> None:
-    http, grpc, metrics = free_ports(3)
+    http, grpc, metrics = free_port(), free_port(), free_port()
     ends = {"datatype": "FP64", "shape": [-1, 3]}
     model = {"name": "sum", "implementation": "runtime.Sum", "inputs": [{"name": "x", **ends}]}
     model["outputs"] = [{"name": "scores", "datatype": "FP64", "shape": [-1, 2]}]

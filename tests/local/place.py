@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,7 @@ import textwrap
 import time
 import uuid
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,13 +38,6 @@ def until(found: Callable[[], T], what: str = "it", seconds: float = PATIENCE) -
         assert time.monotonic() < due, f"{what} did not happen within {seconds:g} s"
         time.sleep(0.01)
     return value
-
-
-def free_port() -> int:
-    """A port that nobody listens on just now."""
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        return int(held.getsockname()[1])
 
 
 class Command:
@@ -116,8 +109,11 @@ class Place:
         return env
 
     def file(self, name: str, text: str) -> Path:
+        """Appears with all its text at once: a rank may be waiting for it."""
         path = self.code / name
-        path.write_text(textwrap.dedent(text))
+        new = path.with_name(f"{path.name}.new")
+        new.write_text(textwrap.dedent(text))
+        os.replace(new, path)
         return path
 
     def job(self, text: str, name: str = "demo", **scripts: str) -> Path:
@@ -226,7 +222,8 @@ class Place:
             left = [f"process {pid}: {line}" for pid, line in self.processes().items()]
             left += [f"scratch {name}" for name in self.scratch()]
             for pid in self.processes():
-                os.kill(pid, signal.SIGKILL)
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             return left
         finally:
             shutil.rmtree(self.tmp, ignore_errors=True)

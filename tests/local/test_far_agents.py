@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,11 +13,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import free_port
 from windlass import journal, plan
 from windlass.journal import Event
 
 ENGINE = Path(__file__).with_name("far_engine.py")
-COUNT = "for i in $(seq 1 {steps}); do echo windlass: step=$i total={steps}; sleep 0.05; done"
+HANG_ONCE = 'test "$WINDLASS_GENERATION" -gt 1 || exec sleep 600'
+
+
+def count(steps: int) -> str:
+    return f"for i in $(seq 1 {steps}); do echo windlass: step=$i total={steps}; sleep 0.05; done"
 
 
 def old_python() -> str:
@@ -28,17 +32,15 @@ def old_python() -> str:
 
 
 class FarRun:
-    def __init__(self, directory: Path, steps: int, lease: float) -> None:
+    def __init__(self, directory: Path, command: str, lease: float) -> None:
         self.directory = directory
         self.lease = lease
         directory.mkdir()
-        command = ("sh", "-c", COUNT.format(steps=steps))
-        stage = plan.Stage("train", shape="allreduce", roles=(plan.Role("worker", 2, command=command),))
+        role = plan.Role("worker", 2, command=("sh", "-c", command))
+        stage = plan.Stage("train", shape="allreduce", roles=(role,))
         value = plan.Plan("far", code=str(directory), stages=(stage,))
         (directory / "plan.json").write_text(plan.to_json(value))
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.driver: subprocess.Popen[bytes]
 
     def drive(self) -> None:
@@ -59,11 +61,11 @@ class FarRun:
 
 
 @pytest.fixture
-def far(tmp_path: Path) -> Iterator[Callable[[int, float], FarRun]]:
+def far(tmp_path: Path) -> Iterator[Callable[[str, float], FarRun]]:
     made: list[FarRun] = []
 
-    def make(steps: int, lease: float) -> FarRun:
-        made.append(FarRun(tmp_path / f"far-{len(made)}", steps, lease))
+    def make(command: str, lease: float) -> FarRun:
+        made.append(FarRun(tmp_path / f"far-{len(made)}", command, lease))
         return made[-1]
 
     yield make
@@ -77,16 +79,16 @@ def far(tmp_path: Path) -> Iterator[Callable[[int, float], FarRun]]:
                 pass
 
 
-def test_the_zipapp_serves_seats_with_an_old_python_and_nothing_installed(far: Callable[[int, float], FarRun]) -> None:
-    run = far(3, 30)
+def test_the_zipapp_serves_seats_with_an_old_python_and_nothing_installed(far: Callable[[str, float], FarRun]) -> None:
+    run = far(count(3), 30)
     run.drive()
     assert run.driver.wait(30) == 0
     assert [event["state"] for event in run.events("rank.ended")] == ["succeeded", "succeeded"]
     assert run.events("rank.report")
 
 
-def test_agents_train_on_while_the_driver_is_away_and_find_it_again(far: Callable[[int, float], FarRun]) -> None:
-    run = far(80, 30)
+def test_agents_train_on_while_the_driver_is_away_and_find_it_again(far: Callable[[str, float], FarRun]) -> None:
+    run = far(count(80), 30)
     run.drive()
     run.until(lambda: len(run.pids()) == 2 and bool(run.events("rank.report")))
     run.driver.kill()
@@ -116,9 +118,9 @@ def test_what_was_on_its_way_to_a_driver_that_died_reaches_the_next_once(far: Ca
 
 
 def test_a_lease_that_ran_out_ends_the_ranks_and_the_next_driver_starts_a_new_generation(
-    far: Callable[[int, float], FarRun],
+    far: Callable[[str, float], FarRun],
 ) -> None:
-    run = far(60, 1.0)
+    run = far(HANG_ONCE, 5)
     run.drive()
     run.until(lambda: len(run.pids()) == 2)
     run.driver.kill()
@@ -129,8 +131,8 @@ def test_a_lease_that_ran_out_ends_the_ranks_and_the_next_driver_starts_a_new_ge
     assert [event["gen"] for event in run.events("gen.started")] == [1, 2]
 
 
-def test_a_driver_without_the_token_is_not_obeyed(far: Callable[[int, float], FarRun]) -> None:
-    run = far(200, 30)
+def test_a_driver_without_the_token_is_not_obeyed(far: Callable[[str, float], FarRun]) -> None:
+    run = far(count(2000), 30)
     run.drive()
     run.until(lambda: len(run.pids()) == 2)
     run.driver.kill()

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.local.place import Place, until
+from tests.ports import free_port
 
 TRAIN = """
 import os, sys, numpy as np, windlass
@@ -48,10 +49,7 @@ stages:
 
 @pytest.fixture
 def ports() -> dict[str, int]:
-    with socket.socket() as one, socket.socket() as two:
-        for each in (one, two):
-            each.bind(("127.0.0.1", 0))
-        return {"rest": one.getsockname()[1], "grpc": two.getsockname()[1]}
+    return {"rest": free_port(), "grpc": free_port()}
 
 
 def ask(port: int, path: str, body: object = None) -> Any:

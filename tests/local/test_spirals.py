@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 
 import windlass
+from tests.ports import free_port
 
 SCRIPT = Path(__file__).parents[2] / "recipes/spirals/train.py"
 RANK_PATH = Path(windlass.__file__).parent / "rank_path"
@@ -26,9 +26,7 @@ if importlib.util.find_spec("jax") is None:  # asked, not imported: other tests 
 def train(world: int, output: Path, *options: str) -> str:
     """Runs the script in `world` processes; what rank 0 printed."""
     output.mkdir()
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     common = {
         **os.environ,
         "NPROC": "1",

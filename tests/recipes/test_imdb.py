@@ -20,7 +20,8 @@ import onnxruntime
 import pytest
 
 from tests.commands import Said
-from tests.local.place import Place, free_port
+from tests.local.place import Place
+from tests.ports import free_port
 from windlass import bundle
 
 RECIPE = Path(__file__).parents[2] / "recipes/imdb"

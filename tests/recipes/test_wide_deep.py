@@ -22,7 +22,8 @@ import numpy as np
 import pytest
 
 from tests.commands import Said
-from tests.local.place import Place, free_port, until
+from tests.local.place import Place, until
+from tests.ports import free_port
 from windlass import tensors
 
 RECIPE = Path(__file__).parents[2] / "recipes/wide_deep"

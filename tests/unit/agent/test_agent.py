@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.local.place import free_port, until
+from tests.local.place import until
+from tests.ports import free_port
 from windlass import layout, plan, wire
 from windlass.agent import stacks
 from windlass.causes import Kind

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.place import free_port
+from tests.ports import free_port
 from windlass import wire
 from windlass.agent.courier import Courier
 from windlass.agent.freight import Depot, Stale
