@@ -44,10 +44,10 @@ class Played:
             try:
                 self.say("hello", nonce="of the driver")
                 join = self.next()
+                proof = wire.proof(TOKEN, "driver", f"of the driver{join['nonce']}", SEAT)
+                self.say("welcome", proof=proof)
             except OSError:
                 continue
-            proof = wire.proof(TOKEN, "driver", f"of the driver{join['nonce']}", SEAT)
-            self.say("welcome", proof=proof)
             return join
 
     def hang_up(self) -> None:
@@ -240,7 +240,7 @@ def test_a_driver_that_is_silent_for_a_third_of_the_lease_is_looked_for(seat: Se
 
 
 def test_one_that_is_cut_off_for_longer_than_its_lease_ends_its_process(seat: Seat) -> None:
-    driver = seat.occupy("exec sleep 600", lease=2)
+    driver = seat.occupy("exec sleep 600", lease=6)
     driver.start()
     pid = driver.hear("started")["pid"]
     driver.hang_up()
@@ -253,7 +253,7 @@ def test_a_loop_that_hangs_in_a_read_does_not_outlive_the_lease(seat: Seat) -> N
     reports = Path(layout.reports(str(seat.here), "train", "worker", 0))
     reports.parent.mkdir(parents=True)
     os.mkfifo(reports)  # whoever opens it waits, as for a file server that does not answer
-    driver = seat.occupy("setsid sleep 600 & echo $! > other; exec sleep 600", lease=2)
+    driver = seat.occupy("setsid sleep 600 & echo $! > other; exec sleep 600", lease=6)
     driver.start()
     pid = driver.hear("started")["pid"]
     until(lambda: (seat.here / "other").exists() and (seat.here / "other").read_text(), "all its processes")
@@ -270,10 +270,10 @@ def runs(pid: int) -> bool:
 
 
 def test_stacks_are_told_with_the_states_of_all_processes(seat: Seat) -> None:
-    driver = seat.occupy(f"exec {sys.executable} -c 'import time; time.sleep(600)'")
+    driver = seat.occupy(f"exec {sys.executable} -c 'import os, time; os.mkdir(\"up\"); time.sleep(600)'")
     driver.start()
-    pid = driver.hear("started")["pid"]
-    until(lambda: stacks.catches(pid, signal.SIGUSR1), "its handler")
+    driver.hear("started")
+    until((seat.here / "up").exists, "its first line")
     driver.say("stacks", life=LIFE)
     told = driver.hear("stacks")
     assert stacks.innermost(told["text"]) == ("<string>:1 in <module>",)
