@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import yaml
 
-from windlass.kube.api import PLURALS, Manifest
+from windlass.kube.api import MERGE, PLURALS, Manifest
 
 KINDS = {plural: kind for kind, (_, plural) in PLURALS.items()}
 Hook = Callable[[str, str], None]
@@ -26,6 +26,7 @@ class LittleCluster(ThreadingHTTPServer):
         self.objects: dict[tuple[str, str], Manifest] = {}
         self.carried_out: Hook = lambda _method, _kind: None
         """Called with method and kind when a request was carried out, before it is answered."""
+        self.version = 0
         self.lock = threading.Lock()
         threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
 
@@ -61,8 +62,8 @@ class Handler(BaseHTTPRequestHandler):
         body: Any = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"{}")
         url = urlsplit(self.path)
         query = {key: values[0] for key, values in parse_qs(url.query).items()}
-        _, _, behind = url.path.partition("/namespaces/default/")
-        plural, _, name = (behind or url.path.rsplit("/", 1)[1]).partition("/")
+        words = url.path.replace("/namespaces/default/", "/").strip("/").split("/")
+        plural, name = (words[-1], "") if words[-1] in KINDS else words[-2:]
         kind = KINDS[plural]
         with self.server.lock:
             status, found = self.carry_out(kind, name, body, query)
@@ -86,6 +87,8 @@ class Handler(BaseHTTPRequestHandler):
                 if each == kind and wanted.items() <= obj["metadata"].get("labels", {}).items()
             ]
             return 200, {"items": found, "metadata": {"resourceVersion": "1"}}
+        if kind == "SelfSubjectAccessReview":
+            return 201, body | {"status": {"allowed": True}}
         name = name or body["metadata"]["name"]
         there = objects.get((kind, name))
         if query.get("dryRun"):
@@ -93,7 +96,15 @@ class Handler(BaseHTTPRequestHandler):
         if self.command in ("POST", "PATCH"):
             if there is not None and self.command == "POST":
                 return 409, {"reason": "AlreadyExists", "message": f"{kind} {name} is there"}
+            if self.headers["Content-Type"] == MERGE:
+                if there is None:
+                    return 404, {"reason": "NotFound", "message": f"{kind} {name} not found"}
+                if body.get("metadata", {}).get("resourceVersion") not in (None, there["metadata"]["resourceVersion"]):
+                    return 409, {"reason": "Conflict", "message": f"{kind} {name} has been modified"}
+                body = merged(there, body)
+            self.server.version += 1
             body["metadata"] |= {"uid": f"{kind}-{name}", "creationTimestamp": "2026-01-01T00:00:00Z"}
+            body["metadata"]["resourceVersion"] = str(self.server.version)
             if kind == "Service":
                 body["spec"] |= {"clusterIP": "10.0.0.1"}
             objects[kind, name] = body
@@ -108,3 +119,11 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         pass
+
+
+def merged(there: Any, change: Any) -> Any:
+    """As a merge patch is meant to be: what is null goes."""
+    if not isinstance(there, dict) or not isinstance(change, dict):
+        return change
+    found = there | {key: merged(there.get(key), value) for key, value in change.items()}
+    return {key: value for key, value in found.items() if value is not None}

@@ -1,4 +1,5 @@
-"""Ctrl-C while a run is being submitted: the real command, a little API server that presses it at a chosen request."""
+"""Submitting while something else happens: a little API server presses Ctrl-C on the real command at a chosen request,
+or lets others submit and resume at it."""
 
 from __future__ import annotations
 
@@ -6,13 +7,19 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+import windlass
 from tests.unit.kube.little_cluster import LittleCluster
+from windlass.engines.kubernetes import storage, submitting
 from windlass.engines.kubernetes.cluster import Cluster
+from windlass.errors import WindlassError
+from windlass.export.objects import Setting
+from windlass.kube.api import Manifest
+from windlass.plan import Plan
 
 JOB = """
 name: cut
@@ -84,3 +91,92 @@ def test_a_refusal_takes_back_what_was_made(tmp_path: Path, cluster: LittleClust
     assert code == 2, said
     assert "that Windlass has not made" in said
     assert len(cluster.staying()) == kept
+
+
+class Others:
+    """What others do at a chosen request of ours, each in turn, before that is answered."""
+
+    def __init__(self, cluster: LittleCluster, at: tuple[str, str], *acts: Callable[[], object]) -> None:
+        self._at, self.acts = at, list(acts)
+        cluster.carried_out = self._carried_out
+
+    def _carried_out(self, method: str, kind: str) -> None:
+        if self.acts and (method, kind) == self._at:
+            self.acts.pop(0)()
+
+
+@pytest.fixture
+def asked(tmp_path: Path, cluster: LittleCluster) -> Callable[[], Cluster]:
+    """The cluster as each of several laptops knows it."""
+    kubeconfig = cluster.kubeconfig(tmp_path / "kubeconfig")
+    return lambda: Cluster({"KUBECONFIG": kubeconfig})
+
+
+def planned(tmp_path: Path, more: str) -> Plan:
+    (tmp_path / "job.yaml").write_text(f"name: cut\nimage: python:3.12\nrun: sleep 60\n{more}")
+    return windlass.load(tmp_path, on="kubernetes", environ={}).plan()
+
+
+def silent(_text: str) -> None:
+    pass
+
+
+def names_of(made: list[Manifest]) -> set[str]:
+    return {f"{obj['kind']} {obj['metadata']['name']}" for obj in made}
+
+
+@pytest.mark.parametrize(
+    ("asks", "at"),
+    [
+        ("{size: 1Gi}", ("GET", "PersistentVolumeClaim")),
+        ("{size: 1Gi, nfs: true}", ("GET", "PersistentVolumeClaim")),
+        ("{size: 1Gi, nfs: true}", ("POST", "Service")),
+        ("{size: 1Gi, nfs: true}", ("POST", "StatefulSet")),
+        ("{size: 1Gi, nfs: true}", ("POST", "PersistentVolume")),
+    ],
+)
+def test_two_that_make_the_same_storage_at_once_share_it_and_each_takes_back_only_its_own(
+    tmp_path: Path, cluster: LittleCluster, asked: Callable[[], Cluster], asks: str, at: tuple[str, str]
+) -> None:
+    plan = planned(tmp_path, f"storage: {{data: {{make: {asks}}}}}\n")
+    theirs: list[Manifest] = []
+    others = Others(cluster, at, lambda: theirs.extend(storage.make(asked(), plan, "cut-bbbb", silent)))
+    ours = storage.make(asked(), plan, "cut-aaaa", silent)
+    assert not others.acts
+    assert not names_of(ours) & names_of(theirs)
+    assert names_of(ours) | names_of(theirs) == set(cluster.staying())
+    storage.take_back(asked(), ours)
+    assert set(cluster.staying()) == names_of(theirs)
+
+
+def test_a_volume_that_is_left_of_a_deleted_claim_is_named_and_the_servers_disk_stays(
+    tmp_path: Path, cluster: LittleCluster, asked: Callable[[], Cluster]
+) -> None:
+    plan = planned(tmp_path, "storage: {data: {make: {size: 1Gi, nfs: true}}}\n")
+    storage.make(asked(), plan, "cut-aaaa", silent)
+    del cluster.objects["PersistentVolumeClaim", "cut-data"]
+    cluster.objects["PersistentVolume", "default-cut-data"]["status"] = {"phase": "Released"}
+    there = cluster.staying()
+    with pytest.raises(WindlassError, match="the volume default-cut-data belongs to a claim that was deleted"):
+        storage.make(asked(), plan, "cut-bbbb", silent)
+    assert cluster.staying() == there
+
+
+@pytest.mark.parametrize("before", [0, 1], ids=["it is made", "it is there"])
+def test_runs_that_are_submitted_at_once_share_the_account_of_their_job(
+    tmp_path: Path, cluster: LittleCluster, asked: Callable[[], Cluster], monkeypatch: pytest.MonkeyPatch, before: int
+) -> None:
+    """All look for it before one of them has made or changed it."""
+    monkeypatch.setattr(submitting, "DRIVER_SOON", 0.0)
+    plan = planned(tmp_path, "security: {service_account: cloud, annotations: {role: reader}}\n")
+
+    def submit() -> str:
+        return submitting.submit(asked(), plan, Setting(), {})
+
+    runs = [submit() for _ in range(before)]
+    others = Others(cluster, ("GET", "ServiceAccount"), *[lambda: runs.append(submit())] * 2)
+    runs.append(submit())
+    assert not others.acts
+    owners = cluster.objects["ServiceAccount", "cloud"]["metadata"]["ownerReferences"]
+    assert sorted(owner["name"] for owner in owners) == sorted(runs)
+    assert len(set(runs)) == before + 3

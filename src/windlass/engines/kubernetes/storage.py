@@ -115,44 +115,75 @@ def make(cluster: Cluster, plan: Plan, run: str, say: Callable[[str], None]) -> 
     fresh: list[Manifest] = []
     try:
         for mount, asked in storage.made(plan):
-            there = _staying(cluster, mount)
+            before = len(fresh)
+            there = _staying(cluster, mount, "PersistentVolumeClaim", mount.source)
             if there is not None:
                 _check(mount, there)
-                say(f"storage {mount.name}: the claim {mount.source} is there and is used again")
             elif asked.nfs:
                 _serve(cluster, plan, run, mount, asked, fresh)
-                say(f"storage {mount.name}: the NFS server {storage.nfs_name(mount)} was made; `windlass rm` keeps it")
             else:
-                fresh.append(cluster.api.create(storage.claim(plan, run, mount, asked)))
-                say(f"storage {mount.name}: the claim {mount.source} was made; `windlass rm` keeps it")
+                _new(cluster, run, mount, storage.claim(plan, run, mount, asked), fresh)
+            what = f"the NFS server {storage.nfs_name(mount)}" if asked.nfs else f"the claim {mount.source}"
+            if len(fresh) > before:
+                say(f"storage {mount.name}: {what} was made; `windlass rm` keeps it")
+            else:
+                say(f"storage {mount.name}: the claim {mount.source} is there and is used again")
     except BaseException:
         take_back(cluster, fresh)
         raise
     return fresh
 
 
-def _staying(cluster: Cluster, mount: Mount) -> Manifest | None:
-    """The claim; one that is being deleted is waited for, for it cannot be used and its name cannot be taken."""
+def _new(cluster: Cluster, run: str, mount: Mount, obj: Manifest, fresh: list[Manifest]) -> Manifest:
+    """Makes an object. One that another submission has just made is used as it is, and is not this one's to take
+    back."""
+    while True:
+        try:
+            fresh.append(cluster.api.create(obj))
+            return fresh[-1]
+        except ApiError as error:
+            if error.status != 409:
+                raise
+        there = _staying(cluster, mount, obj["kind"], obj["metadata"]["name"])
+        if there is not None:
+            _check(mount, there)
+            if there["metadata"]["labels"].get(names.RUN_LABEL) == run:  # the answer was lost on its way
+                fresh.append(there)
+            return there
+
+
+def _staying(cluster: Cluster, mount: Mount, kind: str, name: str) -> Manifest | None:
+    """The object; one that is being deleted is waited for, for it cannot be used and its name cannot be taken."""
     due = time.monotonic() + DELETED
     while True:
-        there = cluster.api.find("PersistentVolumeClaim", mount.source)
+        there = cluster.api.find(kind, name)
         if there is None or not there["metadata"].get("deletionTimestamp"):
             return there
         if time.monotonic() > due:
             raise WindlassError(
-                f"storage {mount.name}: the claim {mount.source} is being deleted, and a pod still has it",
-                f"kubectl describe pvc {mount.source} -n {cluster.namespace} says which",
+                f"storage {mount.name}: {_words(kind)} {name} is being deleted, and a pod still has it",
+                f"kubectl describe {kind.lower()} {name} -n {cluster.namespace} says which",
             )
         time.sleep(0.5)
 
 
 def _check(mount: Mount, there: Manifest) -> None:
-    labels = there["metadata"].get("labels") or {}
-    if labels.get("app.kubernetes.io/managed-by") != "windlass":
+    kind, name = there["kind"], there["metadata"]["name"]
+    if (there["metadata"].get("labels") or {}).get("app.kubernetes.io/managed-by") != "windlass":
+        use = f"to use it: `{mount.name}: {{pvc: {name}}}`; else " if name == mount.source else ""
         raise WindlassError(
-            f"storage {mount.name}: there is a claim {mount.source} that Windlass has not made",
-            f"to use it: `{mount.name}: {{pvc: {mount.source}}}`; else give the mount another name",
+            f"storage {mount.name}: there is {_words(kind, 'a')} {name} that Windlass has not made",
+            f"{use}give the mount another name",
         )
+    if (there.get("status") or {}).get("phase") == "Released":
+        raise WindlassError(
+            f"storage {mount.name}: the volume {name} belongs to a claim that was deleted",
+            f"kubectl delete persistentvolume/{name}    # the files stay on the server's disk",
+        )
+
+
+def _words(kind: str, article: str = "the") -> str:
+    return f"{article} {'claim' if kind == 'PersistentVolumeClaim' else kind}"
 
 
 def _serve(cluster: Cluster, plan: Plan, run: str, mount: Mount, asked: Make, fresh: list[Manifest]) -> None:
@@ -168,19 +199,18 @@ def _serve(cluster: Cluster, plan: Plan, run: str, mount: Mount, asked: Make, fr
             f"storage {mount.name}: the namespace {cluster.namespace} does not let an NFS server run: {error.message}",
             "leave out `nfs`, or let an admin run the server in another namespace and name its claim: `pvc: NAME`",
         ) from None
-    for obj in [*([behind] if behind else []), service, workload]:
-        made = cluster.api.apply(obj)
-        fresh.append(made)
-        if obj is service:
-            service = made
-    address = str(service["spec"]["clusterIP"])
-    fresh.extend(map(cluster.api.create, storage.volume(plan, run, mount, asked, cluster.namespace, address)))
+    if behind is not None:
+        _new(cluster, run, mount, behind, fresh)
+    address = str(_new(cluster, run, mount, service, fresh)["spec"]["clusterIP"])
+    _new(cluster, run, mount, workload, fresh)
+    for obj in storage.volume(plan, run, mount, asked, cluster.namespace, address):
+        _new(cluster, run, mount, obj, fresh)
 
 
 def take_back(cluster: Cluster, fresh: list[Manifest]) -> None:
     for obj in reversed(fresh):
         with contextlib.suppress(ApiError):
-            cluster.api.delete(obj["kind"], obj["metadata"]["name"])
+            cluster.api.delete(obj["kind"], obj["metadata"]["name"], uid=str(obj["metadata"]["uid"]))
 
 
 # What stays when a run goes.

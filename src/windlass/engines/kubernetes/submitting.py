@@ -172,18 +172,34 @@ def _bring(cluster: Cluster, obj: Manifest) -> Manifest:
 def _account(cluster: Cluster, account: Manifest) -> None:
     """The account of the ranks. Its name is one that a cloud knows, so runs of a job share it: each owns it, and it
     goes with the last of them. One that somebody else made is used as it is."""
+    while not _shared(cluster, account, cluster.api.find("ServiceAccount", account["metadata"]["name"])):
+        pass  # another run was faster
+
+
+def _shared(cluster: Cluster, account: Manifest, there: Manifest | None) -> bool:
+    """Makes the account, or shares the one that is there; False when it was another one by then."""
     meta = account["metadata"]
-    there = cluster.api.find("ServiceAccount", meta["name"])
-    if there is None:
-        cluster.api.create(account)
-        return
-    held = there["metadata"]
-    if (held.get("labels") or {}).get("app.kubernetes.io/managed-by") == "windlass":
-        owners = [*(held.get("ownerReferences") or ()), *meta["ownerReferences"]]
-        change = {"ownerReferences": owners, "resourceVersion": held["resourceVersion"]}
-        change |= {"annotations": meta["annotations"], "labels": meta["labels"]}
-        cluster.api.patch("ServiceAccount", meta["name"], {"metadata": change})
-        return
+    held = there["metadata"] if there is not None else {}
+    try:
+        if there is None:
+            cluster.api.create(account)
+        elif (held.get("labels") or {}).get("app.kubernetes.io/managed-by") == "windlass":
+            mine = meta["ownerReferences"]
+            others = [owner for owner in held.get("ownerReferences") or () if owner not in mine]
+            change = {"ownerReferences": [*others, *mine], "resourceVersion": held["resourceVersion"]}
+            change |= {"annotations": meta["annotations"], "labels": meta["labels"]}
+            cluster.api.patch("ServiceAccount", meta["name"], {"metadata": change})
+        else:
+            _check_foreign(cluster, account, held)
+    except ApiError as error:
+        if error.status == 409 or error.status == 404 and there is not None:
+            return False
+        raise
+    return True
+
+
+def _check_foreign(cluster: Cluster, account: Manifest, held: Manifest) -> None:
+    meta = account["metadata"]
     missing = {k: v for k, v in meta["annotations"].items() if (held.get("annotations") or {}).get(k) != v}
     if missing:
         words = " ".join(f"{key}={value}" for key, value in missing.items())
