@@ -3,6 +3,7 @@ or lets others submit and resume at it."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -16,8 +17,10 @@ import windlass
 from tests.unit.kube.little_cluster import LittleCluster
 from windlass.engines.kubernetes import storage, submitting
 from windlass.engines.kubernetes.cluster import Cluster
+from windlass.engines.kubernetes.submitting import Order
 from windlass.errors import WindlassError
 from windlass.export.objects import Setting
+from windlass.kube import names
 from windlass.kube.api import Manifest
 from windlass.plan import Plan
 
@@ -180,3 +183,62 @@ def test_runs_that_are_submitted_at_once_share_the_account_of_their_job(
     owners = cluster.objects["ServiceAccount", "cloud"]["metadata"]["ownerReferences"]
     assert sorted(owner["name"] for owner in owners) == sorted(runs)
     assert len(set(runs)) == before + 3
+
+
+@pytest.fixture
+def run(tmp_path: Path, cluster: LittleCluster, asked: Callable[[], Cluster], monkeypatch: pytest.MonkeyPatch) -> str:
+    """A run that was submitted."""
+    monkeypatch.setattr(submitting, "DRIVER_SOON", 0.0)
+    monkeypatch.setattr(submitting, "RESUMED", 1.0)
+    return submitting.submit(asked(), planned(tmp_path, ""), Setting(), {})
+
+
+def new_driver(cluster: LittleCluster, run: str) -> None:
+    """What the StatefulSet makes of the order that it was given last."""
+    notes = cluster.objects["StatefulSet", names.driver(run)]["spec"]["template"]["metadata"].get("annotations", {})
+    pod = {"kind": "Pod", "metadata": {"name": names.driver_pod(run), "annotations": dict(notes)}}
+    status = {"phase": "Running", "containerStatuses": [{"state": {"running": {"startedAt": "now"}}}]}
+    cluster.objects["Pod", names.driver_pod(run)] = pod | {"status": status}
+
+
+def ordered(cluster: LittleCluster, run: str) -> str:
+    return str(json.loads(cluster.objects["ConfigMap", run]["data"][names.ORDERS])["order"])
+
+
+@pytest.mark.parametrize("renewed", [False, True], ids=["as it is", "with a new plan"])
+def test_of_two_that_resume_a_run_at_once_the_later_one_is_told_and_changes_nothing(
+    tmp_path: Path, cluster: LittleCluster, asked: Callable[[], Cluster], run: str, renewed: bool
+) -> None:
+    plan = planned(tmp_path, "") if renewed else None
+    root = asked().api.get("ConfigMap", run)
+    Others(cluster, ("PATCH", "StatefulSet"), *[lambda: new_driver(cluster, run)] * 9)
+    submitting.resume(asked(), run, Order("first", plan=plan), root)
+    before = {key: json.dumps(obj) for key, obj in cluster.objects.items()}
+    with pytest.raises(WindlassError, match=f"somebody else has just resumed {run}"):
+        submitting.resume(asked(), run, Order("second", plan=plan), root)
+    assert {key: json.dumps(obj) for key, obj in cluster.objects.items()} == before
+    assert ordered(cluster, run) == "first"
+
+
+def test_who_is_overtaken_while_waiting_for_the_new_driver_is_told(
+    cluster: LittleCluster, asked: Callable[[], Cluster], run: str
+) -> None:
+    def overtake() -> None:
+        Others(cluster, ("PATCH", "StatefulSet"), lambda: new_driver(cluster, run))
+        submitting.resume(asked(), run, Order("second"), asked().api.get("ConfigMap", run))
+
+    Others(cluster, ("PATCH", "StatefulSet"), overtake)
+    with pytest.raises(WindlassError, match=f"somebody else has just resumed {run}"):
+        submitting.resume(asked(), run, Order("first"), asked().api.get("ConfigMap", run))
+    assert ordered(cluster, run) == "second"
+
+
+def test_what_a_driver_notes_in_the_root_meanwhile_does_not_keep_a_run_from_going_on(
+    cluster: LittleCluster, asked: Callable[[], Cluster], run: str
+) -> None:
+    root = asked().api.get("ConfigMap", run)
+    asked().api.patch("ConfigMap", run, {"metadata": {"annotations": {names.STATE: "failed"}}})
+    Others(cluster, ("PATCH", "StatefulSet"), lambda: new_driver(cluster, run))
+    submitting.resume(asked(), run, Order("first"), root)
+    assert ordered(cluster, run) == "first"
+    assert cluster.objects["ConfigMap", run]["metadata"]["annotations"][names.STATE] == "submitted"

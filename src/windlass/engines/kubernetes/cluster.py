@@ -81,6 +81,9 @@ class Cluster:
         hint = f"its node may be lost: windlass why {run}; kubectl get nodes"
         return NoAnswer(f"the driver of {run} does not answer: {error}", hint, FAILED)
 
+    def absent(self, run: str) -> WindlassError:
+        return WindlassError(f"the run {run} is not in {self.namespace}", "`windlass status --on kubernetes`")
+
     def refusal(self, error: ApiError, submitting: bool = False) -> WindlassError:
         """What the API server said, with what can be done about it."""
         told = refusal(error)
@@ -128,7 +131,7 @@ class Cluster:
         if pod is None:
             home = self.api.find("StatefulSet", names.driver(run))
             if home is None:
-                raise WindlassError(f"the run {run} is not in {self.namespace}", "`windlass status --on kubernetes`")
+                raise self.absent(run)
             if home["spec"].get("replicas") == 0:
                 self.api.patch("StatefulSet", names.driver(run), {"spec": {"replicas": 1}})
             return False

@@ -144,6 +144,9 @@ class Mirror:
         from windlass.runs import reuse
         from windlass.runs.state import fold, plan_of
 
+        root = self.cluster.api.find("ConfigMap", self.run)
+        if root is None:
+            raise self.cluster.absent(self.run)
         self.sync(logs=True)
         events = journal.read(str(self.path))
         if not self.whole() and fold(events, self.run, alive=True).state != "serving":
@@ -172,7 +175,7 @@ class Mirror:
         )
         self.after = len(events)
         self.mark(alive=True)
-        submitting.resume(self.cluster, self.run, order)
+        submitting.resume(self.cluster, self.run, order, root)
         return fates
 
     def remove(self, force: bool = False, data: bool = False) -> tuple[list[str], list[Kept]]:

@@ -246,21 +246,48 @@ def changes(cluster: Cluster, run: str, plan: Plan) -> dict[str, list[str]]:
     }
 
 
-def resume(cluster: Cluster, run: str, order: Order) -> None:
+def resume(cluster: Cluster, run: str, order: Order, root: Manifest) -> None:
     """Lets a run go on: the order stands in the root, and a new driver takes it up. Ranks of it are not running;
-    servers go on meanwhile."""
-    name = names.driver(run)
+    servers go on meanwhile. `root` is as it was before that was decided: whoever claimed the run since was faster."""
+    name, before = names.driver(run), _ordered(root)
+    mine = {names.ORDER: order.id}
     try:
-        root = cluster.api.get("ConfigMap", run)
+        root = _noted(cluster, root, {"metadata": {"annotations": mine}}, lambda now: _ordered(now) == before)
         data: dict[str, str | None] = {names.ORDERS: order.text}
         if order.plan is not None:
             data |= dict.fromkeys(set(root["data"]) - {names.ORDERS}) | _renewed(cluster, root, run, order)
-        cluster.api.patch("ConfigMap", run, {"metadata": {"annotations": {names.STATE: "submitted"}}, "data": data})
-        template = {"metadata": {"annotations": {names.ORDER: order.id}}}
+        change = {"metadata": {"annotations": {**mine, names.STATE: "submitted"}}, "data": data}
+        _noted(cluster, root, change, lambda now: _ordered(now)[0] == order.id)
+        template = {"metadata": {"annotations": mine}}
         cluster.api.patch("StatefulSet", name, {"spec": {"replicas": 1, "template": template}})
     except ApiError as error:
         raise cluster.refusal(error, submitting=True) from None
     _replaced(cluster, run, order.id)
+
+
+def _ordered(root: Manifest) -> tuple[str, str]:
+    """Who claimed the run last to let it go on, and how it is to."""
+    notes = root["metadata"].get("annotations") or {}
+    return str(notes.get(names.ORDER, "")), str(root["data"].get(names.ORDERS, ""))
+
+
+def _noted(cluster: Cluster, root: Manifest, change: Manifest, holds: Callable[[Manifest], bool]) -> Manifest:
+    """Changes a root for which something holds; what its driver writes there meanwhile does no harm."""
+    run = str(root["metadata"]["name"])
+    while holds(root):
+        meta = {**change["metadata"], "resourceVersion": root["metadata"]["resourceVersion"]}
+        try:
+            return cluster.api.patch("ConfigMap", run, {**change, "metadata": meta})
+        except ApiError as error:
+            if error.status != 409:
+                raise
+        root = cluster.api.get("ConfigMap", run)
+    raise _taken(cluster, run)
+
+
+def _taken(cluster: Cluster, run: str) -> WindlassError:
+    hint = f"watch it: windlass attach {run} --on kubernetes -n {cluster.namespace}"
+    return WindlassError(f"somebody else has just resumed {run}", hint)
 
 
 def _replaced(cluster: Cluster, run: str, order: str) -> None:
@@ -271,6 +298,9 @@ def _replaced(cluster: Cluster, run: str, order: str) -> None:
         notes = (pod or {}).get("metadata", {}).get("annotations") or {}
         if pod is not None and notes.get(names.ORDER) == order and is_running(pod):
             return
+        root = cluster.api.find("ConfigMap", run)
+        if root is not None and _ordered(root)[0] != order:
+            raise _taken(cluster, run)
         time.sleep(0.2)
     cause = pending.driver(cluster.api, run)
     why = f": {cause.message}" if cause else ""
