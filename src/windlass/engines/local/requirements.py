@@ -44,22 +44,29 @@ def directory(plan: Plan, python: str, home: str, say: Callable[[str], None] | N
 def _install(requirements: list[str], program: str, place: str) -> str:
     unfinished = f"{place}.{os.getpid()}"
     os.makedirs(os.path.dirname(place), exist_ok=True)
-    with open(f"{place}.txt", "w", encoding="utf-8") as file:  # kept, so that the command can be tried by hand
+    shutil.rmtree(unfinished, ignore_errors=True)  # of one that was killed and had this number
+    try:
+        _install_into(unfinished, requirements, program, f"{place}.txt")
+        os.rename(unfinished, place)
+    except OSError:
+        if not os.path.isdir(place):  # else somebody else was faster
+            raise
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return place
+
+
+def _install_into(directory: str, requirements: list[str], program: str, listed: str) -> None:
+    with open(listed, "w", encoding="utf-8") as file:  # kept, so that the command can be tried by hand
         file.write("".join(f"{line}\n" for line in requirements))
-    command = [*_installer(program), "--target", unfinished, "-r", file.name]
+    command = [*_installer(program), "--target", directory, "-r", listed]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        shutil.rmtree(unfinished, ignore_errors=True)
         last = next((x for x in reversed((done.stderr or done.stdout).splitlines()) if x.strip()), "no message")
         raise WindlassError(
             f"requirements: {' '.join(requirements)} could not be installed: {last.strip()}",
             f"try it by hand: {' '.join(command)}",
         )
-    try:
-        os.rename(unfinished, place)
-    except OSError:
-        shutil.rmtree(unfinished, ignore_errors=True)  # somebody else was faster
-    return place
 
 
 def _installer(program: str) -> list[str]:
