@@ -25,6 +25,8 @@ MARK = b"windlass: "
 LONGEST = 4096
 """A progress line that is longer is not one."""
 CHUNK = 1 << 20
+AT_ONCE = 64
+"""Chunks that are read at one look, lest a rank that prints a lot keeps its agent from all else."""
 COUNTS = ("step", "total")
 MOST = 1 << 63
 """A whole number beyond this is none that a training counts to."""
@@ -71,6 +73,8 @@ class Tail:
     def __init__(self, path: str, offset: int) -> None:
         self.path = path
         self.offset = offset
+        self.behind = False
+        """The last look ended before the file did."""
         self._fd = -1
 
     def chunks(self) -> List[bytes]:
@@ -80,14 +84,16 @@ class Tail:
             except FileNotFoundError:
                 return []
         found: List[bytes] = []
-        while True:
+        while len(found) < AT_ONCE:
             data = os.pread(self._fd, CHUNK, self.offset)
-            if not data:
+            if data:
+                self.offset += len(data)
+                found.append(data)
+            if len(data) < CHUNK:
+                self.behind = False
                 return found
-            self.offset += len(data)
-            found.append(data)
-            if len(data) < CHUNK or len(found) >= 64:
-                return found
+        self.behind = True
+        return found
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -121,6 +127,11 @@ class Follower:
         for chunk in self._log.chunks():
             points += self._printed(chunk)
         return points, checkpoints
+
+    @property
+    def behind(self) -> bool:
+        """There may be more than the last call gave: whoever will not call again must not stop here."""
+        return self._log.behind or self._reports.behind
 
     def close(self) -> None:
         self._log.close()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from windlass.agent import follow
 from windlass.agent.follow import LONGEST, Follower, Point, Tail, parse_line
 
 
@@ -137,3 +138,22 @@ def test_a_tail_gives_every_byte_once(tmp_path: Path) -> None:
     assert data == b"a" * 3_000_000 + b"b"
     assert tail.chunks() == []
     tail.close()
+
+
+@pytest.mark.parametrize("way", [0, 1], ids=["printed", "reported"])
+def test_whoever_reads_on_while_it_is_behind_has_all_that_a_rank_wrote_at_once(
+    files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, way: int
+) -> None:
+    monkeypatch.setattr(follow, "CHUNK", 100)
+    monkeypatch.setattr(follow, "AT_ONCE", 3)
+    form = ("windlass: step=%d\n", '{"step":%d}\n')[way]
+    append(files[way], b"".join((form % step).encode() for step in range(200)))
+    it = follower(files)
+    looks = [it.news()[0]]
+    while it.behind:
+        looks.append(it.news()[0])
+    found = [point for look in looks for point in look]
+    assert len(looks) > 3
+    assert points(found) == [{"step": step} for step in range(200)]
+    assert it.news() == ([], [])
+    it.close()
