@@ -261,7 +261,8 @@ class Agent:
         self._poll = POLL[0] if busy or process.asked else min(self._poll * 1.5, POLL[1])
         if self._inquiry is not None and (ended or time.monotonic() >= self._inquiry.due):
             self._say_stacks(self._inquiry)
-        if ended is not None and self._delivery.settled(process.asked) and self._others_heard(process, *ended):
+        behind = any(follower.behind for _, _, follower in self._followers)
+        if ended and not behind and self._delivery.settled(process.asked) and self._others_heard(process, *ended):
             self._wind_up(process, *ended)
 
     def _others_heard(self, process: Process, code: int, signum: int) -> bool:
