@@ -183,7 +183,7 @@ def test_what_a_rank_reports_before_its_agent_gets_to_look_is_heard(seat: Seat) 
 
 
 def test_what_a_rank_says_behind_a_flood_is_heard_before_its_end(seat: Seat) -> None:
-    driver = seat.occupy("head -c 150000000 /dev/zero | tr '\\0' x; echo; echo 'windlass: step=7'")
+    driver = seat.occupy(f"{sys.executable} -c 'import os; os.ftruncate(1, 400 << 20)'; echo; echo 'windlass: step=7'")
     driver.start()
     driver.hear("started")
     assert driver.hear("report")["points"][0]["step"] == 7
