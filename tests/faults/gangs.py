@@ -194,7 +194,7 @@ PEERS = (
             """,
     ),
     Fault(
-        "two ranks that fail for reasons of their own, 50 ms apart",
+        "two ranks that fail for reasons of their own, half a second apart",
         Kind.USER_ERROR,
         TWO,
         because=("worker-1",),
@@ -208,7 +208,7 @@ PEERS = (
             while not all(os.path.exists(here + each) for each in "01"):
                 time.sleep(0.001)
             if rank == "1":
-                time.sleep(0.05)
+                time.sleep(0.5)
                 raise OSError("second")
             raise ValueError("first")
             """,

@@ -55,7 +55,7 @@ def test_a_program_behind_a_shell_gets_its_grace_though_the_shell_dies_at_once(w
 
 
 def test_a_rank_that_does_not_listen_is_killed_after_its_grace(windlass: Place) -> None:
-    command = windlass.start("run: [python, work.py]\ngrace: 2\n", work=STUBBORN)
+    command = windlass.start("run: [python, work.py]\ngrace: 10\n", work=STUBBORN)
     windlass.printed("up")
     command.signal(signal.SIGINT)
     assert command.said().code == 130
@@ -240,6 +240,7 @@ def test_a_stop_that_is_asked_for_twice_still_leaves_the_ranks_their_grace(windl
     assert windlass("stop", "--no-wait").code == 0
     windlass.printed("saving")
     assert windlass("stop", "--no-wait").code == 0
+    until(lambda: len(windlass.events("stopping")) == 2, "the second request")
     windlass.file("go", "")
     assert command.said().code == 130
     assert windlass.log() == "up\nsaving\nsaved\n"

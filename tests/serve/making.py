@@ -134,12 +134,13 @@ def logarithm(directory: Path) -> bundle.Bundle:
     return bundle.save(directory, _model(nodes, *ends, {}))
 
 
-def heavy(directory: Path, width: int = 2000, layers: int = 4) -> bundle.Bundle:
-    """Slow enough that requests queue: `layers` square matrices."""
+def heavy(directory: Path, width: int = 2000, layers: int = 4, times: int = 1) -> bundle.Bundle:
+    """Slow enough that requests queue: `layers` square matrices, gone through so many times."""
     chance = np.random.default_rng(3)
     weights = {f"w{n}": (chance.standard_normal((width, width)) / width**0.5).astype(np.float32) for n in range(layers)}
-    names = ["x", *(f"h{n}" for n in range(layers - 1)), "y"]
-    nodes = [helper.make_node("MatMul", [names[n], f"w{n}"], [names[n + 1]]) for n in range(layers)]
+    depth = layers * times
+    names = ["x", *(f"h{n}" for n in range(depth - 1)), "y"]
+    nodes = [helper.make_node("MatMul", [names[n], f"w{n % layers}"], [names[n + 1]]) for n in range(depth)]
     ends = [("x", TensorProto.FLOAT, [None, width])], [("y", TensorProto.FLOAT, [None, width])]
     return bundle.save(directory, _model(nodes, *ends, weights))
 

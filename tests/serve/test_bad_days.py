@@ -73,8 +73,9 @@ def test_a_flood_is_answered_or_refused_and_never_lost(heavy: Path, tmp_path: Pa
         assert codes == {grpc.StatusCode.OK, grpc.StatusCode.RESOURCE_EXHAUSTED}
 
 
-def test_what_nobody_waits_for_is_not_computed(heavy: Path, tmp_path: Path) -> None:
-    with serving(tmp_path, heavy, "--no-grpc", "--max-batch", "4") as server:
+def test_what_nobody_waits_for_is_not_computed(tmp_path: Path) -> None:
+    making.heavy(tmp_path / "heavy", width=WIDTH, layers=6, times=30)  # all have left before it has done one or two
+    with serving(tmp_path, tmp_path / "heavy", "--no-grpc", "--max-batch", "4") as server:
         request = b"POST /v1/models/heavy:predict HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(BODY) + BODY
         links = []
         for _ in range(12):
