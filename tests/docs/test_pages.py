@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,8 +49,17 @@ def test_there_are_pages_with_commands() -> None:
     assert sum(not step.name for page in PAGES for step in steps(page)) > 20
 
 
+@pytest.fixture
+def group() -> Iterator[int]:
+    """A process group for all that a page starts: what a step leaves in the background ends with the test."""
+    leader = subprocess.Popen(["sleep", "infinity"], process_group=0)
+    yield leader.pid
+    os.killpg(leader.pid, signal.SIGKILL)
+    leader.wait()
+
+
 @pytest.mark.parametrize("page", [p for p in PAGES if steps(p)], ids=lambda page: page.name)
-def test_every_command_of_a_page_works(page: Path, tmp_path: Path) -> None:
+def test_every_command_of_a_page_works(page: Path, tmp_path: Path, group: int) -> None:
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     env = {**os.environ, "PATH": path, "WINDLASS_HOME": str(tmp_path / "home")}
     place = tmp_path / "work"
@@ -58,7 +69,16 @@ def test_every_command_of_a_page_works(page: Path, tmp_path: Path) -> None:
             (place / step.name).write_text(step.text)
         elif not MAKE.match(step.text):  # the README's two make commands are what runs this test
             done = subprocess.run(
-                step.text, shell=True, cwd=place, env=env, capture_output=True, text=True, timeout=300, check=False
+                step.text,
+                shell=True,
+                cwd=place,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=300,
+                check=False,
+                process_group=group,
             )
             told = f"$ {step.text}\n{done.stdout}{done.stderr}"
             assert done.returncode == step.code, told
