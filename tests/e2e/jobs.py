@@ -8,8 +8,8 @@ PYTHON = os.environ.get("WINDLASS_TEST_IMAGE", "windlass.test/python:1")
 MPI = os.environ.get("WINDLASS_TEST_MPI_IMAGE", "windlass.test/mpi:1")
 
 
-def gang(steps: int = 60, pause: float = 0.1, ranks: int = 3, extra: str = "") -> str:
-    """Workers that train in step, with programs/gang_sgd.py."""
+def gang(steps: int = 60, pause: float = 0.1, ranks: int = 3, extra: str = "", undisturbed: int = 1) -> str:
+    """Workers that train in step, with programs/gang_sgd.py. Generations before `undisturbed` stop half-way."""
     return f"""
 name: gang
 image: {PYTHON}
@@ -19,7 +19,7 @@ stages:
     run: python3 gang_sgd.py
     shape: allreduce
     ranks: {ranks}
-    env: {{STEPS: "{steps}", PAUSE: "{pause}"}}
+    env: {{STEPS: "{steps}", PAUSE: "{pause}", UNDISTURBED: "{undisturbed}"}}
     resources: {{cpu: 0.05, memory: 48Mi}}
 """
 

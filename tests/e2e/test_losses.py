@@ -40,7 +40,7 @@ def check(place: Place, run: str, weights: str, generations: int) -> None:
 def test_a_deleted_pod_is_replaced_and_training_goes_on_from_the_checkpoint(
     place: Place, weights: str, rank: int
 ) -> None:
-    run = place.start(place.job(jobs.gang(STEPS, 0.1), "gang_sgd.py"))
+    run = place.start(place.job(jobs.gang(STEPS, 0.1, undisturbed=2), "gang_sgd.py"))
     place.until(lambda: place.steps(run) > 20)
     before = place.pods(run)
     place.cluster.api.delete("Pod", before[f"worker-{rank}"]["metadata"]["name"])
@@ -55,14 +55,14 @@ def test_a_deleted_pod_is_replaced_and_training_goes_on_from_the_checkpoint(
 
 
 def test_a_pod_deleted_by_force_is_replaced_too(place: Place, weights: str) -> None:
-    run = place.start(place.job(jobs.gang(STEPS, 0.1), "gang_sgd.py"))
+    run = place.start(place.job(jobs.gang(STEPS, 0.1, undisturbed=2), "gang_sgd.py"))
     place.until(lambda: place.steps(run) > 20)
     place.cluster.api.delete("Pod", place.pods(run)["worker-1"]["metadata"]["name"], grace=0)
     check(place, run, weights, 2)
 
 
 def test_a_deleted_driver_comes_back_while_the_ranks_train_on(place: Place, weights: str) -> None:
-    run = place.start(place.job(jobs.gang(STEPS, 0.15), "gang_sgd.py"))
+    run = place.start(place.job(jobs.gang(STEPS, 0.3), "gang_sgd.py"))
     place.until(lambda: place.steps(run) > 10)
     before = {seat: pod["metadata"]["uid"] for seat, pod in place.pods(run).items()}
     place.cluster.api.delete("Pod", names.driver_pod(run))
@@ -139,7 +139,7 @@ def test_a_lost_trainer_of_an_average_comes_back_alone_from_its_own_checkpoint(p
 
 
 def test_a_stopped_run_goes_on_from_its_checkpoint_when_it_is_resumed(place: Place, weights: str) -> None:
-    run = place.start(place.job(jobs.gang(STEPS, 0.1), "gang_sgd.py"))
+    run = place.start(place.job(jobs.gang(STEPS, 0.1, undisturbed=2), "gang_sgd.py"))
     place.until(lambda: place.steps(run) > 20)
     there = ("--on", "kubernetes", "-n", place.namespace)
     place.windlass("stop", run, *there)

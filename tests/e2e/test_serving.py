@@ -145,8 +145,9 @@ def test_a_file_trains_serves_and_load_tests_in_pods_and_stop_ends_it(place: Pla
 
     status = json.loads(place.windlass("status", run, "--json", *there(place)))
     assert (status["state"], status["code"]) == ("serving", None)
-    log = place.windlass("logs", run, "--stage", "serve", *there(place))
-    assert log.count("ready: http://") == 3, "each server's log is whole, and of a server that is gone, too"
+    logs = ("logs", run, "--stage", "serve", *there(place))
+    place.until(lambda: place.windlass(*logs).count("ready: http://") >= 3)
+    assert place.windlass(*logs).count("ready: http://") == 3, "one of each server, and of one that is gone, too"
     left = json.loads(place.windlass("left", run, "--json", *there(place)))
     assert {"Deployment", "PodDisruptionBudget"} < {row["kind"] for row in left}
     assert f"{run} is serving" in place.windlass("attach", run, *there(place))

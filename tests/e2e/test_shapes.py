@@ -35,7 +35,7 @@ for path in glob.glob("/proc/[0-9]*/environ"):
 
 def test_ranks_that_share_a_pod_train_in_step_and_are_replaced_together(place: Place) -> None:
     plain = jobs.gang(steps=60, pause=0.0, ranks=4)
-    shared = jobs.gang(steps=60, pause=0.15, ranks=4).replace("ranks: 4", "ranks: 4\n    per_node: 2")
+    shared = jobs.gang(steps=60, pause=0.15, ranks=4, undisturbed=3).replace("ranks: 4", "ranks: 4\n    per_node: 2")
     run = place.start(place.job(shared, "gang_sgd.py"))
     beside = ("--on", "kubernetes", "-n", place.namespace, "--")
     place.until(lambda: place.steps(run) >= 5)
