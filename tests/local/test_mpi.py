@@ -127,7 +127,8 @@ def test_a_killed_mpirun_takes_its_workers_along_and_the_gang_starts_again(windl
     assert command.said().code == 0, command.err
     assert [e["gen"] for e in windlass.events("gen.started")] == [1, 2]
     assert windlass.events("gen.ended")[0]["cause"]["kind"] == "killed_by_signal"
-    assert windlass.log(0) == windlass.log(1) == "up\nup\n"
+    for rank in (0, 1):  # MPI itself may complain of its launcher's end
+        assert windlass.log(rank).splitlines().count("up") == 2, windlass.log(rank)
 
 
 def test_stopping_an_mpi_run_ends_every_worker(windlass: Place) -> None:
