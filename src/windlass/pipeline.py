@@ -141,13 +141,12 @@ class Pipeline:
         self._end = self.end
         self._over = False
         self._kept = self.kept
+        self._said_serving = False
         self._metrics: Dict[str, Dict[str, float]] = {}
 
     def begin(self) -> List[Step]:
-        if self._end is not None:
-            return self._give_up(self._end)
         halts: List[Step] = [Halt(name, again=True) for name, at in self._at.items() if at.state == "refused"]
-        return halts + self._advance()
+        return halts + (self._advance() if self._end is None else self._give_up(self._end))
 
     def metric(self, stage: str, name: str, value: float) -> None:
         """The newest value of a metric that a stage reported."""
@@ -271,8 +270,8 @@ class Pipeline:
         if self._end is None and any(at.state == "waiting" for at in self._at.values()):
             return []
         if self._end is None and serving and self.keep:
-            began, self._kept = not self._kept, True
-            return [Serving()] if began else []
+            said, self._said_serving, self._kept = self._said_serving, True, True
+            return [] if said else [Serving()]
         if self._end is None and serving:
             for name in serving:
                 self._at[name].state = "done serving"

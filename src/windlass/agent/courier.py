@@ -166,8 +166,9 @@ class Courier:
                 error.filename = error.filename or self._run_dir
                 self._finish(job, ("unable", (token[1], error)))
             raise
-        except Stale:
-            self._finish(job, None)
+        except Stale as stale:
+            unable = ("unable", (token[1], OSError(errno.ESTALE, str(stale)))) if kind == "begin" else None
+            self._finish(job, unable)
             raise
         finally:
             with self._lock:

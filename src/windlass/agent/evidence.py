@@ -226,7 +226,9 @@ def of_start(failure: CannotStart, path: str) -> Cause:
 
 
 def of_writing(error: OSError) -> Cause:
-    """Why the directories of a rank could not be made."""
+    """Why the directories of a rank could not be made, or its files not be had."""
+    if error.errno == errno.ESTALE:
+        return Cause(Kind.AGENT_LOST, f"its place was taken: {error.strerror}")
     kind = Kind.DISK_FULL if error.errno in (errno.ENOSPC, errno.EDQUOT) else Kind.NOT_WRITABLE
     uid, gid = os.geteuid(), os.getegid()
     return Cause(kind, f"cannot write {error.filename}: {error.strerror}", evidence=(f"as uid {uid}, gid {gid}",))

@@ -192,7 +192,8 @@ class _Reading:
 
     def _verdict(self, stage: str, event: Event) -> None:
         if not event.get("again"):
-            self._missed[stage] = event.get("through", ())
+            of = [event["of"]] if event.get("passed") is False and "of" in event else []
+            self._missed[stage] = event.get("through", of)
             return
         self.attempts[stage] = event.get("attempt", 1)
         self.retries[stage] = self.retries.get(stage, 0) + 1

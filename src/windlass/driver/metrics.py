@@ -29,8 +29,10 @@ class Metrics:
         return counts
 
     def forget(self, stages: Sequence[str]) -> None:
+        """For a run that somebody lets go on: these stages have said nothing yet. Of the others the values stay until
+        somebody tells new ones, and who that will be is open: the job may be another one now."""
         self.values = {stage: told for stage, told in self.values.items() if stage not in stages}
-        self._speakers = {key: seat for key, seat in self._speakers.items() if key[0] not in stages}
+        self._speakers.clear()
 
 
 def numbers(point: Mapping[str, Any]) -> Dict[str, float]:

@@ -159,3 +159,27 @@ def test_who_orders_that_a_run_goes_on_gives_all_retries_anew() -> None:
     assert [event["attempt"] for event in events if event["ev"] == "verdict"] == [1, 2, 3, 4, 5]
     exported = [event["attempt"] for event in events if event["ev"] == "stage.started" and event["stage"] == "export"]
     assert exported == [1, 2, 3, 4, 5], "what stands between is made from the newest model"
+
+
+def told(rank: int, accuracy: float, role: str = "worker") -> Event:
+    return {"ev": "rank.report", "stage": "train", "role": role, "rank": rank, "points": [{"accuracy": accuracy}]}
+
+
+def test_the_first_rank_is_believed_by_the_next_driver_too() -> None:
+    before = look_back([told(0, 0.9), told(1, 0.8)])
+    assert before.metrics.values == {"train": {"accuracy": 0.9}}
+    assert before.metrics.take("train", ("worker", 1), [{"accuracy": 0.7}]) == {}
+    assert before.metrics.take("train", ("worker", 0), [{"accuracy": 0.95}]) == {"accuracy": 0.95}
+
+
+def test_in_a_job_that_was_changed_another_rank_may_be_the_first() -> None:
+    before = look_back([told(0, 0.1, "chief"), {"ev": "run.started", "order": "2"}])
+    assert before.metrics.values == {"train": {"accuracy": 0.1}}
+    assert before.metrics.take("train", ("worker", 0), [{"accuracy": 0.9}]) == {"accuracy": 0.9}
+
+
+def test_another_attempt_that_is_taken_over_before_it_formed_stands_in_its_round() -> None:
+    start = {"ev": "stage.started", "stage": "train", "attempt": 1}
+    formed = {"ev": "gen.started", "stage": "train", "gen": 1, "round": 3}
+    left = look_back([start, formed, {**start, "attempt": 2}]).unfinished["train"]
+    assert (left.attempt, left.round) == (2, 3)

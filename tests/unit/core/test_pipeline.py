@@ -222,6 +222,24 @@ def test_a_stop_right_after_a_driver_took_over_what_only_served_is_a_success_too
     assert finished(it.stage_over("serve", "stopped", STOPPED)).state == "succeeded"
 
 
+def test_a_driver_that_takes_over_what_only_served_says_again_that_it_serves() -> None:
+    stages = gang("train"), server("serve", "train")
+    it = pipeline(*stages, passed=frozenset({"train"}), running=frozenset({"serve"}), keep=True, kept=True)
+    assert it.begin() == []
+    assert it.stage_ready("serve") == [StageReady("serve"), Serving()]
+
+
+@pytest.mark.parametrize("end", [None, Finished("failed", 1, FAILED)])
+def test_a_refused_server_that_was_taken_over_is_halted_also_when_the_run_must_end(end: Finished | None) -> None:
+    stages = (gang("train"), server("serve", "train"), gate("g", "train", "serve", at_least=0.5, retries=1))
+    left = {"running": frozenset({"serve"}), "refused": frozenset({"serve"})}
+    it = pipeline(*stages, **left, keep=True, end=end)
+    if end is None:
+        it.stop(STOPPED)
+    assert it.begin() == [Halt("serve", again=True)]
+    assert finished(it.stage_over("serve", "stopped", STOPPED)).state == ("failed" if end else "stopped")
+
+
 def test_a_stop_before_all_is_done_stops_the_servers_too() -> None:
     it = pipeline(server("serve"), gang("load", "serve"), keep=True)
     it.begin()

@@ -13,13 +13,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.ports import free_port
 from windlass import wire
+from windlass.agent import evidence
 from windlass.agent.courier import Courier
 from windlass.agent.freight import Depot, Stale
+from windlass.causes import Kind
 from windlass.kube import depot
 from windlass.kube.claims import Claims
 
@@ -239,10 +242,26 @@ def test_a_courier_whose_place_was_taken_drops_what_is_left_and_carries_a_later_
         file.write(b"late\n")
     carrier.send_tree(str(tmp_path / "here/output"))
     until(lambda: carrier.settled)
-    carrier.begin([], [], "stale", life=(1, 1))
     carrier.begin([], [], "again", life=(3, 0))
     until(lambda: carrier.done() == ["again"])
     assert not (tmp_path / "there/logs/train/worker-0.log").exists()
+
+
+def test_a_life_whose_place_was_taken_before_it_began_is_told_so(address: str, tmp_path: Path) -> None:
+    Depot(address, TOKEN, "train/merge-0").claim((2, 0))
+    late = courier(address, tmp_path / "late")
+    late.begin([], [], ("begin", [1, 0]), life=(1, 0))
+    late.begin([], [], ("begin", [2, 0]), life=(2, 0))
+    done: list[Any] = []
+
+    def both() -> bool:
+        done.extend(late.done())
+        return len(done) == 2
+
+    until(both)
+    (kind, (life, error)), begun = done
+    assert (kind, life, evidence.of_writing(error).kind) == ("unable", [1, 0], Kind.AGENT_LOST)
+    assert begun == ("begin", [2, 0])
 
 
 def test_a_stranger_gets_nothing(address: str) -> None:
