@@ -101,8 +101,8 @@ def test_agents_train_on_while_the_driver_is_away_and_find_it_again(far: Callabl
     assert run.events("run.ended")[-1]["state"] == "succeeded"
 
 
-def test_what_was_on_its_way_to_a_driver_that_died_reaches_the_next_once(far: Callable[[int, float], FarRun]) -> None:
-    run = far(60, 30)
+def test_what_was_on_its_way_to_a_driver_that_died_reaches_the_next_once(far: Callable[[str, float], FarRun]) -> None:
+    run = far(count(60), 30)
     run.drive()
     run.until(lambda: len(run.pids()) == 2 and len(run.events("rank.report")) > 4)
     run.driver.send_signal(signal.SIGSTOP)  # from here on nobody reads what its connections take
