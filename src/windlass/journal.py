@@ -218,6 +218,14 @@ def read(run_dir: str) -> List[Event]:
     return list(stream(run_dir))
 
 
+def last(run_dir: str) -> Event:
+    """The newest whole event; an empty one when there is none yet."""
+    found: Event = {}
+    for event in stream(run_dir):
+        found = event
+    return found
+
+
 def stream(run_dir: str) -> Iterator[Event]:
     """The same, one after the other: a long training's journal is larger than a driver's memory."""
     reader = Reader(run_dir)

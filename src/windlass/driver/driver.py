@@ -71,18 +71,19 @@ class Driver:
         self.run_dir = run_dir
         self.journal = journal
         self._token = token
-        self._unfinished = before.unfinished if recover else {}
+        taken = before if recover else Before()
+        self._unfinished = taken.unfinished
         self._pipeline = p.Pipeline(
             plan,
             passed=frozenset(before.passed),
             attempts=before.attempts,
-            retries=before.retries if recover else {},
+            retries=taken.retries,
             running=frozenset(self._unfinished),
             refused=frozenset(name for name, left in self._unfinished.items() if left.refused),
             left_out=frozenset(left_out),
             keep=keep,
-            kept=recover and before.serving,
-            end=before.end if recover else None,
+            kept=taken.serving,
+            end=taken.end,
         )
         self._attendant = None if services is None else Attendant(services, self._pipeline, journal)
         self._metrics = before.metrics

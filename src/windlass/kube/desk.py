@@ -98,10 +98,7 @@ def stop(words: List[str]) -> int:
 def _ended() -> bool:
     from windlass import journal
 
-    last = ""
-    for event in journal.stream(names.RUN):
-        last = event["ev"]
-    return last == "run.ended"
+    return journal.last(names.RUN).get("ev") == "run.ended"
 
 
 def beside(words: List[str]) -> int:

@@ -274,21 +274,19 @@ def _say_end(api: Api, run: str, state: str, code: int) -> None:
     try:
         root = api.get("ConfigMap", run)
         say(api, root, state)
-        api.patch("ConfigMap", run, {"metadata": {"annotations": {"windlass.dev/code": str(code)}}})
+        api.patch("ConfigMap", run, {"metadata": {"annotations": {names.EXIT_CODE: str(code)}}})
     except ApiError:
         pass
 
 
 def _say_end_again(api: Api, run: str, run_dir: str) -> None:
     """The driver that ended the run may not have lived to say so."""
-    ended: Dict[str, Any] = {}
-    for event in journal.stream(run_dir):
-        ended = event
+    ended = journal.last(run_dir)
     try:
         notes = api.get("ConfigMap", run)["metadata"].get("annotations") or {}
     except ApiError:
         return
-    if "windlass.dev/code" not in notes or notes.get(names.STATE) != ended["state"]:
+    if names.EXIT_CODE not in notes or notes.get(names.STATE) != ended["state"]:
         _say_end(api, run, ended["state"], ended["code"])
 
 

@@ -125,9 +125,9 @@ class PodLauncher:
     def launch(self, seat: Seat, ports: Sequence[int]) -> None:
         with self._lock:
             pod, size = self._pod(seat), self._size(seat)
-            self._news = collections.deque(
-                news for news in self._news if not (isinstance(news, Gone) and news.seat == seat)
-            )  # the end of one that is followed by another is no news
+            followed = [news for news in self._news if isinstance(news, Gone) and news.seat == seat]
+            for news in followed:  # whose end is no news any more
+                self._news.remove(news)
             if pod is not None and not pod.gone:
                 return
             if pod is not None and not pod.dead and size > 1:

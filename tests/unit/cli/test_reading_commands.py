@@ -1,51 +1,22 @@
-"""status, why, logs, wait, attach, ls, cat, rm and prune on runs written by the real journal."""
+"""status, why, logs, ls, cat, cp, rm and prune on runs written by the real journal."""
 
 from __future__ import annotations
 
-import io
 import json
-import math
 import os
-import subprocess
-import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from windlass import api, layout, plan
-from windlass.causes import Cause, Kind
-from windlass.cli import exec_command
+from tests.unit.cli.reading import New, err, failed, out, windlass
+from windlass import layout, plan
 from windlass.cli.main import main
 from windlass.cli.world import World
 from windlass.errors import WindlassError
 from windlass.plan import Mount
-
-New = Callable[..., Any]
-
-BOOM = Cause(Kind.USER_ERROR, "exit code 1", "train", "worker", 1, 1, exit_code=1, error="ValueError: boom")
-
-
-def out(world: World) -> str:
-    text: str = world.out.getvalue()  # type: ignore[attr-defined]
-    return text
-
-
-def err(world: World) -> str:
-    text: str = world.err.getvalue()  # type: ignore[attr-defined]
-    return text
-
-
-def failed(run: Any) -> None:
-    run.start(0, 1)
-    run.rank("rank.ended", 1, state="failed", code=1, cause=BOOM)
-    run.rank("rank.ended", 0, state="killed", signal=9, because="worker-1")
-    run.event("stage.ended", stage="train", state="failed", cause=BOOM)
-    run.event("run.ended", state="failed", code=1, cause=BOOM)
 
 
 def test_status_without_runs_says_how_to_start_one(world: World) -> None:
@@ -157,13 +128,6 @@ def test_logs_of_a_stage_role_or_rank_that_is_not_there_name_what_is(new_run: Ne
         main(["logs", "--grep", "("], world)
 
 
-def windlass(home: Path, *args: str) -> subprocess.Popen[bytes]:
-    environ = {**os.environ, "WINDLASS_HOME": str(home)}
-    return subprocess.Popen(
-        [sys.executable, "-m", "windlass", *args], env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-
-
 def test_raw_logs_are_the_bytes_as_written(new_run: New, tmp_path: Path) -> None:
     run = new_run()
     run.start(0, 1)
@@ -201,163 +165,6 @@ def test_following_logs_ends_when_the_driver_is_gone(new_run: New, tmp_path: Pat
     run.undriven()
     follower.communicate(timeout=30)
     assert follower.returncode == 0
-
-
-def test_wait_takes_over_the_exit_code_and_gives_up_in_time(new_run: New, world: World) -> None:
-    run = new_run()
-    run.start(0, 1)
-    run.driven()
-    assert main(["wait", "--timeout", "0s"], world) == 1
-    assert "still running" in err(world)
-    run.event("run.ended", state="gate_missed", code=3, cause=Cause(Kind.GATE_NOT_MET, "accuracy 0.5, asked for 0.7"))
-    run.undriven()
-    assert main(["wait", "--json"], world) == 3
-    told = json.loads(out(world))
-    assert (told["state"], told["code"], told["dir"]) == ("gate_missed", 3, str(run.dir))
-
-
-class Hands:
-    """A clock that moves when somebody sleeps; `then` is called when it has moved by so many seconds."""
-
-    def __init__(self, after: float, then: Callable[[], None]) -> None:
-        self.slept, self._after, self._then = 0.0, after, then
-
-    def monotonic(self) -> float:
-        return self.slept
-
-    def sleep(self, seconds: float) -> None:
-        before, self.slept = self.slept, self.slept + seconds
-        if before < self._after <= self.slept:
-            self._then()
-
-
-@pytest.mark.parametrize("waits", [lambda run, _: api.Run(run.id).wait(), lambda _, world: main(["wait"], world)])
-def test_who_has_waited_for_a_run_may_remove_it(
-    new_run: New,
-    world: World,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    waits: Callable[[Any, World], object],
-) -> None:
-    """Its driver writes the end, and is gone a moment later."""
-    run = new_run()
-    run.driven()
-    run.start(0, 1)
-    run.succeed(0, 1)
-    monkeypatch.setenv("WINDLASS_HOME", str(tmp_path))
-    monkeypatch.setattr("windlass.runs.watch.time", Hands(1.0, run.undriven))
-    waits(run, world)
-    assert main(["rm", run.id], world) == 0
-
-
-def test_a_driver_that_does_not_leave_is_waited_for_until_the_timeout(
-    new_run: New, world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = new_run()
-    run.driven()
-    run.start(0, 1)
-    run.succeed(0, 1)
-    monkeypatch.setattr("windlass.runs.watch.time", SimpleNamespace(monotonic=lambda: math.inf, sleep=None))
-    assert main(["wait", "--timeout", "5s"], world) == 0
-
-
-@pytest.fixture
-def joined(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The processes beside which a command was run."""
-    pids: list[int] = []
-
-    def execute(pid: int, _command: list[str]) -> int:
-        pids.append(pid)
-        return 7
-
-    monkeypatch.setattr("windlass.engines.local.beside.execute", execute)
-    return pids
-
-
-def test_exec_waits_for_a_rank_that_has_not_started_yet(
-    new_run: New, world: World, monkeypatch: pytest.MonkeyPatch, joined: list[int]
-) -> None:
-    run = new_run()
-    run.driven()
-    run.start(0)
-    clock = Hands(5.0, lambda: run.rank("rank.started", 1, pid=101))
-    monkeypatch.setattr("windlass.cli.exec_command.time", clock)
-    assert main(["exec", run.id, "--", "true"], world) == 7
-    assert (joined, clock.slept) == ([100], 0.0), "one that fits runs already"
-    assert main(["exec", run.id, "--rank", "1", "--", "true"], world) == 7
-    assert joined == [100, 101]
-
-
-def test_exec_does_not_wait_for_a_rank_that_will_not_start(
-    new_run: New, world: World, monkeypatch: pytest.MonkeyPatch, joined: list[int]
-) -> None:
-    run = new_run()
-    run.driven()
-    run.start(0)
-    clock = Hands(math.inf, run.undriven)
-    monkeypatch.setattr("windlass.cli.exec_command.time", clock)
-    with pytest.raises(WindlassError, match="no such rank is running"):
-        main(["exec", run.id, "--rank", "2", "--", "true"], world)
-    run.rank("rank.ended", 0, state="succeeded", code=0)
-    with pytest.raises(WindlassError, match=r"no rank of .* is running: it is running"):
-        main(["exec", run.id, "--rank", "0", "--", "true"], world)
-    assert clock.slept == 0.0
-    with pytest.raises(WindlassError, match=r"no rank of .* is running: it is running"):
-        main(["exec", run.id, "--rank", "1", "--", "true"], world)
-    assert clock.slept == pytest.approx(exec_command.PATIENCE)
-    run.undriven()
-    with pytest.raises(WindlassError, match=r"no rank of .* is running: it is lost"):
-        main(["exec", run.id, "--", "true"], world)
-    assert clock.slept == pytest.approx(exec_command.PATIENCE)
-    assert joined == []
-
-
-class Interrupting(io.StringIO):
-    """Ctrl-C is pressed as soon as these words can be read."""
-
-    def __init__(self, words: str) -> None:
-        super().__init__()
-        self._words = words
-
-    def write(self, text: str) -> int:
-        written = super().write(text)
-        if self._words in text:
-            raise KeyboardInterrupt
-        return written
-
-
-def test_ctrl_c_as_soon_as_attach_has_said_something_ends_the_viewing_alone(new_run: New, world: World) -> None:
-    run = new_run()
-    run.start(0, 1)
-    run.driven()
-    hasty = replace(world, err=Interrupting("attached to"))
-    assert main(["attach"], hasty) == 130
-    assert f"{run.id} goes on" in err(hasty)
-
-
-def test_attach_to_a_run_that_is_over_gives_its_end_and_code(new_run: New, world: World) -> None:
-    run = new_run()
-    failed(run)
-    assert main(["attach"], world) == 1
-    assert f"windlass why {run.id}" in err(world)
-
-
-def test_interrupting_attach_ends_the_viewing_alone(new_run: New, tmp_path: Path) -> None:
-    import signal
-
-    run = new_run()
-    run.start(0, 1)
-    run.driven()
-    run.log(0, b"shown\n")
-    viewer = windlass(tmp_path, "attach")
-    assert viewer.stderr is not None
-    while viewer.stderr.readline() != b"[worker-0] shown\n":
-        pass
-    viewer.send_signal(signal.SIGINT)
-    _, said = viewer.communicate(timeout=30)
-    assert viewer.returncode == 130
-    assert f"windlass attach {run.id}".encode() in said
-    assert f"windlass stop {run.id}".encode() in said
 
 
 def test_ls_and_cat_show_files_of_the_run_and_nothing_else(new_run: New, world: World, tmp_path: Path) -> None:

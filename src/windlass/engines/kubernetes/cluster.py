@@ -259,7 +259,7 @@ def is_running(pod: Manifest) -> bool:
 def _listed(root: Manifest) -> Listed:
     meta = root["metadata"]
     notes, labels = meta.get("annotations") or {}, meta.get("labels") or {}
-    code = notes.get("windlass.dev/code", "")
+    code = notes.get(names.EXIT_CODE, "")
     return Listed(
         str(meta["name"]),
         str(labels.get("app.kubernetes.io/name", "")),
