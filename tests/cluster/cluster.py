@@ -260,8 +260,8 @@ class Cluster:
     @contextmanager
     def _changing(self) -> Iterator[None]:
         try:
-            # A command that was killed this moment may have a child that still holds it, between fork and exec.
-            with locked(self.places.command_lock, patience=2):
+            # What a command ran that was killed this moment ends just behind it, and holds its lock till then.
+            with locked(self.places.command_lock, patience=10):
                 yield
         except BlockingIOError:
             raise ClusterError(

@@ -28,10 +28,14 @@ def cache() -> Path:
 
 @contextmanager
 def locked(path: Path, patience: float = math.inf) -> Iterator[None]:
-    """Hold the lock of a file, which dies with its holder; BlockingIOError if another keeps it for too long."""
+    """Hold the lock of a file, which dies with its holder and the programs that it runs (`children`).
+
+    BlockingIOError if another keeps it for too long.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + patience
     with open(path, "w") as lock:
+        os.set_inheritable(lock.fileno(), True)
         while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
