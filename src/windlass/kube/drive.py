@@ -21,7 +21,7 @@ import socket
 import sys
 import threading
 import time
-from typing import Any, Dict, Mapping, Optional, Tuple
+from typing import Any, Dict, Mapping, Tuple
 
 from windlass import __version__, journal, layout, lock
 from windlass import plan as plans
@@ -82,92 +82,118 @@ def _new_order(root: Manifest, before: Before) -> Dict[str, Any]:
 
 
 def _drive(api: Api, run: str, run_dir: str, environ: Mapping[str, str], before: Before, signals: Signals) -> None:
+    """To the run's end, whatever happens: that it has ended is in the journal and on the root."""
     redact = tuple(value for name, value in environ.items() if name.startswith("WINDLASS_REDACT_") and value)
     writer = journal.Writer(run_dir, redact=redact)
     code, state = FAILED, "failed"
-    beside: Optional[depot.Beside] = None
-    telling: Optional[threading.Thread] = None
+    beside = contextlib.ExitStack()
     try:
-        root, token, address = _patiently(api, run)
-        resumed = bool(before.last)
-        order = _new_order(root, before)
-        recover = resumed and before.last != "run.ended" and not order
-        if order:
-            _take_up(root, run_dir, before, order)
-            before = look_back(itertools.chain(journal.stream(run_dir), [{"ev": "run.started", **order}]))
-        plan = plans.from_json(root["data"][layout.PLAN])
-        if names.SHARED not in (root["metadata"].get("annotations") or {}):
-            beside = depot.Beside(run_dir, token, names.DEPOT_PORT, Claims(before.generations, before.lives))
-        listener = socket.socket(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET)
-        if listener.family is socket.AF_INET6:
-            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("", names.PORT))
-        listener.listen(1024)
-        telling = threading.Thread(target=say, args=(api, root, "running"), daemon=True)
-        telling.start()
-        if plan.board is not None:
-            threading.Thread(target=_draw, args=(run_dir,), daemon=True).start()
-        pending = float(environ.get("WINDLASS_PENDING", "600"))
-        launcher = PodLauncher(api, root, _templates(root), address, pending)
-        servers = None
-        if any(stage.serve is not None for stage in plan.stages):
-            from windlass.kube.servers import Servers
-
-            secret = environ.get("WINDLASS_SERVE_TOKEN", "")
-            serving = functools.partial(say, api, root, "serving")
-            servers = Servers(api, root, plan, address, run_dir, pending, serving, secret)
-        driver = Driver(
-            plan,
-            run,
-            run_dir,
-            writer,
-            token,
-            before,
-            recover=recover,
-            left_out=before.left_out,
-            keep=True,
-            pods=True,
-            services=servers,
-            signals=signals,
-            stop_asked=os.path.exists(os.path.join(run_dir, layout.STOP)),
-        )
-        writer.write(
-            "run.started",
-            run=run,
-            name=plan.name,
-            pid=os.getpid(),
-            host=environ.get("WINDLASS_POD_NAME", socket.gethostname()),
-            engine="kubernetes",
-            contained="pods",
-            version=__version__,
-            resumed=resumed or None,
-            **order,
-        )
-        for stage in before.passed if order else ():
-            writer.write("stage.reused", stage=stage)
-        code = driver.run(listener, launcher)
-        state = driver.state
+        code, state = _follow(api, run, run_dir, environ, before, signals, writer, beside)
     except ApiError as error:
         cause = verdicts.refused(error, ("", "", -1))
         writer.write("run.ended", state="failed", code=FAILED, cause=cause)
     except Exception:
-        import traceback
-
-        text = traceback.format_exc()
-        sys.stderr.write(text)
-        with open(os.path.join(run_dir, layout.DRIVER_LOG), "a", encoding="utf-8") as log:
-            log.write(text)
-        cause = Cause(Kind.INTERNAL, "windlass itself failed", lines=tuple(text.splitlines()[-8:]))
-        writer.write("run.ended", state="failed", code=FAILED, cause=cause)
+        writer.write("run.ended", state="failed", code=FAILED, cause=_own_failure(run_dir))
     finally:
         writer.close()
-        if beside is not None:
-            beside.close()
-        if telling is not None:
-            telling.join(30.0)
+        beside.close()
         _say_end(api, run, state, code)
         _stop_is_done(run_dir)
+
+
+def _follow(
+    api: Api,
+    run: str,
+    run_dir: str,
+    environ: Mapping[str, str],
+    before: Before,
+    signals: Signals,
+    writer: journal.Writer,
+    beside: contextlib.ExitStack,
+) -> Tuple[int, str]:
+    """The plan, from where the run stands; what it ended with. What runs beside it is put into `beside`."""
+    root, token, address = _patiently(api, run)
+    resumed = bool(before.last)
+    order = _new_order(root, before)
+    recover = resumed and before.last != "run.ended" and not order
+    if order:
+        _take_up(root, run_dir, before, order)
+        before = look_back(itertools.chain(journal.stream(run_dir), [{"ev": "run.started", **order}]))
+    plan = plans.from_json(root["data"][layout.PLAN])
+    if names.SHARED not in (root["metadata"].get("annotations") or {}):
+        beside.callback(_keep_files(run_dir, token, before).close)
+    listener = _listener()
+    telling = threading.Thread(target=say, args=(api, root, "running"), daemon=True)
+    telling.start()
+    beside.callback(telling.join, 30.0)  # else the end could be overwritten by the beginning
+    if plan.board is not None:
+        threading.Thread(target=_draw, args=(run_dir,), daemon=True).start()
+    pending = float(environ.get("WINDLASS_PENDING", "600"))
+    launcher = PodLauncher(api, root, _templates(root), address, pending)
+    servers = None
+    if any(stage.serve is not None for stage in plan.stages):
+        from windlass.kube.servers import Servers
+
+        secret = environ.get("WINDLASS_SERVE_TOKEN", "")
+        serving = functools.partial(say, api, root, "serving")
+        servers = Servers(api, root, plan, address, run_dir, pending, serving, secret)
+    driver = Driver(
+        plan,
+        run,
+        run_dir,
+        writer,
+        token,
+        before,
+        recover=recover,
+        left_out=before.left_out,
+        keep=True,
+        pods=True,
+        services=servers,
+        signals=signals,
+        stop_asked=os.path.exists(os.path.join(run_dir, layout.STOP)),
+    )
+    writer.write(
+        "run.started",
+        run=run,
+        name=plan.name,
+        pid=os.getpid(),
+        host=environ.get("WINDLASS_POD_NAME", socket.gethostname()),
+        engine="kubernetes",
+        contained="pods",
+        version=__version__,
+        resumed=resumed or None,
+        **order,
+    )
+    for stage in before.passed if order else ():
+        writer.write("stage.reused", stage=stage)
+    code = driver.run(listener, launcher)
+    return code, driver.state
+
+
+def _keep_files(run_dir: str, token: bytes, before: Before) -> depot.Beside:
+    return depot.Beside(run_dir, token, names.DEPOT_PORT, Claims(before.generations, before.lives))
+
+
+def _listener() -> socket.socket:
+    """Where agents call, by both families where there are two."""
+    listener = socket.socket(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET)
+    if listener.family is socket.AF_INET6:
+        listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(("", names.PORT))
+    listener.listen(1024)
+    return listener
+
+
+def _own_failure(run_dir: str) -> Cause:
+    """The exception that is being handled, told to the log of the driver too."""
+    import traceback
+
+    text = traceback.format_exc()
+    sys.stderr.write(text)
+    with contextlib.suppress(OSError), open(os.path.join(run_dir, layout.DRIVER_LOG), "a", encoding="utf-8") as log:
+        log.write(text)
+    return Cause(Kind.INTERNAL, "windlass itself failed", lines=tuple(text.splitlines()[-8:]))
 
 
 def _draw(run_dir: str) -> None:
@@ -302,8 +328,7 @@ def _linger(api: Api, run: str, run_dir: str) -> None:
     if _standing(api, run):
         root, token, _ = _met(api, run)
         if names.SHARED not in (root["metadata"].get("annotations") or {}):
-            before = look_back(journal.stream(run_dir))
-            depot.Beside(run_dir, token, names.DEPOT_PORT, Claims(before.generations, before.lives))
+            _keep_files(run_dir, token, look_back(journal.stream(run_dir)))
     visits.note()
     while visits.quiet() < LINGER or _standing(api, run):
         time.sleep(10.0)
