@@ -13,13 +13,14 @@ import pytest
 import yaml
 
 import windlass
-from windlass import layout
+from windlass import journal, layout
 from windlass.cli.main import main
 from windlass.cli.world import World
 from windlass.engines.kubernetes import cluster as clusters
 from windlass.engines.kubernetes import mirror
 from windlass.engines.kubernetes.cluster import Cluster
 from windlass.errors import WindlassError
+from windlass.kube import names
 
 PAGE = b"<!DOCTYPE html><html><title>Please log in</title></html>"
 Answer = Callable[[str], tuple[int, bytes]]
@@ -170,3 +171,27 @@ def test_the_copy_of_a_run_that_is_submitted_while_the_cluster_is_asked_stays(tm
     mirror.Mirror(cluster, str(tmp_path), "demo-gone").mark(alive=False)
     store, _ = mirror.known(cluster, str(tmp_path))
     assert store.ids() == ["demo-new"]
+
+
+def test_a_run_is_removed_right_behind_its_end_although_its_driver_is_slow_to_say_so(
+    tmp_path: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def answer(path: str) -> tuple[int, bytes]:
+        asked.append(path)
+        notes = {names.STATE: "succeeded" if len(asked) > 2 else "running"}
+        return 200, json.dumps({"metadata": {"name": "demo-aaaa", "annotations": notes}}).encode()
+
+    cluster = Cluster({"KUBECONFIG": kubeconfig(tmp_path, f"http://127.0.0.1:{serve(answer)}")})
+    gone: list[str] = []
+    monkeypatch.setattr(cluster, "remove", gone.append)
+    copy = mirror.Mirror(cluster, str(tmp_path), "demo-aaaa")
+    with pytest.raises(WindlassError, match="demo-aaaa is under way"):
+        copy.remove()
+    writer = journal.Writer(str(copy.path))
+    writer.write("run.ended", state="succeeded", code=0)
+    writer.close()
+    copy.remove()
+    assert gone == ["demo-aaaa"]
+    assert len(asked) == 3, "once more than it was told that the run is under way"

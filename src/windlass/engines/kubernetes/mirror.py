@@ -47,6 +47,8 @@ WORD_MOST = 1 << 16
 BOARD = re.compile(r"\.tfevents\.[^/]*$|/plugins/profile/.*[^/]$")
 """Files that TensorBoard reads."""
 OVER = frozenset({"succeeded", "failed", "stopped", "gate_missed"})
+SAID = 15.0
+"""Seconds in which a driver that has written down the run's end says it to who lists runs, too."""
 
 
 def home_of(home: str, cluster: Cluster) -> str:
@@ -181,7 +183,7 @@ class Mirror:
     def remove(self, force: bool = False, data: bool = False) -> tuple[list[str], list[Kept]]:
         """The run with all its objects, and then this copy; one that is under way only by force. With `data` also the
         storage that was made for it. What of the data went, and what stays."""
-        root = self.cluster.root(self.run)
+        root = self.cluster.root(self.run) if force else self._ended()
         if root is not None and root.state not in OVER and not force:
             raise WindlassError(
                 f"{self.run} is under way",
@@ -196,6 +198,15 @@ class Mirror:
             return storage.left_by(self.cluster, from_json(root.plan), data)
         except ApiError as error:
             raise self.cluster.refusal(error) from None
+
+    def _ended(self) -> Listed | None:
+        """The run as the cluster lists it; of one whose end was read a moment ago, once it is listed as ended."""
+        due = time.monotonic() + SAID
+        while True:
+            root = self.cluster.root(self.run)
+            if root is None or root.state in OVER or not self.whole() or time.monotonic() > due:
+                return root
+            time.sleep(AGAIN[0])
 
     def follow(self, logs: bool = True, say: Callable[[str], None] | None = None) -> None:
         """Up to date from now on, by a thread; whatever breaks is mended until the run is over or removed."""
