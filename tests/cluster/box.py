@@ -1,5 +1,6 @@
 """The box seen from outside: start it, ask its keeper, end it."""
 
+import contextlib
 import fcntl
 import json
 import os
@@ -15,7 +16,7 @@ from typing import Any
 from tests.cluster.errors import ClusterError
 from tests.cluster.places import CHECKOUT, Places, home
 
-_DEADLINE = 30.0
+_DEADLINE = 120.0
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Box:
     def start(self) -> None:
         """From here on, whatever happens, one kill ends all."""
         self.places.logs.mkdir(parents=True, exist_ok=True)
-        for stale in ("box.pid", "box.sock"):
+        for stale in ("box.pid", "box.sock", "box.sock.new"):
             (self.places.root / stale).unlink(missing_ok=True)
         with open(self.places.box_lock, "w") as lock, open(self.places.logs / "box.log", "ab") as log:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -73,7 +74,8 @@ class Box:
         """Kill it; returns when every process of it is gone."""
         pid = self.pid()
         if pid:
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it was killed before, and who started it has yet to end
+                os.kill(pid, signal.SIGKILL)
             _until(lambda: not self.lives() and not os.path.exists(f"/proc/{pid}"), "the end of the box")
 
     def spawn(self, name: str, argv: list[str], env: dict[str, str] | None = None) -> None:

@@ -45,13 +45,20 @@ class Keeper:
                 actions = [(os.POSIX_SPAWN_DUP2, nothing, 0), (os.POSIX_SPAWN_DUP2, output, 1)]
                 actions += [(os.POSIX_SPAWN_DUP2, output, 2)]
                 program = shutil.which(argv[0], path=env.get("PATH")) or argv[0]
-                self._pids[name] = os.posix_spawn(program, argv, env, file_actions=actions, setsid=True)
+                pid = os.posix_spawn(program, argv, env, file_actions=actions, setsid=True)
+                self._forget(pid)
+                self._pids[name] = pid
             except OSError as error:
                 return {"error": f"{argv[0]}: {error.strerror}"}
             finally:
                 os.close(output)
                 os.close(nothing)
             return {"pid": self._pids[name]}
+
+    def _forget(self, pid: int) -> None:
+        """The kernel gives numbers anew: a program that had this one before is over, and its end is not another's."""
+        self._ended.pop(pid, None)
+        self._pids = {name: known for name, known in self._pids.items() if known != pid}
 
     def send(self, name: str, number: int) -> dict[str, Any]:
         with self._changed:
@@ -147,9 +154,10 @@ def main() -> None:
     keeper = Keeper()
     listener = socket.socket(socket.AF_UNIX)
     here = os.open(directory, os.O_PATH)
-    listener.bind(f"/proc/self/fd/{here}/box.sock")  # by descriptor: socket paths may not be long
+    listener.bind(f"/proc/self/fd/{here}/box.sock.new")  # by descriptor: socket paths may not be long
     os.close(here)
     listener.listen(64)
+    (directory / "box.sock.new").rename(directory / "box.sock")  # whoever sees it is answered
     threading.Thread(target=keeper.serve, args=(listener,), daemon=True).start()
     keeper.reap()
 
