@@ -42,7 +42,7 @@ def image(cluster: Cluster, name: str, say: Say) -> str:
 
 def _metrics_server(cluster: Cluster, say: Say) -> None:
     _deploy(cluster, say, "metrics-server", "metrics-server", "kube-system")
-    cluster.kubectl("wait", "--for=condition=Available", "apiservice/v1beta1.metrics.k8s.io", "--timeout=120s")
+    cluster.kubectl("wait", "--for=condition=Available", "apiservice/v1beta1.metrics.k8s.io", "--timeout=300s")
 
 
 def _s3(cluster: Cluster, say: Say) -> None:
@@ -65,12 +65,12 @@ def _deploy(cluster: Cluster, say: Say, program: str, name: str, namespace: str)
         archive = images.make(program, programs.build(say, (pins.ADDONS[program],)))
     cluster.load(archive)
     cluster.kubectl("apply", "--server-side", "-f", str(pins.MANIFESTS / f"{name}.yaml"))
-    cluster.kubectl("-n", namespace, "rollout", "status", f"deployment/{name}", "--timeout=120s")
+    cluster.kubectl("-n", namespace, "rollout", "status", f"deployment/{name}", "--timeout=300s")
 
 
 def _await_port(address: str, port: int) -> None:
     """A Service answers a little later than its pods are ready: kube-proxy has to hear of them first."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while True:
         try:
             socket.create_connection((address, port), timeout=5).close()
@@ -96,7 +96,7 @@ def _kwok(cluster: Cluster, say: Say, count: int = 100) -> None:
     nodes = cluster.places.root / "kwok-nodes.json"
     nodes.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": [_fake(i) for i in range(count)]}))
     cluster.kubectl("apply", "--server-side", "-f", str(nodes))
-    cluster.kubectl("wait", "--for=condition=Ready", "nodes", "-l", "type=kwok", "--timeout=120s")
+    cluster.kubectl("wait", "--for=condition=Ready", "nodes", "-l", "type=kwok", "--timeout=300s")
 
 
 def _fake(index: int) -> dict[str, object]:

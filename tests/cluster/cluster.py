@@ -128,7 +128,7 @@ class Cluster:
             self.start_program(node.program("kube-proxy"))
         self._await_nodes(len(nodes))
         phase.done("nodes")
-        self.kubectl("-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=120s")
+        self.kubectl("-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=300s")
         phase.done("dns")
         replace(state, ready=True).save(self.places)
         phase.total()
@@ -224,7 +224,7 @@ class Cluster:
         remembered = self._remembered()
         self.box.spawn(name, remembered["commands"][name], remembered["environment"])
 
-    def await_api(self, timeout: float = 60.0) -> None:
+    def await_api(self, timeout: float = 300.0) -> None:
         """Until the API server says that it is ready."""
         state = self._state()
         context = ssl.create_default_context(cafile=str(self.places.pki / "ca.crt"))
@@ -244,12 +244,12 @@ class Cluster:
                 time.sleep(0.1)
 
     def _await_nodes(self, count: int) -> None:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 300
         while len(self.kubectl("get", "nodes", "-o", "name").split()) < count:
             if time.monotonic() > deadline:
                 raise ClusterError("not all nodes came")
             time.sleep(0.2)
-        self.kubectl("wait", "--for=condition=Ready", "nodes", "--all", "--timeout=120s")
+        self.kubectl("wait", "--for=condition=Ready", "nodes", "--all", "--timeout=300s")
 
     def kubectl(self, *arguments: str) -> str:
         done = children.run(kubectl(), f"--kubeconfig={self.places.kubeconfig}", *arguments, check=False)
@@ -261,7 +261,7 @@ class Cluster:
     def _changing(self) -> Iterator[None]:
         try:
             # What a command ran that was killed this moment ends just behind it, and holds its lock till then.
-            with locked(self.places.command_lock, patience=10):
+            with locked(self.places.command_lock, patience=60):
                 yield
         except BlockingIOError:
             raise ClusterError(

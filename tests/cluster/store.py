@@ -48,7 +48,7 @@ def _fill(box: Box, tools: Tools, archives: list[Path], root: Path) -> None:
 
 
 def await_runtime(box: Box, tools: Tools, socket: str) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while True:
         try:
             box.run("ctr", "--address", socket, "version", env=tools.environment)

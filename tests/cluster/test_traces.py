@@ -69,7 +69,7 @@ def test_a_cluster_with_running_pods_goes_without_a_trace(before: Traces) -> Non
         path = cluster.places.root / "manifest.json"
         path.write_text(json.dumps(manifest))
         cluster.kubectl("apply", "-f", str(path))
-    cluster.kubectl("wait", "--for=condition=Ready", "pod/worker", "--timeout=60s")
+    cluster.kubectl("wait", "--for=condition=Ready", "pod/worker", "--timeout=300s")
     during = traces(PLACES).beyond(before)
     assert {"links", "groups", "processes"} == during.keys(), (
         "mounts, rules and files stay in the box even while it lives"
@@ -93,7 +93,7 @@ def test_an_interrupted_start_clears_up_after_itself(before: Traces) -> None:
     process = start()
     read_until(process, "control plane")
     process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=60) == 130
+    assert process.wait(timeout=300) == 130
     assert traces(PLACES).beyond(before) == {}
     assert not PLACES.root.exists()
 
