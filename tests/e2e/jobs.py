@@ -8,8 +8,15 @@ PYTHON = os.environ.get("WINDLASS_TEST_IMAGE", "windlass.test/python:1")
 MPI = os.environ.get("WINDLASS_TEST_MPI_IMAGE", "windlass.test/mpi:1")
 
 
-def gang(steps: int = 60, pause: float = 0.1, ranks: int = 3, extra: str = "", undisturbed: int = 1) -> str:
-    """Workers that train in step, with programs/gang_sgd.py. Generations before `undisturbed` stop half-way."""
+GO = "/tmp/go"
+"""What a worker that is held waits for, in its pod."""
+
+
+def gang(
+    steps: int = 60, pause: float = 0.1, ranks: int = 3, extra: str = "", undisturbed: int = 1, held: bool = False
+) -> str:
+    """Workers that train in step, with programs/gang_sgd.py. Generations before `undisturbed` stop half-way for good;
+    with `held` they do until they are let go."""
     return f"""
 name: gang
 image: {PYTHON}
@@ -19,7 +26,7 @@ stages:
     run: python3 gang_sgd.py
     shape: allreduce
     ranks: {ranks}
-    env: {{STEPS: "{steps}", PAUSE: "{pause}", UNDISTURBED: "{undisturbed}"}}
+    env: {{STEPS: "{steps}", PAUSE: "{pause}", UNDISTURBED: "{undisturbed}", GO: "{GO if held else ""}"}}
     resources: {{cpu: 0.05, memory: 48Mi}}
 """
 

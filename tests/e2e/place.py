@@ -12,7 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tests.e2e import jobs
 from windlass import journal
+from windlass.engines.kubernetes import tunnel
 from windlass.engines.kubernetes.cluster import Cluster
 from windlass.engines.kubernetes.mirror import Mirror
 from windlass.kube import names
@@ -20,7 +22,8 @@ from windlass.kube.api import Manifest
 
 PROGRAMS = Path(__file__).parent / "programs"
 WINDLASS = [sys.executable, "-m", "windlass"]
-PATIENCE = 180.0
+PATIENCE = 600.0
+"""Seconds that anything may take on a machine that is slow and busy: nobody waits for them but who fails."""
 
 T = TypeVar("T")
 
@@ -87,6 +90,11 @@ class Place:
         points = [point for event in self.events(run) for point in event.get("points", ())]
         return max((int(point.get("step", 0)) for point in points), default=0)
 
+    def step_of(self, run: str, rank: int) -> int:
+        """The highest step that one rank has reported."""
+        reports = (e for e in self.events(run) if e["ev"] == "rank.report" and e["rank"] == rank)
+        return max((int(point.get("step", 0)) for event in reports for point in event["points"]), default=0)
+
     def ended(self, run: str) -> dict[str, Any]:
         """Waits for the run's last event."""
         self.windlass("wait", run, "--on", "kubernetes", "-n", self.namespace, code=None)
@@ -100,6 +108,12 @@ class Place:
             if not pod["metadata"].get("deletionTimestamp"):
                 found[f"{labels[names.ROLE_LABEL]}-{labels[names.RANK_LABEL]}"] = pod
         return found
+
+    def let_go(self, run: str) -> None:
+        """Training that is held (`jobs.gang`) goes on."""
+        pod = self.pods(run)["worker-0"]["metadata"]["name"]
+        code, _, said = tunnel.output(self.cluster.api, pod, ["touch", jobs.GO], names.CONTAINER)
+        assert code == 0, said.decode()
 
     def file(self, run: str, path: str) -> str:
         return self.windlass("cat", f"{run}:{path}", "--on", "kubernetes", "-n", self.namespace)

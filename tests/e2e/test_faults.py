@@ -28,7 +28,7 @@ def mended() -> Iterator[list[str]]:
 
 
 def test_a_lost_node_costs_its_lease_and_no_result(place: Place, mended: list[str]) -> None:
-    run = place.start(place.job(jobs.gang(STEPS, 0.2), "gang_sgd.py"))
+    run = place.start(place.job(jobs.gang(STEPS, 0.2, undisturbed=2), "gang_sgd.py"))
     place.until(lambda: place.steps(run) > 12)
     home = place.cluster.api.get("Pod", names.driver_pod(run))["spec"]["nodeName"]
     before = place.pods(run)
@@ -65,21 +65,22 @@ def test_an_api_server_that_is_away_for_twenty_seconds_is_not_missed(place: Plac
 
 
 def test_the_node_of_the_driver_is_lost_and_another_driver_goes_on(place: Place, mended: list[str]) -> None:
-    job = place.job(jobs.gang(STEPS, 0.2), "gang_sgd.py")
-    run = place.start(job, "--driver-lease", "5s")
+    # The ranks' lease is over long before there is another driver, wherever they are: that one begins a generation.
+    job = place.job(jobs.gang(STEPS, 0.2, undisturbed=2), "gang_sgd.py")
+    run = place.start(job, "--driver-lease", "15s")
     place.until(lambda: place.steps(run) > 12)
     node = str(place.cluster.api.get("Pod", names.driver_pod(run))["spec"]["nodeName"])
     mended.append(f"net-heal {node.removeprefix('node')}")
     cluster("net-cut", node.removeprefix("node"))
     cut = time.time()
     there = ("--on", "kubernetes", "-n", place.namespace)
-    told = place.windlass("wait", run, *there, timeout=600)
+    told = place.windlass("wait", run, *there, timeout=900)
     assert f"{node} does not answer" in told
     events = place.events(run)
     assert events[-1]["state"] == "succeeded"
-    starts = [e for e in events if e["ev"] == "run.started"]
-    assert len(starts) == 2, "another driver went on"
-    print(f"driver on {node}: from the cut to the next driver {starts[1]['t'] - cut:.1f} s")
+    starts = [e["t"] for e in events if e["ev"] == "run.started" and e["t"] > cut]
+    assert starts, "another driver went on"
+    print(f"driver on {node}: from the cut to the next driver {starts[0] - cut:.1f} s")
     assert overlaps(place, run) == [], "no two generations at once"
     plain = place.run(place.job(jobs.gang(STEPS, 0.0), "gang_sgd.py"))
     assert place.file(run, "output/train/weights.hex") == place.file(plain, "output/train/weights.hex")

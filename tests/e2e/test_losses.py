@@ -62,12 +62,13 @@ def test_a_pod_deleted_by_force_is_replaced_too(place: Place, weights: str) -> N
 
 
 def test_a_deleted_driver_comes_back_while_the_ranks_train_on(place: Place, weights: str) -> None:
-    run = place.start(place.job(jobs.gang(STEPS, 0.3), "gang_sgd.py"))
+    run = place.start(place.job(jobs.gang(STEPS, 0.3, held=True), "gang_sgd.py"))
     place.until(lambda: place.steps(run) > 10)
     before = {seat: pod["metadata"]["uid"] for seat, pod in place.pods(run).items()}
     place.cluster.api.delete("Pod", names.driver_pod(run))
     place.until(lambda: sum(e["ev"] == "run.started" for e in place.events(run)) == 2)
     assert {seat: pod["metadata"]["uid"] for seat, pod in place.pods(run).items()} == before
+    place.let_go(run)
     check(place, run, weights, 1)
 
 
@@ -77,19 +78,19 @@ def test_a_run_stops_when_it_is_asked_to(place: Place) -> None:
     place.windlass("stop", run, "--on", "kubernetes", "-n", place.namespace)
     last = place.events(run)[-1]
     assert (last["state"], last["code"]) == ("stopped", 130)
-    assert not place.pods(run)
+    place.until(lambda: not place.pods(run))
 
 
 SLOW_TO_STOP = """
 import signal, sys, time
-signal.signal(signal.SIGTERM, lambda *_: (time.sleep(15), sys.exit(0)))
+signal.signal(signal.SIGTERM, lambda *_: (time.sleep(30), sys.exit(0)))
 print("up", flush=True)
 time.sleep(600)
 """
 
 
 def test_a_stop_outlives_the_driver_that_was_asked_for_it(place: Place) -> None:
-    job = place.job(jobs.single("python3 slow.py", "    grace: 30s"))
+    job = place.job(jobs.single("python3 slow.py", "    grace: 90s"))
     (job / "slow.py").write_text(SLOW_TO_STOP)
     run = place.start(job)
     place.until(lambda: "up" in place.log(run, 0))
@@ -128,7 +129,7 @@ def test_a_lost_trainer_of_an_average_comes_back_alone_from_its_own_checkpoint(p
     text = f"name: lone\nimage: {jobs.PYTHON}\nshape: average\nranks: 2\n"
     text += "run: python3 lone_trainer.py\nmerge: python3 lone_trainer.py merge\n"
     run = place.start(place.job(text, "lone_trainer.py"))
-    place.until(lambda: place.steps(run) > 8)
+    place.until(lambda: place.step_of(run, 1) > 8)
     place.cluster.api.delete("Pod", place.pods(run)["worker-1"]["metadata"]["name"])
     assert place.ended(run)["state"] == "succeeded"
     started = [(e["role"], e["rank"], e["gen"], e["restart"]) for e in place.events(run) if e["ev"] == "rank.started"]

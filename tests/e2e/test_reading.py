@@ -28,7 +28,7 @@ def test_somebody_else_finds_the_run_reads_it_and_removes_all_of_it(place: Place
     assert "nothing to explain" in other.windlass("why", run, *there)
     assert "output/train/weights.hex" in other.windlass("ls", run, *there)
     other.windlass("rm", run, *there)
-    place.until(lambda: not place.cluster.left(run), 60)
+    place.until(lambda: not place.cluster.left(run))
     assert "nothing is left" in other.windlass("left", "-n", place.namespace)
 
 
@@ -55,7 +55,7 @@ def test_the_watcher_may_be_killed_at_any_time(place: Place) -> None:
     watcher.stderr.close()
     assert place.ended(run)["state"] == "succeeded"
     place.windlass("rm", run)
-    place.until(lambda: not place.cluster.left(run), 60)
+    place.until(lambda: not place.cluster.left(run))
 
 
 def test_ctrl_c_ends_the_watching_and_says_how_to_go_on(place: Place) -> None:
@@ -87,11 +87,11 @@ def test_an_exported_file_applied_by_hand_runs_the_whole_job(place: Place, kubec
     subprocess.run([kubectl, "apply", "--server-side", "-f", str(file)], check=True, stdout=subprocess.DEVNULL)
     assert place.ended("gang-byhand")["state"] == "succeeded"
     subprocess.run([kubectl, "delete", "-f", str(file)], check=True, stdout=subprocess.DEVNULL)
-    place.until(lambda: not place.cluster.left("gang-byhand"), 60)
+    place.until(lambda: not place.cluster.left("gang-byhand"))
 
 
 def test_python_starts_reads_stops_resumes_and_removes_a_run_in_the_cluster(place: Place) -> None:
-    job = windlass.load(place.job(jobs.gang(40, 0.2), "gang_sgd.py"), on="kubernetes")
+    job = windlass.load(place.job(jobs.gang(40, 0.2, undisturbed=2), "gang_sgd.py"), on="kubernetes")
     run = job.run(str(place.home), namespace=place.namespace)
     place.until(lambda: place.steps(run.id) > 2)
     assert run.stop()

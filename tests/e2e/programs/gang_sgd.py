@@ -4,6 +4,7 @@ Every rank holds the same weights and its own shard of the data; each step, rank
 them in the order of the ranks and sends the sum back. Rank 0 saves a checkpoint every few steps. Each rank numbers the
 lines that it prints, and reports the number after printing: whoever reads the log can tell whether one is missing.
 Generations before UNDISTURBED stop half-way and wait for their end: so a run is not over before the harm is done.
+With GO set, rank 0 waits half-way until a file of that name is there, and with it all the others.
 """
 
 import array
@@ -19,6 +20,7 @@ import windlass
 STEPS = int(os.environ.get("STEPS", "60"))
 EVERY = int(os.environ.get("EVERY", "5"))
 PAUSE = float(os.environ.get("PAUSE", "0.1"))
+GO = os.environ.get("GO", "")
 UNDISTURBED = int(os.environ.get("UNDISTURBED", "1"))
 SIZE = 64
 
@@ -87,6 +89,8 @@ def main() -> None:
         windlass.report(step=step + 1, total=STEPS, lines=number, loss=sum(g * g for g in total))
         if rank == 0 and step % EVERY == EVERY - 1:
             windlass.checkpoint.save({"w": array.array("d", weights)}, step=step)
+        while rank == 0 and GO and step + 1 == STEPS // 2 and not os.path.exists(GO):
+            time.sleep(0.05)
         doomed = int(os.environ["WINDLASS_GENERATION"]) < UNDISTURBED
         time.sleep(3600 if doomed and step + 1 >= STEPS // 2 else PAUSE)
     if rank == 0:

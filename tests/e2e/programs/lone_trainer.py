@@ -1,4 +1,7 @@
-"""A trainer that nobody waits for: it counts, saves what it has counted, and goes on from there in its next life."""
+"""A trainer that nobody waits for: it counts, saves what it has counted, and goes on from there in its next life.
+
+The first life of rank 1 stops half-way and waits for its end: so it is not over before the harm is done.
+"""
 
 import array
 import os
@@ -21,6 +24,7 @@ for step in range(first, 60):
     print(f"life {os.environ['WINDLASS_RESTART']} step {step}", flush=True)
     windlass.report(step=step + 1, total=60, lines=step)
     windlass.checkpoint.save({"count": array.array("d", [step])}, step=step, wait=True)
-    time.sleep(0.15)
+    doomed = rank == "1" and os.environ["WINDLASS_RESTART"] == "0" and step + 1 >= 30
+    time.sleep(3600 if doomed else 0.15)
 with open(os.path.join(output, f"part-{rank}"), "w") as file:
     file.write(str(step + 1))
