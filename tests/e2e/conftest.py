@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.place import Place
+from tests.e2e.place import PATIENCE, Place
 from windlass.engines.kubernetes import storage
 from windlass.engines.kubernetes.cluster import Cluster
 
@@ -37,6 +38,10 @@ def namespace() -> Iterator[str]:
         "pod-security.kubernetes.io/enforce-version": "latest",
     }
     api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
+    due = time.monotonic() + PATIENCE
+    while api.find("ServiceAccount", "default", name) is None:  # without it no pod is let in
+        assert time.monotonic() < due, "the namespace got no service account"
+        time.sleep(0.1)
     yield name
     api.delete("Namespace", name)
 

@@ -63,7 +63,7 @@ def test_curves_and_histograms_of_a_run_in_a_cluster_are_shown_while_it_trains(p
             place.until(lambda: len(ask(url, "histograms/histograms", **told)) > seen)
         finally:
             board.send_signal(signal.SIGINT)
-            assert board.wait(timeout=60) == 130
+            assert board.wait(timeout=120) == 130
     assert place.events(run)[-1]["ev"] != "run.ended", "the viewing ended, not the run"
     place.windlass("stop", run, "--now", "--on", "kubernetes", "-n", place.namespace)
 

@@ -41,7 +41,8 @@ def test_why_a_run_waits_is_told_while_it_waits(place: Place) -> None:
 
 def test_an_image_that_cannot_be_pulled(place: Place) -> None:
     text = jobs.single("python3 -c pass") + "    ranks: {worker: {image: registry.invalid/none:1}}\n"
-    kind, said = why(place, text, "--pending-timeout", "6s")
+    # Long enough for the node to get as far as the image: what it mounts before may fail once, and would be the cause.
+    kind, said = why(place, text, "--pending-timeout", "20s")
     assert kind == "image_pull"
     assert "registry.invalid/none:1" in said
 
@@ -104,6 +105,8 @@ def test_a_namespace_whose_quota_is_used_up(place: Place) -> None:
     }
     place.cluster.api.create(quota)
     try:
+        # A quota holds from when it was first counted.
+        place.until(lambda: place.cluster.api.get("ResourceQuota", "small").get("status", {}).get("hard"))
         kind, said = why(place, jobs.gang(10), programs=("gang_sgd.py",))
     finally:
         place.cluster.api.delete("ResourceQuota", "small")

@@ -45,7 +45,7 @@ def claim_of_root(place: Place) -> Iterator[None]:
     api.create({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}, "spec": volume})
     made = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "roots"}, "spec": claim}
     api.create(made)
-    place.until(lambda: api.get("PersistentVolumeClaim", "roots")["status"]["phase"] == "Bound", 60)
+    place.until(lambda: api.get("PersistentVolumeClaim", "roots")["status"]["phase"] == "Bound")
     yield
     api.delete("PersistentVolumeClaim", "roots")
     api.delete("PersistentVolume", name)
@@ -70,7 +70,7 @@ def test_claims_users_images_secrets_and_accounts_of_a_job_are_tried_by_a_pod_th
         assert wanted in lines, said
     assert any(line.startswith("image windlass.test/no-such:1 missing the image") for line in lines), said
     assert any(line.startswith(f"image {jobs.PYTHON} ok a pod has it and runs Python 3") for line in lines), said
-    place.until(lambda: not place.cluster.api.list("Pod", f"{names.PART_LABEL}={names.PROBE}"), 60)
+    place.until(lambda: not place.cluster.api.list("Pod", f"{names.PART_LABEL}={names.PROBE}"))
     assert place.cluster.api.find("PersistentVolumeClaim", "checked-made") is None, "looking makes nothing"
     quick = place.windlass("doctor", place.job(jobs.single("ls")), *there, "--no-probe")
     assert "allows them" in quick

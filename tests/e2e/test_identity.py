@@ -35,10 +35,10 @@ def test_ids_have_names_and_runs_of_a_job_share_an_annotated_account_that_goes_w
     assert held["annotations"] == {"iam.gke.io/gcp-service-account": "trainer@project.example"}
     assert [owner["name"] for owner in held["ownerReferences"]] == [first, second]
     place.windlass("rm", first)
-    place.until(lambda: not place.cluster.api.find("ConfigMap", f"{first}-ship"), 60)
+    place.until(lambda: not place.cluster.api.find("ConfigMap", f"{first}-ship"))
     assert place.cluster.api.find("ServiceAccount", "known") is not None
     place.windlass("rm", second)
-    place.until(lambda: place.cluster.api.find("ServiceAccount", "known") is None, 60)
+    place.until(lambda: place.cluster.api.find("ServiceAccount", "known") is None)
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def test_who_may_not_give_rights_is_told_what_an_admin_must_apply_and_then_runs(
     said = user.windlass("run", job, *there, code=2)
     assert "cannot" in said
     assert "roles" in said
-    place.until(lambda: not place.cluster.left(), 60)  # what was made before the refusal is gone again
+    place.until(lambda: not place.cluster.left())  # what was made before the refusal is gone again
     assert user.windlass("doctor", *there, code=0).count("you may not create") == 1
     assert "needs; a claim will be made instead" in user.windlass("doctor", job, *there, "--no-probe")
     documents = said.partition("---\n")[2].partition("then: windlass run")[0]

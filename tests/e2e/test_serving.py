@@ -105,7 +105,7 @@ def held(place: Place, run: str, *words: str) -> Iterator[dict[str, str]]:
             yield json.loads(program.stdout.readline())
         finally:
             program.send_signal(signal.SIGINT)
-            assert program.wait(timeout=30) == 130
+            assert program.wait(timeout=120) == 130
 
 
 def servers(place: Place, run: str) -> dict[str, Manifest]:
@@ -120,7 +120,7 @@ def events(place: Place, run: str, ev: str, stage: str = "serve") -> list[dict[s
 
 def test_a_file_trains_serves_and_load_tests_in_pods_and_stop_ends_it(place: Place) -> None:
     job = place.job(JOB, "digits.py")
-    said = place.windlass("run", job, *there(place), timeout=300)
+    said = place.windlass("run", job, *there(place))
     run = said.partition("submitted ")[2].partition(" ")[0]
     assert f"digits answers at http://{run}-serve.{place.namespace}:8601" in said
     assert "asked [1, 2, 3, 4] (labelled c): " in said
@@ -204,7 +204,7 @@ class Client:
 
 def test_a_new_version_takes_over_without_a_dropped_request_and_a_missed_gate_changes_nothing(place: Place) -> None:
     job = place.job(JOB, "digits.py")
-    said = place.windlass("run", job, "--set", "EXPOSE=NodePort", *there(place), timeout=300)
+    said = place.windlass("run", job, "--set", "EXPOSE=NodePort", *there(place))
     run = said.partition("submitted ")[2].partition(" ")[0]
     assert "warning: stage serve: everybody who can reach its NodePort" in said
     url = place.windlass("url", run).strip()
@@ -213,7 +213,7 @@ def test_a_new_version_takes_over_without_a_dropped_request_and_a_missed_gate_ch
     client = Client(url)
     try:
         changed = ("--set", "EXPOSE=NodePort", "--set", "SEED=7")
-        said = place.windlass("run", job, "--resume", run, *changed, timeout=300)
+        said = place.windlass("run", job, "--resume", run, *changed)
         place.until(lambda: len(client.answers) == 2)
     finally:
         client.end()
@@ -222,9 +222,7 @@ def test_a_new_version_takes_over_without_a_dropped_request_and_a_missed_gate_ch
     assert "train  runs: changed: its definition in the job file" in said
     assert "load started attempt 2" in said, "it is another model: it is tested again"
 
-    said = place.windlass(
-        "run", job, "--resume", run, *changed, "--set", "TARGET=99", "--set", "RETRIES=0", code=3, timeout=300
-    )
+    said = place.windlass("run", job, "--resume", run, *changed, "--set", "TARGET=99", "--set", "RETRIES=0", code=3)
     assert "missed its gate" in said
     assert ask(url)["models"][0]["versions"] == ["3"], "what served before serves on"
     assert len(servers(place, run)) == 2
@@ -278,7 +276,7 @@ def test_a_stock_server_gets_the_saved_model_in_its_own_layout(place: Place) -> 
     assert "--model_base_path=/windlass/models/digits" in log
     scaler = place.cluster.api.get("HorizontalPodAutoscaler", f"{run}-serve")["spec"]
     assert (scaler["minReplicas"], scaler["maxReplicas"]) == (2, 4)
-    place.until(lambda: len(servers(place, run)) == 2, 60)
+    place.until(lambda: len(servers(place, run)) == 2)
     place.windlass("stop", run)
 
 
@@ -301,11 +299,11 @@ def test_servers_that_are_busy_get_company(place: Place) -> None:
     except ApiError:
         pytest.skip("this cluster has no metrics server")
     text = JOB.replace("replicas: 2", "replicas: 1, autoscale: {max: 3, cpu: 20}").partition("  load:")[0]
-    said = place.windlass("run", place.job(text, "digits.py"), "--set", "EXPOSE=NodePort", *there(place), timeout=300)
+    said = place.windlass("run", place.job(text, "digits.py"), "--set", "EXPOSE=NodePort", *there(place))
     run = said.partition("submitted ")[2].partition(" ")[0]
     client = Client(place.windlass("url", run).strip())
     try:
-        place.until(lambda: len(servers(place, run)) > 1, 300)
+        place.until(lambda: len(servers(place, run)) > 1)
         place.until(lambda: all(ready(pod) for pod in servers(place, run).values()))
     finally:
         client.end()

@@ -26,8 +26,12 @@ def test_workers_train_in_step_and_leave_their_weights(place: Place) -> None:
 KILL_AGENT = """
 import glob, os
 for path in glob.glob("/proc/[0-9]*/environ"):
-    parent = int(open(path.replace("environ", "stat")).read().rpartition(")")[2].split()[1])
-    if b"WINDLASS_RANK=1\\0" in open(path, "rb").read() and parent not in (0, 1):
+    try:
+        parent = int(open(path.replace("environ", "stat")).read().rpartition(")")[2].split()[1])
+        found = b"WINDLASS_RANK=1\\0" in open(path, "rb").read()
+    except OSError:
+        continue  # it has just ended
+    if found and parent not in (0, 1):
         os.kill(parent, 9)
         break
 """

@@ -100,15 +100,20 @@ def test_storage_that_is_made_outlives_the_run_serves_the_next_and_goes_when_it_
     said = place.windlass("run", job, *there)
     assert "storage kept: the claim keeper-kept was made; `windlass rm` keeps it" in said
     first = said.partition("submitted ")[2].split()[0]
-    events = place.cluster.api.list("Event", fields="reason=Scheduled")
-    words = [event["message"].split() for event in events if f"{first}-train" in event["involvedObject"]["name"]]
+
+    def placed() -> list[list[str]]:
+        events = place.cluster.api.list("Event", fields="reason=Scheduled")
+        found = [event for event in events if f"{first}-train" in event["involvedObject"]["name"]]
+        return [event["message"].split() for event in found] if len(found) >= 3 else []  # they come behind the pods
+
+    words = place.until(placed)
     assert len(words) == 3
     assert len({each[-1] for each in words}) == 1, (
         "storage that one node at a time can mount brings all ranks to one node"
     )
     said = place.windlass("rm", first, *there)
     assert f"kubectl delete -n {place.namespace} persistentvolumeclaim/keeper-kept" in said
-    place.until(lambda: {obj["kind"] for obj in place.cluster.left(first)} == {"PersistentVolumeClaim"}, 60)
+    place.until(lambda: {obj["kind"] for obj in place.cluster.left(first)} == {"PersistentVolumeClaim"})
     said = place.windlass("left", "-n", place.namespace)
     assert "keeper-kept" in said
     assert f"windlass rm {first} --on kubernetes -n {place.namespace} --data" in said
@@ -119,7 +124,7 @@ def test_storage_that_is_made_outlives_the_run_serves_the_next_and_goes_when_it_
     second = said.partition("submitted ")[2].split()[0]
     assert place.windlass("cat", f"{second}:kept/{first}-1", *there).strip() == first
     assert "is storage" not in place.windlass("rm", second, *there, "--data")
-    place.until(lambda: not place.cluster.left(), 60)
+    place.until(lambda: not place.cluster.left())
 
 
 NFS = """
@@ -144,7 +149,7 @@ def test_an_nfs_server_is_made_with_a_volume_of_its_own_and_goes_with_it(place: 
     job = place.job(NFS.format(image=jobs.PYTHON))
     said = place.windlass("run", job, "--on", "kubernetes", "-n", place.namespace, code=2)
     assert f"the namespace {place.namespace} does not let an NFS server run" in said
-    assert not place.cluster.left(), "what was made before the refusal is gone again"
+    place.until(lambda: not place.cluster.left())  # what was made before the refusal is gone again
 
     plan = spec.load(str(job), sets={}, environ={}, preset=None, engine="kubernetes", env_files=[]).plan()
     cluster, told = open_namespace, list[str]()
@@ -153,9 +158,9 @@ def test_an_nfs_server_is_made_with_a_volume_of_its_own_and_goes_with_it(place: 
     volume = cluster.api.get("PersistentVolume", f"{cluster.namespace}-shared-all")
     assert volume["spec"]["nfs"]["server"] == cluster.api.get("Service", "shared-all-nfs")["spec"]["clusterIP"]
     claim = ("PersistentVolumeClaim", "shared-all")
-    place.until(lambda: cluster.api.get(*claim)["status"]["phase"] == "Bound", 60)
+    place.until(lambda: cluster.api.get(*claim)["status"]["phase"] == "Bound")
     assert {left.kind for left in leavings.found(cluster) if left.cost} >= {"PersistentVolume", "PersistentVolumeClaim"}
     gone, stays = storage.left_by(cluster, plan, data=True)
     assert len(gone) == 5
     assert stays == []
-    place.until(lambda: not cluster.left(), 60)
+    place.until(lambda: not cluster.left())
