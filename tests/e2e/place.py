@@ -95,6 +95,11 @@ class Place:
         reports = (e for e in self.events(run) if e["ev"] == "rank.report" and e["rank"] == rank)
         return max((int(point.get("step", 0)) for event in reports for point in event["points"]), default=0)
 
+    def saved(self, run: str, owner: str = "") -> bool:
+        """Whether a checkpoint is complete behind the first step: of the gang, or of one rank that saves for itself."""
+        found = (e for e in self.events(run) if e["ev"] == "checkpoint" and e.get("owner", "") == owner)
+        return any(event["step"] > 0 for event in found)
+
     def ended(self, run: str) -> dict[str, Any]:
         """Waits for the run's last event."""
         self.windlass("wait", run, "--on", "kubernetes", "-n", self.namespace, code=None)

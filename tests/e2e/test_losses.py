@@ -129,7 +129,7 @@ def test_a_lost_trainer_of_an_average_comes_back_alone_from_its_own_checkpoint(p
     text = f"name: lone\nimage: {jobs.PYTHON}\nshape: average\nranks: 2\n"
     text += "run: python3 lone_trainer.py\nmerge: python3 lone_trainer.py merge\n"
     run = place.start(place.job(text, "lone_trainer.py"))
-    place.until(lambda: place.step_of(run, 1) > 8)
+    place.until(lambda: place.step_of(run, 1) > 8 and place.saved(run, "worker-1"))
     place.cluster.api.delete("Pod", place.pods(run)["worker-1"]["metadata"]["name"])
     assert place.ended(run)["state"] == "succeeded"
     started = [(e["role"], e["rank"], e["gen"], e["restart"]) for e in place.events(run) if e["ev"] == "rank.started"]
@@ -141,7 +141,7 @@ def test_a_lost_trainer_of_an_average_comes_back_alone_from_its_own_checkpoint(p
 
 def test_a_stopped_run_goes_on_from_its_checkpoint_when_it_is_resumed(place: Place, weights: str) -> None:
     run = place.start(place.job(jobs.gang(STEPS, 0.1, undisturbed=2), "gang_sgd.py"))
-    place.until(lambda: place.steps(run) > 20)
+    place.until(lambda: place.steps(run) > 20 and place.saved(run))
     there = ("--on", "kubernetes", "-n", place.namespace)
     place.windlass("stop", run, *there)
     said = place.windlass("run", "--resume", run, *there)

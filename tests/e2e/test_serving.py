@@ -61,7 +61,7 @@ stages:
     resources: {cpu: 0.05, memory: 32Mi}
 """
 STAND_IN = """
-import http.server, json, os, sys
+import http.server, json, os, sys, threading
 base = next(w for w in sys.argv if w.startswith("--model_base_path=")).partition("=")[2]
 found = sorted(os.path.relpath(os.path.join(d, f), "/windlass/models") for d, _, fs in os.walk(base) for f in fs)
 print("args", sys.argv[1:], flush=True)
@@ -71,6 +71,8 @@ class Answer(http.server.BaseHTTPRequestHandler):
         self.send_response(200 if here else 404)
         self.end_headers()
         self.wfile.write(json.dumps({"files": found}).encode())
+grpc = http.server.ThreadingHTTPServer(("", 8500), Answer)  # whoever does not listen there is taken for dead
+threading.Thread(target=grpc.serve_forever, daemon=True).start()
 http.server.ThreadingHTTPServer(("", 8501), Answer).serve_forever()
 """
 

@@ -42,7 +42,7 @@ def test_ranks_that_share_a_pod_train_in_step_and_are_replaced_together(place: P
     shared = jobs.gang(steps=60, pause=0.15, ranks=4, undisturbed=3).replace("ranks: 4", "ranks: 4\n    per_node: 2")
     run = place.start(place.job(shared, "gang_sgd.py"))
     beside = ("--on", "kubernetes", "-n", place.namespace, "--")
-    place.until(lambda: place.steps(run) >= 12)
+    place.until(lambda: place.steps(run) >= 12 and place.saved(run))
     pods = place.pods(run)
     assert sorted(pods) == ["worker-0", "worker-2"], "two pods for four ranks"
     assert pods["worker-2"]["spec"]["containers"][0]["resources"]["requests"] == {"cpu": "100m", "memory": "96Mi"}
