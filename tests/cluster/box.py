@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,7 +85,7 @@ class Box:
 
     def run(self, *argv: str, env: dict[str, str] | None = None, timeout: float = 120.0) -> str:
         """What a program prints that ends by itself; an error if it ends badly."""
-        name = f"run-{os.getpid()}-{time.monotonic_ns()}"
+        name = f"run-{os.getpid()}-{threading.get_ident()}-{time.monotonic_ns()}"
         log = self._log(name)
         try:
             self.spawn(name, list(argv), env)

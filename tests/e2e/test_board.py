@@ -41,7 +41,7 @@ run: python3 train.py
 
 
 def ask(url: str, what: str, **query: str) -> Any:
-    with urllib.request.urlopen(f"{url}data/plugin/{what}?{urllib.parse.urlencode(query)}", timeout=30) as answer:
+    with urllib.request.urlopen(f"{url}data/plugin/{what}?{urllib.parse.urlencode(query)}", timeout=120) as answer:
         return json.load(answer)
 
 

@@ -18,7 +18,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 import yaml
 
-from windlass.engines.kubernetes.cluster import Cluster
+from windlass.engines.kubernetes.cluster import Cluster, NoAnswer
 from windlass.engines.kubernetes.mirror import Mirror
 
 DESK = "import sys; from windlass.kube import desk, names; names.RUN = sys.argv[1]; sys.exit(desk.read(sys.argv[2:]))"
@@ -42,6 +42,8 @@ class Pods(ThreadingHTTPServer):
         self.run = run
         self.hosts: list[str] = []
         self.words: list[str] = []
+        self.dying = 0
+        """So many programs are killed with their pod before they have said anything."""
         threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
 
 
@@ -75,6 +77,9 @@ class Handler(BaseHTTPRequestHandler):
         while "stdin" in query and not given.endswith(b"\n"):
             given += self.message()[1:]
         desk = [sys.executable, "-c", DESK, str(self.server.run), word]
+        if self.server.dying:
+            self.server.dying -= 1
+            desk = ["sh", "-c", "exit 137"]  # as a node tells it
         done = subprocess.run(desk, input=given, capture_output=True, check=False)
         self.say(1, done.stdout)
         self.say(2, done.stderr)
@@ -144,3 +149,15 @@ def test_the_host_of_a_connection_is_a_bracketed_address(pods: Pods, tmp_path: P
     host = "[::1]" if pods.address_family is socket.AF_INET6 else "127.0.0.1"
     assert set(pods.hosts) == {f"{host}:{pods.server_port}"}
     assert len(pods.hosts) == 2
+
+
+def test_who_was_asked_and_died_with_its_pod_is_asked_again(pods: Pods, tmp_path: Path) -> None:
+    copy = copy_of(pods, tmp_path)
+    pods.run.mkdir()
+    (pods.run / "events.jsonl").write_text('{"ev":"run.started"}\n')
+    pods.dying = 2
+    copy.sync()
+    assert copy.begun
+    pods.dying = 3
+    with pytest.raises(NoAnswer, match="the driver of demo-abcd went while it was asked"):
+        copy.sync()

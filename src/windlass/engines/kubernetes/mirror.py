@@ -23,7 +23,7 @@ from windlass.engines.kubernetes import pending, storage, submitting
 from windlass.engines.kubernetes.cluster import Cluster, Listed, NoAnswer, command
 from windlass.engines.kubernetes.storage import Kept
 from windlass.engines.kubernetes.tunnel import FRAME, STDERR, STDOUT, Exec
-from windlass.errors import WindlassError
+from windlass.errors import FAILED, WindlassError
 from windlass.export.objects import Setting, for_pods
 from windlass.kube.api import ApiError
 from windlass.plan import Plan, from_json, to_json
@@ -42,6 +42,8 @@ SOON = 3.0
 SILENCE = 20.0
 """Seconds without a word after which a stream is taken for dead."""
 TRIES = 3
+KILLED = 128
+"""A greater exit code is a signal's: what was asked ended with its pod."""
 WORD_MOST = 1 << 16
 """A longer question goes to the desk's input; a shorter one is a word, which drivers of every version take."""
 BOARD = re.compile(r"\.tfevents\.[^/]*$|/plugins/profile/.*[^/]$")
@@ -300,6 +302,8 @@ class Mirror:
                     self._write(str(head["path"]), int(head["at"]), behind[:count])
                     self._news.set()
                 rest = behind[count:]
+        if program.code is not None and program.code > KILLED:
+            raise NoAnswer(f"the driver of {self.run} went while it was asked", f"windlass why {self.run}", FAILED)
         if program.code:
             raise WindlassError(f"the driver of {self.run} says: {errors.decode('utf-8', 'replace').strip()}")
 
