@@ -64,7 +64,7 @@ def test_a_rank_that_takes_more_memory_than_its_limit(place: Place) -> None:
 
 def test_a_rank_that_fills_more_disk_than_its_limit_is_not_tried_for_ever(place: Place) -> None:
     limit = "    pod: {spec: {containers: [{name: rank, resources: {limits: {ephemeral-storage: 20Mi}}}]}}"
-    kind, said = why(place, jobs.single("head -c 80M /dev/zero > /tmp/large && sleep 300", limit))
+    kind, said = why(place, jobs.single("head -c 80M /dev/zero > /tmp/large && sleep 3000", limit))
     assert kind == "disk_full"
     assert "limit" in said
     assert "20Mi" in said
