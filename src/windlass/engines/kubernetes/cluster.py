@@ -24,6 +24,8 @@ from windlass.plan import Plan, from_json
 PYTHON = "python3"
 PATIENCE = 10.0
 """Seconds in which an API server that is away may come back."""
+KILLED = 128
+"""A greater exit code is a signal's: a program that was started in a pod has ended with it."""
 OWNED = (
     "Deployment",
     "HorizontalPodAutoscaler",
@@ -80,6 +82,10 @@ class Cluster:
             return self.refusal(error)
         hint = f"its node may be lost: windlass why {run}; kubectl get nodes"
         return NoAnswer(f"the driver of {run} does not answer: {error}", hint, FAILED)
+
+    def gone(self, run: str) -> WindlassError:
+        """The driver's pod went away while it was asked: another one comes."""
+        return NoAnswer(f"the driver of {run} went while it was asked", f"windlass why {run}", FAILED)
 
     def absent(self, run: str) -> WindlassError:
         return WindlassError(f"the run {run} is not in {self.namespace}", "`windlass status --on kubernetes`")
@@ -146,6 +152,8 @@ class Cluster:
             code, out, err = tunnel.output(self.api, pod, command(*words), "driver")
         except (ApiError, OSError) as error:
             raise self.unheard(error, run) from None
+        if code > KILLED:
+            raise self.gone(run)
         if code and err:
             raise WindlassError(f"the driver of {run} says: {err.decode('utf-8', 'replace').strip()}")
         return code, out

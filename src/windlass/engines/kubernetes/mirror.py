@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 from windlass import journal, layout, parcel
 from windlass.causes import Kind
 from windlass.engines.kubernetes import pending, storage, submitting
-from windlass.engines.kubernetes.cluster import Cluster, Listed, NoAnswer, command
+from windlass.engines.kubernetes.cluster import KILLED, Cluster, Listed, NoAnswer, command
 from windlass.engines.kubernetes.storage import Kept
 from windlass.engines.kubernetes.tunnel import FRAME, STDERR, STDOUT, Exec
-from windlass.errors import FAILED, WindlassError
+from windlass.errors import WindlassError
 from windlass.export.objects import Setting, for_pods
 from windlass.kube.api import ApiError
 from windlass.plan import Plan, from_json, to_json
@@ -42,8 +42,6 @@ SOON = 3.0
 SILENCE = 20.0
 """Seconds without a word after which a stream is taken for dead."""
 TRIES = 3
-KILLED = 128
-"""A greater exit code is a signal's: what was asked ended with its pod."""
 WORD_MOST = 1 << 16
 """A longer question goes to the desk's input; a shorter one is a word, which drivers of every version take."""
 BOARD = re.compile(r"\.tfevents\.[^/]*$|/plugins/profile/.*[^/]$")
@@ -303,7 +301,7 @@ class Mirror:
                     self._news.set()
                 rest = behind[count:]
         if program.code is not None and program.code > KILLED:
-            raise NoAnswer(f"the driver of {self.run} went while it was asked", f"windlass why {self.run}", FAILED)
+            raise self.cluster.gone(self.run)
         if program.code:
             raise WindlassError(f"the driver of {self.run} says: {errors.decode('utf-8', 'replace').strip()}")
 
