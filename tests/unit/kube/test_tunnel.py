@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,22 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 import yaml
 
+from windlass import parcel
+from windlass.engines.kubernetes import beside
 from windlass.engines.kubernetes.cluster import Cluster, NoAnswer
 from windlass.engines.kubernetes.mirror import Mirror
+from windlass.engines.kubernetes.shelf import ClusterShelf
+from windlass.errors import FAILED, WindlassError
+from windlass.kube import names
+from windlass.runs.values import RankState
 
 DESK = "import sys; from windlass.kube import desk, names; names.RUN = sys.argv[1]; sys.exit(desk.read(sys.argv[2:]))"
 RUNNING = {
-    "metadata": {"name": "it"},
+    "metadata": {
+        "name": "it",
+        "labels": {names.STAGE_LABEL: "training", names.ROLE_LABEL: "worker", names.RANK_LABEL: "0"},
+    },
+    "spec": {"containers": []},
     "status": {
         "phase": "Running",
         "containerStatuses": [{"state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}}],
@@ -44,6 +54,8 @@ class Pods(ThreadingHTTPServer):
         self.words: list[str] = []
         self.dying = 0
         """So many programs are killed with their pod before they have said anything."""
+        self.torn = ""
+        """When the connection to a program breaks: before it was started, or behind that."""
         threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
 
 
@@ -57,20 +69,24 @@ class Handler(BaseHTTPRequestHandler):
         if url.path.endswith("/exec"):
             self.execute(parse_qs(url.query))
             return
-        data = json.dumps(RUNNING).encode()
+        data = json.dumps(RUNNING if url.path.endswith("-driver-0") else {"metadata": {}, "items": [RUNNING]}).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
 
     def execute(self, query: dict[str, list[str]]) -> None:
+        self.close_connection = True
+        if self.server.torn == "before":
+            return
         key = self.headers["Sec-WebSocket-Key"] + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
         self.send_response(101)
         self.send_header("Upgrade", "websocket")
         self.send_header("Connection", "Upgrade")
         self.send_header("Sec-WebSocket-Accept", base64.b64encode(hashlib.sha1(key.encode()).digest()).decode())
         self.end_headers()
-        self.close_connection = True
+        if self.server.torn == "behind":
+            return
         *_, word = query["command"]
         self.server.words.append(word)
         given = b""
@@ -161,3 +177,25 @@ def test_who_was_asked_and_died_with_its_pod_is_asked_again(pods: Pods, tmp_path
     pods.dying = 3
     with pytest.raises(NoAnswer, match="the driver of demo-abcd went while it was asked"):
         copy.sync()
+
+
+ASKED: dict[str, Callable[[Cluster, Path], object]] = {
+    "exec": lambda cluster, _: beside.execute(
+        cluster, "demo-abcd", RankState("training", "worker", 0), ["cat"], environ={}
+    ),
+    "ls": lambda cluster, _: ClusterShelf(cluster, "demo-abcd", None).entries("", 1),
+    "cp": lambda cluster, here: ClusterShelf(cluster, "demo-abcd", None).store(
+        "output", "big", parcel.items(str(here), "big")
+    ),
+}
+
+
+@pytest.mark.parametrize("torn", ["before", "behind"])
+@pytest.mark.parametrize("command", ASKED)
+def test_a_connection_that_breaks_is_told_as_that(pods: Pods, tmp_path: Path, torn: str, command: str) -> None:
+    cluster = copy_of(pods, tmp_path).cluster
+    (tmp_path / "big").write_bytes(bytes(10_000_000))
+    pods.torn = torn
+    with pytest.raises(WindlassError, match=r"^the connection to the cluster was lost") as told:
+        ASKED[command](cluster, tmp_path)
+    assert told.value.code == FAILED

@@ -13,8 +13,8 @@ import termios
 from collections.abc import Mapping, Sequence
 
 from windlass.engines.kubernetes.cluster import Cluster, command
-from windlass.engines.kubernetes.tunnel import RESIZE, STDERR, STDOUT, Exec
-from windlass.errors import WindlassError
+from windlass.engines.kubernetes.tunnel import RESIZE, STDERR, STDOUT, Exec, Lost
+from windlass.errors import FAILED, WindlassError
 from windlass.kube import names, seats
 from windlass.kube.api import ApiError
 from windlass.runs.values import RankState
@@ -35,6 +35,9 @@ def execute(cluster: Cluster, run: str, rank: RankState, words: Sequence[str], e
     try:
         with Exec(cluster.api, pods[-1]["metadata"]["name"], asked, names.CONTAINER, True, terminal) as program:
             return _joined(program, terminal)
+    except Lost as error:
+        where = f"{rank.stage}/{rank.role}-{rank.rank}"
+        raise WindlassError(f"{error}", f"the pod of {where} may be gone: windlass status {run}", FAILED) from None
     except ApiError as error:
         raise cluster.refusal(error) from None
 

@@ -17,7 +17,7 @@ from typing import Self, cast
 from windlass import parcel
 from windlass.buckets.wrapping import SCHEMES
 from windlass.engines.kubernetes.cluster import Cluster, command, is_running
-from windlass.engines.kubernetes.tunnel import FRAME, STDERR, STDOUT, Exec
+from windlass.engines.kubernetes.tunnel import FRAME, STDERR, STDOUT, Exec, Lost
 from windlass.errors import FAILED, WindlassError
 from windlass.export import pods
 from windlass.kube import names, seats, verdicts
@@ -70,7 +70,7 @@ class ClusterShelf:
         files.writable(self.run, found)
         with self._ask(found, "take", stdin=True, name=name) as program:
             sender = _Sender(program)
-            with contextlib.suppress(_Answered, BrokenPipeError, ConnectionResetError):  # then it says itself why
+            with contextlib.suppress(_Answered, Lost):  # then it says itself why
                 parcel.pack(items, cast("io.BytesIO", sender))
             place = b"".join(self._said(program, found, sender.heard)).decode().strip()
         return found.within + place
@@ -90,6 +90,8 @@ class ClusterShelf:
         asked = command(word, json.dumps({"top": top, "path": found.path, **more}))
         try:
             return Exec(self._cluster.api, pod, asked, container, stdin)
+        except Lost as error:
+            raise WindlassError(f"{error}", "try again", FAILED) from None
         except ApiError as error:
             raise self._cluster.refusal(error) from None
 
@@ -102,8 +104,8 @@ class ClusterShelf:
                     yield piece[1]
                 elif piece[0] == STDERR:
                     errors += piece[1]
-        except (ConnectionError, TimeoutError) as error:
-            raise WindlassError(f"the connection to the cluster was lost: {error}", "try again", FAILED) from None
+        except Lost as error:
+            raise WindlassError(f"{error}", "try again", FAILED) from None
         except ApiError as error:
             raise self._cluster.refusal(error) from None
         told = errors.decode("utf-8", "replace").strip()

@@ -12,7 +12,8 @@ import json
 import os
 import select
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Self
 from urllib.parse import urlencode
 
@@ -24,13 +25,26 @@ STDIN, STDOUT, STDERR, ENDED, RESIZE = range(5)
 _TEXT, _BINARY, _CLOSE, _PING, _PONG = 1, 2, 8, 9, 10
 
 
+class Lost(ConnectionError):
+    """The connection to the cluster did not come about, or broke."""
+
+
+@contextmanager
+def _connected() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise Lost(f"the connection to the cluster was lost: {error}") from None
+
+
 class Channel:
     """A WebSocket to the cluster, whose messages begin with the number of a channel."""
 
     def __init__(self, api: Api, path: str, timeout: float = 15.0) -> None:
         self.code: int | None = None
         self._rest = b""
-        self._socket = dial(api.server, timeout)
+        with _connected():
+            self._socket = dial(api.server, timeout)
         key = base64.b64encode(os.urandom(16)).decode()
         headers = {
             "Host": api.server.authority,
@@ -47,7 +61,8 @@ class Channel:
             "",
             "",
         ]
-        self._socket.sendall("\r\n".join(lines).encode())
+        with _connected():
+            self._socket.sendall("\r\n".join(lines).encode())
         self._open()
         self._socket.settimeout(None)
 
@@ -55,19 +70,19 @@ class Channel:
         return self._socket.fileno()
 
     def message(self) -> tuple[int, bytes]:
-        """(channel, bytes) of the next message; ConnectionError when there are no more."""
+        """(channel, bytes) of the next message; Lost when there are no more."""
         while True:
             kind, data = self._frame()
             if kind == _PING:
                 self._send(_PONG, data)
             elif kind == _CLOSE:
-                raise ConnectionError("the cluster closed the connection")
+                raise Lost("the cluster closed the connection")
             elif kind in (_TEXT, _BINARY) and data:
                 return data[0], data[1:]
 
     def receive(self, timeout: float | None = None) -> tuple[int, bytes] | None:
         """(channel, bytes); None when the program has ended or, with a timeout, said nothing for so long.
-        ConnectionError when the connection was lost instead."""
+        Lost when the connection was lost instead."""
         while self.code is None:
             if timeout is not None and not self.pending and not select.select([self._socket], [], [], timeout)[0]:
                 raise TimeoutError
@@ -96,7 +111,7 @@ class Channel:
 
     def _open(self) -> None:
         while b"\r\n\r\n" not in self._rest:
-            self._more()
+            self._rest += self._read()
         head, _, self._rest = self._rest.partition(b"\r\n\r\n")
         status = int(head.split(None, 2)[1])
         if status == 101:
@@ -105,7 +120,7 @@ class Channel:
             (int(line.split(b":")[1]) for line in head.splitlines() if line.lower().startswith(b"content-length:")), 0
         )
         while len(self._rest) < size:
-            self._more()
+            self._rest += self._read()
         try:
             told = json.loads(self._rest)
             message, reason = str(told.get("message")), str(told.get("reason"))
@@ -121,19 +136,18 @@ class Channel:
 
         return bool(self._rest) or isinstance(self._socket, ssl.SSLSocket) and self._socket.pending() > 0
 
-    def _more(self) -> None:
-        data = self._socket.recv(1 << 16)
+    def _read(self) -> bytes:
+        with _connected():
+            data = self._socket.recv(1 << 16)
         if not data:
-            raise ConnectionError("the connection to the cluster was lost")
-        self._rest += data
+            raise Lost("the connection to the cluster was lost")
+        return data
 
     def _take(self, count: int) -> bytes:
         if len(self._rest) < count:
             parts, have = [self._rest], len(self._rest)
             while have < count:
-                data = self._socket.recv(1 << 16)
-                if not data:
-                    raise ConnectionError("the connection to the cluster was lost")
+                data = self._read()
                 parts.append(data)
                 have += len(data)
             self._rest = b"".join(parts)
@@ -167,7 +181,8 @@ class Channel:
             head += bytes([128 | 127]) + struct.pack(">Q", length)
         repeated = (mask * (length // 4 + 1))[:length]
         masked = (int.from_bytes(data, "big") ^ int.from_bytes(repeated, "big")).to_bytes(length, "big")
-        self._socket.sendall(head + mask + masked)
+        with _connected():
+            self._socket.sendall(head + mask + masked)
 
 
 class Exec(Channel):
