@@ -154,7 +154,8 @@ def test_a_file_trains_serves_and_load_tests_in_pods_and_stop_ends_it(place: Pla
     assert {"Deployment", "PodDisruptionBudget"} < {row["kind"] for row in left}
     assert f"{run} is serving" in place.windlass("attach", run, *there(place))
     place.windlass("stop", run, *there(place))
-    assert not place.cluster.api.list("Pod", names.selector(run, names.SERVER))
+    # A ReplicaSet that does not know yet that it is to go may have made another one.
+    place.until(lambda: not place.cluster.api.list("Pod", names.selector(run, names.SERVER)))
     assert not place.cluster.api.list("Deployment", names.selector(run))
     last = place.events(run)[-1]
     assert (last["state"], last["code"]) == ("succeeded", 0), "it had done all it had to"
