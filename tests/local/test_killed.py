@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from subprocess import PIPE, Popen
 
@@ -45,6 +46,15 @@ def ancestors(windlass: Place, stage: str = "train") -> tuple[int, int, int]:
     agent = parent_of(rank)
     nursery = parent_of(agent)
     return agent, nursery, parent_of(nursery)
+
+
+def children(windlass: Place, parent: int) -> set[int]:
+    """Processes of the place below the parent: others, as the viewer's `git`, may end while they are looked at."""
+    found = set()
+    for pid in windlass.processes():
+        with suppress(FileNotFoundError, ProcessLookupError):
+            found |= {pid} if parent_of(pid) == parent else set()
+    return found
 
 
 def begun(windlass: Place) -> int:
@@ -258,8 +268,7 @@ def test_killing_the_viewer_does_not_touch_the_run(windlass: Place) -> None:
     command = windlass.start("run: [python, work.py]\n", work=script)
     windlass.printed("up")
     _, _, keeper = ancestors(windlass, "main")
-    ours = {keeper}
-    viewers = until(lambda: {pid for pid in windlass.processes() if parent_of(pid) == command.pid} - ours, "a viewer")
+    viewers = until(lambda: children(windlass, command.pid) - {keeper}, "a viewer")
     for pid in viewers:
         os.kill(pid, signal.SIGKILL)
     windlass.file("go", "")
