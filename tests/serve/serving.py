@@ -17,6 +17,9 @@ from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
+PATIENCE = 60.0
+"""Seconds after which something that must happen is said not to happen."""
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -45,7 +48,7 @@ class Serving:
 
     def ask(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Answer:
         content = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
         try:
             connection.request(method, path, content, headers or {})
             answer = connection.getresponse()
@@ -66,7 +69,7 @@ class Serving:
 
     def raw(self, content: bytes, *, until_closed: bool = True) -> bytes:
         """Sends bytes as they are; what comes back until the server closes."""
-        with socket.create_connection(("127.0.0.1", self.port), timeout=20) as link:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE) as link:
             link.sendall(content)
             if not until_closed:
                 return link.recv(65536)
@@ -75,7 +78,7 @@ class Serving:
                 found += block
             return found
 
-    def until(self, true: Any, seconds: float = 20) -> None:
+    def until(self, true: Any, seconds: float = PATIENCE) -> None:
         """Waits for something that the server does on its own time."""
         end = time.monotonic() + seconds
         while not true():
@@ -85,7 +88,7 @@ class Serving:
     def stop(self) -> int:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(20)
+        return self.process.wait(PATIENCE)
 
 
 @contextlib.contextmanager
@@ -116,7 +119,7 @@ def serving(directory: Path, *words: str | os.PathLike[str], env: dict[str, str]
         if process.poll() is None:
             process.terminate()
             try:
-                process.wait(20)
+                process.wait(PATIENCE)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

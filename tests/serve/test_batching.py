@@ -37,7 +37,7 @@ class Doubling:
 
     def run(self, inputs: Any) -> Any:
         if self.gate is not None:
-            self.gate.wait(20)
+            self.gate.wait(60)
         self.calls.append(len(inputs["x"]))
         if (inputs["x"] == 13).any():
             raise ValueError("thirteen")
@@ -250,11 +250,11 @@ def test_what_has_waited_too_long_for_the_bound_is_refused_for_the_sake_of_the_r
         calls = [asyncio.ensure_future(batcher.ask(rows(n), 1)) for n in range(4)]
         await asyncio.sleep(0)
         for work in list(batcher._queue)[:2]:
-            work.arrived -= 5.0
+            work.arrived -= 300.0
         gate.set()
         return await asyncio.gather(*calls, return_exceptions=True)
 
-    found = play(model, Limits(bound=1.0), scene)
+    found = play(model, Limits(bound=60.0), scene)
     assert [isinstance(each, Refused) for each in found] == [True, True, False, False]
     assert numbers(found[2:]) == [[4], [6]]
 

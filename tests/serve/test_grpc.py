@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.serve import making
-from tests.serve.serving import Serving, serving
+from tests.serve.serving import PATIENCE, Serving, serving
 from windlass import bundle
 from windlass.serve import grpc_tensors, grpc_wire
 from windlass.serve.protos import oip_pb2 as oip
@@ -30,7 +30,7 @@ def channel(server: Serving) -> Iterator[grpc.Channel]:
 
 def call(channel: grpc.Channel, method: str, request: Any, answer: Any, **more: Any) -> Any:
     content = request if isinstance(request, bytes) else request.SerializeToString()
-    return answer.FromString(channel.unary_unary(method)(content, timeout=20, **more))
+    return answer.FromString(channel.unary_unary(method)(content, timeout=PATIENCE, **more))
 
 
 def refusal(channel: grpc.Channel, method: str, request: Any) -> tuple[grpc.StatusCode, str]:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.serve import making
-from tests.serve.serving import Serving, serving
+from tests.serve.serving import PATIENCE, Serving, serving
 from windlass.serve import http, routes
 
 ROW = json.dumps({"instances": [[0.5] * 784]}).encode()
@@ -35,7 +35,7 @@ def test_pipelined_requests_are_answered_in_order(server: Serving) -> None:
 
 
 def test_a_request_in_single_bytes_is_one_request(server: Serving) -> None:
-    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as link:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as link:
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for byte in REQUEST[:300]:
             link.send(bytes([byte]))
@@ -54,7 +54,7 @@ def test_a_chunked_body_is_put_together(server: Serving) -> None:
 
 def test_a_client_that_asks_first_is_told_to_go_on(server: Serving) -> None:
     head, body = REQUEST.split(b"\r\n\r\n", 1)
-    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as link:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as link:
         link.sendall(head + b"\r\nExpect: 100-continue\r\n\r\n")
         assert link.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
         link.sendall(body)
@@ -66,7 +66,7 @@ def test_an_old_client_gets_its_connection_closed(server: Serving) -> None:
 
 
 def test_a_half_closed_connection_still_gets_its_answer(server: Serving) -> None:
-    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as link:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as link:
         link.sendall(REQUEST)
         link.shutdown(socket.SHUT_WR)
         found = b""
@@ -191,7 +191,7 @@ def test_all_bodies_together_are_bounded_and_what_is_answered_or_gone_makes_room
         await holds(0)
         server.close()
 
-    asyncio.run(asyncio.wait_for(ask(), 20))
+    asyncio.run(asyncio.wait_for(ask(), PATIENCE))
 
 
 def test_tls(models: Path, tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_tls(models: Path, tmp_path: Path) -> None:
     with serving(tmp_path, models / "mnist", "--tls-cert", cert, "--tls-key", key) as safe:
         context = ssl.create_default_context(cafile=str(cert))
         with (
-            socket.create_connection(("127.0.0.1", safe.port), timeout=20) as link,
+            socket.create_connection(("127.0.0.1", safe.port), timeout=PATIENCE) as link,
             context.wrap_socket(link, server_hostname="localhost") as secure,
         ):
             secure.sendall(REQUEST)
@@ -214,7 +214,7 @@ def test_tls(models: Path, tmp_path: Path) -> None:
         channel = grpc.secure_channel(f"localhost:{safe.grpc_port}", grpc.ssl_channel_credentials(cert.read_bytes()))
         with channel:
             call = channel.unary_unary("/tensorflow.serving.PredictionService/Predict")
-            assert call(predict_request("mnist").SerializeToString(), timeout=20)
+            assert call(predict_request("mnist").SerializeToString(), timeout=PATIENCE)
 
 
 def test_pages_are_served(server: Serving) -> None:
