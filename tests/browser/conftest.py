@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.serve import making
 from tests.serve.serving import serving
@@ -21,6 +21,10 @@ QUIET = (
     "--disable-sync",
     "--no-first-run",
 )
+PATIENCE = 60_000
+"""Milliseconds after which what a page must come to show is said not to come. `expect` has its own: 5 seconds."""
+expect.set_options(timeout=PATIENCE)
+
 HOSTILE = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 2'>"
 
 
@@ -80,7 +84,7 @@ class Watched:
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
     context = browser.new_context(viewport={"width": 1000, "height": 800}, has_touch=True)
-    context.set_default_timeout(20_000)
+    context.set_default_timeout(PATIENCE)
     yield context.new_page()
     context.close()
 
