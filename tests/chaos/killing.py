@@ -282,7 +282,7 @@ class Hunt:
                 self._wrong(training, f"{victim}: {kill.problem}")
                 break
         training.hurry()
-        said = training.command.said(120)
+        said = training.command.said()
         training.look()
         if said.code != 0:
             self._wrong(training, f"ended with code {said.code}: {said.err[-2000:]}")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.chaos.killing import PROGRAMS, weights
-from tests.local.place import Place, until
+from tests.local.place import PATIENCE, Place, until
 from windlass import journal
 
 SHAPES = {
@@ -189,7 +189,7 @@ def test_a_full_disk_costs_checkpoints_and_a_warning_and_training_goes_on(place:
     }
     done = subprocess.run(
         ["unshare", "-m", "--propagation", "private", "sh", "-c", SMALL_DISK],
-        env=env, cwd=place.code, capture_output=True, text=True, timeout=60, check=False,
+        env=env, cwd=place.code, capture_output=True, text=True, timeout=PATIENCE, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     place.home = copy

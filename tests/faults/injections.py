@@ -132,7 +132,7 @@ def small_cgroup(limit: int) -> Iterator[Path]:
     try:
         yield place / "cgroup.procs"
     finally:
-        until(lambda: not (place / "cgroup.procs").read_text(), "the end of the cgroup's processes", 20)
+        until(lambda: not (place / "cgroup.procs").read_text(), "the end of the cgroup's processes")
         for _ in range(100):
             try:
                 place.rmdir()

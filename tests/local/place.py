@@ -208,7 +208,7 @@ class Place:
 
     def nothing_is_left(self) -> None:
         """No process and no scratch file, as soon as the kernel has got round to it."""
-        until(lambda: not self.processes() and not self.scratch(), "the end of all processes and scratch files", 20)
+        until(lambda: not self.processes() and not self.scratch(), "the end of all processes and scratch files")
 
     def close(self) -> Iterable[str]:
         """Clears away; says what had been left behind."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import windlass as api
-from tests.local.place import Place, until
+from tests.local.place import PATIENCE, Place, until
 from windlass.errors import WindlassError
 
 WAIT = """
@@ -143,7 +143,7 @@ def test_from_python_a_job_is_planned_run_watched_and_removed(windlass: Place, m
     job = api.load(path, set={"WORD": "bye"})
     assert job.plan().stage("main").roles[0].command[-1].startswith("echo bye")
     run = job.run()
-    state = run.wait(30)
+    state = run.wait(PATIENCE)
     assert (state.state, state.code) == ("succeeded", 0)
     assert (run.output("main") / "file").read_text() == "bye\n"
     assert [line.text for line in run.logs()] == [b"said"]
@@ -165,7 +165,7 @@ def test_from_python_a_run_is_stopped_and_resumed(windlass: Place, monkeypatch: 
     assert run.status().state == "stopped"
     assert "stopped by Run.stop()" in run.why().headline
     windlass.file("go", "")
-    assert run.resume().wait(30).state == "succeeded"
+    assert run.resume().wait(PATIENCE).state == "succeeded"
 
 
 def test_from_python_a_wrong_job_raises_one_error_with_all_its_problems(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_strangers_at_the_drivers_door_do_not_disturb_the_run(windlass: Place) -
     door = str(windlass.tmp / scratch / "driver.sock")
     for data in (b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 64, b"\0\0\0\2{}", b""):
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stranger:
-            stranger.settimeout(20)
+            stranger.settimeout(PATIENCE)
             stranger.connect(door)
             stranger.sendall(data)
             stranger.shutdown(socket.SHUT_WR)

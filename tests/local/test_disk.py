@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.place import Place
+from tests.local.place import PATIENCE, Place
 
 FILL = """
 import sys
@@ -70,7 +70,7 @@ def in_small_disk(windlass: Place, *commands: str, size: str = "2m") -> list[sub
         env=windlass.env,
         cwd=windlass.code,
         check=True,
-        timeout=60,
+        timeout=PATIENCE,
     )
     return [
         subprocess.CompletedProcess(

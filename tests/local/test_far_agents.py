@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.local.place import PATIENCE
 from tests.ports import free_port
 from windlass import journal, plan
 from windlass.journal import Event
@@ -50,7 +51,7 @@ class FarRun:
     def events(self, ev: str) -> list[Event]:
         return [event for event in journal.read(str(self.directory)) if event["ev"] == ev]
 
-    def until(self, happened: Callable[[], bool], limit: float = 30) -> None:
+    def until(self, happened: Callable[[], bool], limit: float = PATIENCE) -> None:
         due = time.monotonic() + limit
         while not happened():
             assert time.monotonic() < due, (self.directory / "agents.log").read_text()
@@ -82,7 +83,7 @@ def far(tmp_path: Path) -> Iterator[Callable[[str, float], FarRun]]:
 def test_the_zipapp_serves_seats_with_an_old_python_and_nothing_installed(far: Callable[[str, float], FarRun]) -> None:
     run = far(count(3), 30)
     run.drive()
-    assert run.driver.wait(30) == 0
+    assert run.driver.wait(PATIENCE) == 0
     assert [event["state"] for event in run.events("rank.ended")] == ["succeeded", "succeeded"]
     assert run.events("rank.report")
 
@@ -95,7 +96,7 @@ def test_agents_train_on_while_the_driver_is_away_and_find_it_again(far: Callabl
     run.driver.wait()
     before = run.pids()
     run.drive()
-    assert run.driver.wait(40) == 0
+    assert run.driver.wait(PATIENCE) == 0
     assert run.pids() == before, "no rank was started again"
     assert [event["gen"] for event in run.events("gen.started")] == [1]
     assert run.events("run.ended")[-1]["state"] == "succeeded"
@@ -110,7 +111,7 @@ def test_what_was_on_its_way_to_a_driver_that_died_reaches_the_next_once(far: Ca
     run.driver.kill()
     run.driver.wait()
     run.drive()
-    assert run.driver.wait(40) == 0
+    assert run.driver.wait(PATIENCE) == 0
     assert [event["gen"] for event in run.events("gen.started")] == [1]
     for rank in (0, 1):
         told = [event["points"] for event in run.events("rank.report") if event["rank"] == rank]
@@ -127,7 +128,7 @@ def test_a_lease_that_ran_out_ends_the_ranks_and_the_next_driver_starts_a_new_ge
     run.driver.wait()
     run.until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in run.pids()))
     run.drive()
-    assert run.driver.wait(40) == 0
+    assert run.driver.wait(PATIENCE) == 0
     assert [event["gen"] for event in run.events("gen.started")] == [1, 2]
 
 

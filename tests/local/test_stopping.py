@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 
-from tests.local.place import Place, until
+from tests.local.place import PATIENCE, Place, until
 
 STUBBORN = """
 import signal, sys, time
@@ -90,7 +90,7 @@ def test_ctrl_c_typed_at_a_terminal_stops_the_run(windlass: Place) -> None:
         os.write(terminal, b"\x03")
         os.set_blocking(terminal, False)
         until(lambda: drained(terminal) or command.poll() is not None)
-        assert command.wait(20) == 130
+        assert command.wait(PATIENCE) == 130
     finally:
         command.kill()
         os.close(terminal)
@@ -189,7 +189,7 @@ def test_a_closed_terminal_stops_the_run(windlass: Place) -> None:
     command = windlass.start("run: [python, work.py]\n", work=POLITE)
     windlass.printed("up")
     command.signal(signal.SIGHUP)
-    command.process.wait(30)
+    command.process.wait(PATIENCE)
     until(lambda: windlass.events("run.ended"))
     assert windlass.log() == "up\nsaved\n"
 
@@ -215,7 +215,7 @@ def test_the_run_goes_on_when_nobody_reads_what_it_shows(windlass: Place) -> Non
     assert command.stdout is not None
     command.stdout.close()
     windlass.file("go", "")
-    assert command.wait(30) == 0
+    assert command.wait(PATIENCE) == 0
     assert windlass.events("run.ended")[0]["state"] == "succeeded"
 
 
