@@ -11,7 +11,8 @@ from windlass.causes import Kind
 ONE = "run: [python, work.py]\nrestarts: 0\n"
 TWO = "run: [python, work.py]\nshape: allreduce\nranks: 2\nrestarts: 0\n"
 MPI = "run: python work.py\nshape: mpi\nranks: 2\nrestarts: 0\n"
-HANG = TWO + "stall_after: 0.5\non_stall: fail\n"
+HANG = TWO + "stall_after: 3\non_stall: fail\n"
+"""Long enough for a slow machine to start the ranks and hear the first report of each."""
 UP = "import time\nprint('up', flush=True)\ntime.sleep(600)\n"
 
 SIGNALS = (
@@ -91,7 +92,7 @@ HANGS = (
         Kind.STALLED,
         HANG,
         where="main",
-        says=("no progress was reported for 0.5 s", "worker-0", "worker-1", "work.py:6 in update", "sleeping"),
+        says=("no progress was reported for 3 s", "worker-0", "worker-1", "work.py:6 in update", "sleeping"),
         work="""\
             import threading, windlass
             windlass.report(step=1)
@@ -158,9 +159,9 @@ HANGS = (
     Fault(
         "a program that is not Python and says nothing",
         Kind.STALLED,
-        "run: [sleep, '600']\nrestarts: 0\nstall_after: 0.3\non_stall: fail\n",
+        "run: [sleep, '600']\nrestarts: 0\nstall_after: 3\non_stall: fail\n",
         where="main",
-        says=("no progress was reported for 0.3 s", "worker-0", "sleeping", "sleep 600"),
+        says=("no progress was reported for 3 s", "worker-0", "sleeping", "sleep 600"),
     ),
     Fault(
         "a stage that takes too long",
@@ -204,10 +205,19 @@ PEERS = (
             import os, time
             here = os.environ["WINDLASS_OUTPUT_DIR"] + "/"
             rank = os.environ["RANK"]
-            open(here + rank, "w").close()
+            with open(here + "new" + rank, "w") as file:
+                file.write(str(os.getpid()))
+            os.rename(here + "new" + rank, here + rank)
             while not all(os.path.exists(here + each) for each in "01"):
                 time.sleep(0.001)
+            def lives(pid):
+                try:
+                    return open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[0] != "Z"
+                except OSError:
+                    return False
             if rank == "1":
+                while lives(open(here + "0").read()):
+                    time.sleep(0.001)
                 time.sleep(0.5)
                 raise OSError("second")
             raise ValueError("first")
@@ -319,9 +329,9 @@ MPIS = (
     Fault(
         "MPI workers that wait for each other",
         Kind.STALLED,
-        MPI + "stall_after: 1\non_stall: fail\n",
+        MPI + "stall_after: 6\non_stall: fail\n",
         where="main",
-        says=("no progress was reported for 1 s", "worker-0:", "work.py:6", "worker-1:", "work.py:8", "mpirun"),
+        says=("no progress was reported for 6 s", "worker-0:", "work.py:6", "worker-1:", "work.py:8", "mpirun"),
         work="""\
             import windlass
             from mpi4py import MPI

@@ -175,13 +175,17 @@ def test_a_stage_that_takes_too_long_is_ended_with_that_cause(windlass: Place) -
 def test_a_gang_without_progress_is_stalled_its_stacks_are_kept_and_it_starts_again(windlass: Place) -> None:
     script = """
         import os, time, windlass
+        here, generation = os.environ["WINDLASS_OUTPUT_DIR"], os.environ["WINDLASS_GENERATION"]
+        open(f"{here}/{generation}-{os.environ['RANK']}", "w").close()
+        while not all(os.path.exists(f"{here}/{generation}-{rank}") for rank in (0, 1)):
+            time.sleep(0.005)  # else the one may be looked at before the other hangs
         windlass.report(step=1)
         def hang_here():
             time.sleep(600)
         if os.environ["WINDLASS_GENERATION"] == "1":
             hang_here()
     """
-    said = windlass.run("run: python work.py\nshape: allreduce\nranks: 2\nstall_after: 1\n", work=script)
+    said = windlass.run("run: python work.py\nshape: allreduce\nranks: 2\nstall_after: 4\n", work=script)
     assert said.code == 0, said.err
     assert [(e["gen"], e["reason"]) for e in windlass.events("gen.started")] == [(1, "first"), (2, "stalled")]
     for rank in (0, 1):
