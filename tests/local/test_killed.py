@@ -304,3 +304,27 @@ def test_the_keeper_clears_away_after_a_driver_that_the_kernel_has_not_yet_done_
         until(lambda: not windlass.processes().keys() & keepers, "the end of the keeper")
         assert driver.poll() is None
         assert scratch.exists() is left, "a driver that ends in order removes it itself"
+
+
+UNHEARD = """
+import os, signal, sys
+from pathlib import Path
+from windlass.engines.local.keeper import KeeperLost, LocalLauncher
+launcher = LocalLauncher(lambda seat, ports: None, sys.argv[1])
+keeper = launcher._keeper
+os.kill(int(Path(f"/proc/{keeper}/task/{keeper}/children").read_text()), signal.SIGSTOP)
+launcher.launch(("train", "worker", 0), ())
+os.kill(keeper, signal.SIGKILL)
+try:
+    launcher.poll()
+except KeeperLost as lost:
+    print(lost)
+"""
+
+
+def test_a_keeper_that_is_killed_before_an_order_was_heard_is_lost_like_any_other(
+    windlass: Place, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-c", UNHEARD, str(tmp_path)]
+    with Popen(command, stdout=PIPE, env=windlass.env, text=True) as driver:
+        assert driver.communicate()[0] == "the keeper of the run's processes was killed\n"

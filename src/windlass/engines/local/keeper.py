@@ -81,7 +81,10 @@ class LocalLauncher:
         return self._socket.fileno()
 
     def poll(self) -> list[Gone]:
-        data = self._socket.recv(1 << 16)
+        try:
+            data = self._socket.recv(1 << 16)
+        except ConnectionResetError:  # the same, with words of ours on their way to it
+            data = b""
         if not data:
             raise KeeperLost("the keeper of the run's processes was killed")
         *lines, self._half = (self._half + data).split(b"\n")
