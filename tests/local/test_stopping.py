@@ -245,3 +245,33 @@ def test_a_stop_that_is_asked_for_twice_still_leaves_the_ranks_their_grace(windl
     assert command.said().code == 130
     assert windlass.log() == "up\nsaving\nsaved\n"
     assert [event["now"] for event in windlass.events("stopping")] == [False, False]
+
+
+SHARED = """
+import argparse, os, select, signal, sys
+from types import SimpleNamespace
+from windlass.cli.run_command import _Viewer
+from windlass.cli.world import World
+from windlass.driver.signals import Signals
+
+fork = os.fork
+def hasty():
+    pid = fork()
+    if pid == 0:
+        os.kill(os.getpid(), signal.SIGINT)
+    return pid
+os.fork = hasty
+signals = Signals(leave_on_term=False)
+viewer = _Viewer(SimpleNamespace(events=0), argparse.Namespace(), World())
+viewer.open()
+viewer.wait()
+print("heard" if select.select([signals.fileno()], [], [], 0)[0] else "not heard")
+os.kill(os.getpid(), signal.SIGINT)
+print(signals.received() == [signal.SIGINT])
+"""
+
+
+def test_a_ctrl_c_that_the_viewer_hears_as_it_begins_does_not_count_for_the_driver_too() -> None:
+    """The driver hears it itself, and of the second one it would kill at once."""
+    done = subprocess.run([sys.executable, "-c", SHARED], capture_output=True, text=True, check=True)
+    assert done.stdout == "not heard\nTrue\n", done.stderr

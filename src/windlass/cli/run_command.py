@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from windlass.cli.building import add_build_arguments
@@ -106,9 +107,15 @@ class _Viewer:
     def open(self) -> None:
         self._world.out.flush()
         self._world.err.flush()
-        from windlass.agent import system
+        import signal
 
-        self._pid = system.fork(self._show)
+        from windlass.agent import system
+        from windlass.driver.signals import ENDING
+
+        # Until the viewer has let go of the driver's signals: a Ctrl-C that both hear must not count twice.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+        self._pid = system.fork(lambda: self._show(mask))
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def wait(self) -> None:
         """Until all has been shown; a run that failed before it began is shown too."""
@@ -116,13 +123,14 @@ class _Viewer:
             self.open()
         os.waitpid(self._pid, 0)
 
-    def _show(self) -> int:
+    def _show(self, mask: Iterable[int]) -> int:
         import signal
 
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
             signal.signal(signum, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         close_inherited()  # the driver's end of every pipe must be the driver's alone
         from windlass.cli.display import Display
 
