@@ -121,9 +121,9 @@ def test_large_weights_are_divided_among_all_servers_and_the_rest_spread(synchro
 
 
 def test_synchronous_steps_give_the_same_net_again_after_a_lost_server(
-    synchronous: tuple[Place, Said], digits: Path, windlass: Place
+    synchronous: tuple[Place, Said], digits: Path, windlass: Place, held: dict[str, str]
 ) -> None:
-    command = windlass.begin("run", *job(digits, "SYNC=yes", "STEPS=60", "PS=2"))
+    command = windlass.begin("run", *job(digits, "SYNC=yes", "STEPS=60", "PS=2"), env=held)
     until(lambda: windlass.runs and windlass.events("checkpoint"), "a checkpoint", PATIENCE)
     os.kill(next(e["pid"] for e in windlass.events("rank.started") if e["role"] == "ps"), signal.SIGKILL)
     said = command.said(PATIENCE)

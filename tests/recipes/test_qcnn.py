@@ -150,9 +150,9 @@ def test_a_second_job_asks_the_weights_wherever_they_were_copied(
 
 
 def test_a_killed_rank_and_a_stop_change_no_bit_of_the_weights(
-    undisturbed: tuple[Place, Said], windlass: Place, compiled: dict[str, str]
+    undisturbed: tuple[Place, Said], windlass: Place, compiled: dict[str, str], held: dict[str, str]
 ) -> None:
-    command = windlass.begin("run", *job(windlass), env=compiled)
+    command = windlass.begin("run", *job(windlass), env=compiled | held | {"HOLD_UNTIL_STOPPED": "1"})
     until(lambda: windlass.runs and windlass.events("checkpoint"), "a checkpoint", PATIENCE)
     os.kill(next(event["pid"] for event in windlass.events("rank.started") if event["rank"] == 1), signal.SIGKILL)
     until(lambda: [e for e in windlass.events("checkpoint") if e["gen"] == 2], "a checkpoint after the kill", PATIENCE)

@@ -148,9 +148,9 @@ def test_two_ranks_learn_images_they_never_saw(undisturbed: tuple[Place, Said]) 
 
 
 def test_a_killed_rank_and_a_stop_change_no_bit_of_the_weights(
-    undisturbed: tuple[Place, Said], windlass: Place, data: Path, compiled: dict[str, str]
+    undisturbed: tuple[Place, Said], windlass: Place, data: Path, compiled: dict[str, str], held: dict[str, str]
 ) -> None:
-    command = windlass.begin("run", *job(data, "SHAPE=allreduce", "RANKS=2"), env=compiled)
+    command = windlass.begin("run", *job(data, "SHAPE=allreduce", "RANKS=2"), env=compiled | held)
     until(lambda: windlass.runs and windlass.events("checkpoint"), "a checkpoint", PATIENCE)
     started = [event for event in windlass.events("rank.started") if event["stage"] == "train" and event["rank"] == 1]
     os.kill(started[-1]["pid"], signal.SIGKILL)

@@ -292,16 +292,16 @@ def test_the_served_model_is_tested_with_rows_of_the_csv(undisturbed: tuple[Plac
 
 
 def test_a_killed_rank_changes_no_bit(
-    undisturbed: tuple[Place, Said], windlass: Place, compiled: dict[str, str]
+    undisturbed: tuple[Place, Said], windlass: Place, compiled: dict[str, str], held: dict[str, str]
 ) -> None:
-    command = windlass.begin("run", *job(), env=compiled)
+    command = windlass.begin("run", *job(), env=compiled | held)
     until(lambda: windlass.runs and windlass.events("checkpoint"), "a checkpoint", PATIENCE)
     ranks = [event for event in windlass.events("rank.started") if event["stage"] == "train"]
     os.kill(next(event["pid"] for event in ranks if event["rank"] == 1), signal.SIGKILL)
     said = command.said(PATIENCE)
     assert said.code == 0, said.err
     resumed = [event.get("resume_step", 0) for event in windlass.events("gen.started") if event["stage"] == "train"]
-    assert resumed[1:] in ([8], [16], [24])
+    assert resumed[1:] == [8]
     left, right = weights(windlass), weights(undisturbed[0])
     assert left.keys() == right.keys()
     for name, value in left.items():
