@@ -15,7 +15,7 @@ import pytest
 
 from tests.chaos.killing import PROGRAMS, weights
 from tests.local.place import PATIENCE, Place, until
-from windlass import journal
+from windlass import journal, layout
 
 SHAPES = {
     "single": ("numpy_sgd.py", "shape: single\n", {"TRANSPORT": "none"}),
@@ -130,7 +130,7 @@ def test_a_run_whose_supervisor_was_killed_goes_on_to_the_same_bits(place: Place
     pace = {"STEPS": "60"}
     wanted = undisturbed(place, shape, **pace)
     before = set(place.runs)
-    command = place.begin("run", place.job(job(shape, **pace, PAUSE="0.02")))
+    command = place.begin("run", place.job(job(shape, **pace, HOLD="30")))
     (run,) = until(lambda: set(place.runs) - before)
 
     def far_enough() -> bool:
@@ -143,6 +143,7 @@ def test_a_run_whose_supervisor_was_killed_goes_on_to_the_same_bits(place: Place
     os.kill(command.pid, signal.SIGKILL)
     command.process.wait()
     place.nothing_is_left()
+    (Path(layout.output(str(run), "main")) / "hurry").touch()
     started = len(journal.read(str(run)))
     said = place("run", "--resume", run.name)
     assert said.code == 0, said.err

@@ -9,10 +9,9 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-import time
 
 import numpy as np
-from numpy_sgd import EVERY, PAUSE, STEPS, Alone, Arrays, Witness, advance, finish, fresh, meet_fate  # type: ignore[import-not-found]
+from numpy_sgd import EVERY, STEPS, Alone, Arrays, Witness, advance, finish, fresh, hold, meet_fate  # type: ignore[import-not-found]
 
 import windlass
 
@@ -39,7 +38,8 @@ def train() -> None:
         if step % EVERY == 0:
             windlass.checkpoint.save(state, step=step)
         meet_fate(witness.life, rank, step)
-        time.sleep(PAUSE)
+        if os.environ["WINDLASS_ROUND"] == os.environ["WINDLASS_ROUNDS"]:
+            hold(step)
     finish(state, os.path.join(OUTPUT, f"worker-{rank}-{ROUND}.npz"))
 
 

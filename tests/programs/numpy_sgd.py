@@ -8,8 +8,9 @@ that entered twice, never, or in another order changes the chain, and the result
 Everything a rank prints goes through `say`, which counts what write(2) was asked to take and what
 it took in a file that outlives a SIGKILL, so that a test can compare the log with it.
 
-`STEPS`, `EVERY` (steps between checkpoints), `PAUSE` (seconds a step takes at least, until there is a
-file `hurry` in the output directory) and `TRANSPORT` (tcp, mpi or none) come from the environment;
+`STEPS`, `EVERY` (steps between checkpoints), `PAUSE` (seconds a step takes at least), `HOLD` (a step after which it
+goes no further; both until there is a file `hurry` in the output directory) and `TRANSPORT` (tcp, mpi or none) come
+from the environment;
 `DIE` names lives that kill themselves: `1.0/1/37` is rank 1 of generation 1, restart 0, after step 37.
 """
 
@@ -33,6 +34,7 @@ import windlass
 STEPS = int(os.environ.get("STEPS", "200"))
 EVERY = int(os.environ.get("EVERY", "10"))
 PAUSE = float(os.environ.get("PAUSE", "0"))
+HOLD = int(os.environ.get("HOLD", "0"))
 HIDDEN = int(os.environ.get("HIDDEN", "16"))
 CLASSES, FEATURES, BATCH, RATE = 4, 8, 32, 0.05
 
@@ -223,13 +225,21 @@ def meet_fate(life: str, rank: int, step: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def hurried() -> bool:
+    return os.path.exists(os.path.join(os.environ["WINDLASS_OUTPUT_DIR"], "hurry"))
+
+
+def hold(step: int) -> None:
+    while step == HOLD and not hurried():
+        time.sleep(0.01)
+
+
 def train(exchange: Exchange, witness: Witness) -> None:
     state, first = fresh(), 1
     found = windlass.checkpoint.load()
     if found is not None:
         state, first = dict(found.arrays), found.step + 1
     witness.say(f"begins at step {first}")
-    hurry = os.path.join(os.environ["WINDLASS_OUTPUT_DIR"], "hurry")
     for step in range(first, STEPS + 1):
         began = time.monotonic()
         loss = advance(state, step, exchange)
@@ -239,7 +249,8 @@ def train(exchange: Exchange, witness: Witness) -> None:
             known = "DIE" in os.environ  # who dies at a given step must know what was saved before it
             windlass.checkpoint.save(state, step=step, meta={"ranks": exchange.world}, wait=known)
         meet_fate(witness.life, exchange.rank, step)
-        if PAUSE and not os.path.exists(hurry):
+        hold(step)
+        if PAUSE and not hurried():
             time.sleep(max(0.0, PAUSE - (time.monotonic() - began)))
     if exchange.rank == 0:
         finish(state, os.path.join(os.environ["WINDLASS_OUTPUT_DIR"], "weights.npz"))
