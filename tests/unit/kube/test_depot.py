@@ -40,7 +40,7 @@ def address(tmp_path: Path) -> Iterator[str]:
 
 
 def until(what: Callable[[], object]) -> None:
-    due = time.monotonic() + 20
+    due = time.monotonic() + 60
     while not what():
         assert time.monotonic() < due
         time.sleep(0.01)

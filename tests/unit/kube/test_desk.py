@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.place import until
+from tests.local.place import PATIENCE, until
 from windlass import journal, layout
 from windlass.kube import desk, names
 
@@ -27,6 +27,7 @@ print(*signals.received())
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(names, "RUN", str(tmp_path))
+    monkeypatch.setattr(desk, "PATIENCE", PATIENCE)
     return tmp_path
 
 

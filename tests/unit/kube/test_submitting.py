@@ -189,7 +189,7 @@ def test_runs_that_are_submitted_at_once_share_the_account_of_their_job(
 def run(tmp_path: Path, cluster: LittleCluster, asked: Callable[[], Cluster], monkeypatch: pytest.MonkeyPatch) -> str:
     """A run that was submitted."""
     monkeypatch.setattr(submitting, "DRIVER_SOON", 0.0)
-    monkeypatch.setattr(submitting, "RESUMED", 1.0)
+    monkeypatch.setattr(submitting, "RESUMED", 60.0)
     return submitting.submit(asked(), planned(tmp_path, ""), Setting(), {})
 
 
