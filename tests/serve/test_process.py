@@ -6,6 +6,8 @@ import os
 import re
 import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -105,6 +107,34 @@ def test_sigterm_answers_what_was_asked_then_ends(workers: str, tmp_path: Path) 
         idle.close()
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", server.port))
+
+
+EARLY = """
+import os, signal, sys
+from windlass.serve.process import _Parent
+from windlass.serve.settings import Settings
+
+class Parent(_Parent):
+    def _serve(self, index, write):
+        print("serves on", flush=True)
+
+fork = os.fork
+def hasty():
+    pid = fork()
+    if pid == 0:
+        os.kill(os.getpid(), signal.SIGTERM)
+    return pid
+os.fork = hasty
+parent = Parent(Settings(()), None, print, print, 0.0)
+signal.signal(signal.SIGTERM, parent._signal)
+parent._start(0)
+sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+
+
+def test_a_process_that_is_told_to_stop_as_it_begins_does_not_serve_on() -> None:
+    done = subprocess.run([sys.executable, "-c", EARLY], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
 def test_ctrl_c_ends_it_quietly(models: Path, tmp_path: Path) -> None:

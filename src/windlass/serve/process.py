@@ -265,6 +265,8 @@ class _Parent:
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
                 signal.signal(number, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which asks us to stop
+            if self._asked:  # it has asked already, before we had let go of its handlers
+                os._exit(OK)
             system.die_with_parent(parent)  # else a child of a parent that was killed would hold the port for ever
             self._serve(index, write)
             code = OK
