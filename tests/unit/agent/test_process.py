@@ -41,7 +41,7 @@ def inside(work: Callable[[], None]) -> None:
 
 
 def finished(process: Process) -> tuple[int, int]:
-    due = time.monotonic() + 20
+    due = time.monotonic() + 60
     while (result := process.ended()) is None:
         assert time.monotonic() < due
         process.enforce()
@@ -50,7 +50,7 @@ def finished(process: Process) -> tuple[int, int]:
 
 
 def waits(path: Path, words: str) -> None:
-    due = time.monotonic() + 20
+    due = time.monotonic() + 60
     while not path.exists() or words not in path.read_text():
         assert time.monotonic() < due, words
         time.sleep(0.002)
@@ -58,7 +58,7 @@ def waits(path: Path, words: str) -> None:
 
 def becomes(pid: int, state: str) -> None:
     """Waits until the kernel says so: T is stopped, Z has ended and nobody has asked how."""
-    due = time.monotonic() + 20
+    due = time.monotonic() + 60
     while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != state:
         assert time.monotonic() < due, state
         time.sleep(0.002)
