@@ -44,7 +44,7 @@ class Job:
         return (
             f"name: chaos\ncode: {PROGRAMS}\nrun: [python, numpy_sgd.py]\nshape: allreduce\nranks: {self.ranks}\n"
             f'env: {{STEPS: "{self.steps}", EVERY: "{self.every}", PAUSE: "{self.pause}"}}\n'
-            "restarts: 1000\nstall_after: 2\n"
+            "restarts: 1000\nstall_after: 5\n"
         )
 
 
