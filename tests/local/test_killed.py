@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 from contextlib import suppress
@@ -192,6 +193,18 @@ def test_supervisor_and_keeper_killed_together_leave_no_process(windlass: Place)
     said = windlass("run", "--resume", windlass.id)
     assert said.code == 0, said.err
     assert windlass.scratch() == [], "the next run clears away what nobody was left to clear away"
+
+
+def test_the_scratch_of_a_driver_that_was_killed_before_it_listened_is_cleared_away(windlass: Place) -> None:
+    for name in ("windlass-0123abcd", "windlass-89abcdef", "windlass-mine"):
+        (windlass.tmp / name).mkdir()
+    (windlass.tmp / "windlass-89abcdef/data").write_text("not ours")
+    for name in os.listdir(windlass.tmp):
+        os.utime(windlass.tmp / name, (1, 1))
+    assert windlass.run("run: 'true'\n").code == 0
+    assert windlass.scratch() == ["windlass-89abcdef", "windlass-mine"]
+    for name in windlass.scratch():
+        shutil.rmtree(windlass.tmp / name)
 
 
 def test_a_run_does_not_clear_away_the_scratch_of_one_that_is_under_way(windlass: Place) -> None:

@@ -259,7 +259,7 @@ class Agent:
                 process.expire(MPIRUN_PATIENCE)
         busy = self._relay_progress()
         self._poll = POLL[0] if busy or process.asked else min(self._poll * 1.5, POLL[1])
-        if self._inquiry is not None and (ended or time.monotonic() >= self._inquiry.due):
+        if self._inquiry is not None and (ended or self._inquiry.ready()):
             self._say_stacks(self._inquiry)
         behind = any(follower.behind for _, _, follower in self._followers)
         if ended and not behind and self._delivery.settled(process.asked) and self._others_heard(process, *ended):

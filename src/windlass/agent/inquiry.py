@@ -15,11 +15,13 @@ from typing import Dict, Mapping, Tuple
 from windlass.agent import stacks, system
 
 WAIT = 0.5
-"""How long processes get to write their stacks."""
+"""Seconds that processes get to write their stacks."""
+PATIENCE = 1.5
+"""Seconds that they get where one has written nothing: it may not have had its turn. The gang waits a little longer."""
 
 
 class Inquiry:
-    """Asks when it is made; what was written can be read once it is due.
+    """Asks when it is made; what was written can be read once it is ready.
 
     A process without a handler would die of the signal, and is not asked. One that is stopped stays so: to wake it
     for its stacks would be to set it going again.
@@ -28,12 +30,21 @@ class Inquiry:
     def __init__(self, files: Mapping[Tuple[str, int], str]) -> None:
         """files: where the stacks of each rank, by role and number, are written."""
         pids = system.descendants(os.getpid())
-        self.states = [f"process {pid} is {stacks.state_of(pid)}" for pid in pids]
+        states = {pid: stacks.state_of(pid) for pid in pids}
+        self.states = [f"process {pid} is {state}" for pid, state in states.items()]
         """Of all processes here, whichever rank they are of."""
         self._files = files
         self._starts = {who: stacks.size(file) for who, file in files.items()}
-        system.signal_all([pid for pid in pids if stacks.catches(pid, signal.SIGUSR1)], signal.SIGUSR1)
-        self.due = time.monotonic() + WAIT
+        asked = [pid for pid in pids if stacks.catches(pid, signal.SIGUSR1)]
+        self._hopeful = any(not states[pid].startswith("stopped") for pid in asked)
+        system.signal_all(asked, signal.SIGUSR1)
+        self._asked = time.monotonic()
+
+    def ready(self) -> bool:
+        waited = time.monotonic() - self._asked
+        if not self._hopeful or all(stacks.size(file) > self._starts[who] for who, file in self._files.items()):
+            return waited >= WAIT
+        return waited >= PATIENCE
 
     def stacks(self) -> Dict[Tuple[str, int], str]:
         """What each rank has written since."""

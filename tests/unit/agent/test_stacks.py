@@ -6,9 +6,12 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 from tests.local.place import until
-from windlass.agent import stacks
+from windlass.agent import inquiry, stacks, system
 
 THREE_THREADS = """\
 Thread 0x00007f0000000001 (most recent call first):
@@ -51,3 +54,32 @@ def test_a_stopped_process_is_said_to_be_stopped_and_a_dead_one_gone() -> None:
         finally:
             process.kill()
     assert stacks.state_of(process.pid) == "gone"
+
+
+SLOW = """
+import faulthandler, signal, sys, time
+faulthandler.register(signal.SIGUSR1, file=open(sys.argv[1], "w"))
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+print("up", flush=True)
+sys.stdin.readline()
+signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])
+time.sleep(600)
+"""
+
+
+def test_a_process_that_has_not_had_its_turn_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = [sys.executable, "-c", SLOW, str(tmp_path / "stacks")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.readline()
+        monkeypatch.setattr(system, "descendants", lambda _: [process.pid])
+        monkeypatch.setattr(inquiry, "WAIT", 0.0)
+        monkeypatch.setattr(inquiry, "PATIENCE", 60.0)
+        asked = inquiry.Inquiry({("worker", 0): str(tmp_path / "stacks")})
+        assert not asked.ready()
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        until(asked.ready, "its stacks")
+        until(lambda: "<string>" in asked.stacks()["worker", 0], "all of them")
+        process.kill()

@@ -7,6 +7,7 @@ the next run here does it: in a directory that is in use somebody listens.
 from __future__ import annotations
 
 import os
+import re
 import socket
 import stat
 import time
@@ -16,6 +17,7 @@ from windlass.errors import WindlassError
 
 SOCKET = "driver.sock"
 PREFIX = "windlass-"
+_NAME = re.compile(PREFIX + "[0-9a-f]{8}")
 LONGEST = 100
 """Bytes that the path of a socket may have everywhere."""
 YOUNG = 60.0
@@ -46,7 +48,7 @@ def remove(path: str) -> None:
 
 def _sweep(parent: str) -> None:
     try:
-        names = [name for name in os.listdir(parent) if name.startswith(PREFIX)]
+        names = [name for name in os.listdir(parent) if _NAME.fullmatch(name)]
     except OSError:
         return
     for name in names:
@@ -66,5 +68,12 @@ def _deserted(path: str) -> bool:
             return False
     except ConnectionRefusedError:
         return True
+    except OSError:  # no socket in it: its driver was killed before it listened, or it is not one of ours
+        return _is_empty(path)
+
+
+def _is_empty(path: str) -> bool:
+    try:
+        return not os.listdir(path)
     except OSError:
-        return False  # no socket in it: not one of ours, or already being removed
+        return False
