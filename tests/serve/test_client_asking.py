@@ -214,7 +214,7 @@ def test_bench_holds_connections_and_time(windlass: Windlass, server: Serving, t
     told = json.loads(windlass("bench", address(server, "v2", "mnist"), *words).out)
     assert told["seconds"] >= 0.5
     assert (told["concurrency"], told["failures"]) == (8, [])
-    assert told["requests"] == told["succeeded"] == len({each["number"] for each in told["iterations"]}) > 20
+    assert told["requests"] == told["succeeded"] == len({each["number"] for each in told["iterations"]}) >= 8
 
 
 @pytest.mark.parametrize(
