@@ -36,13 +36,13 @@ def test_two_who_submit_a_job_at_once_get_a_run_each(place: Place) -> None:
 
 
 def test_of_two_who_resume_a_run_at_once_one_does(place: Place) -> None:
-    run = place.start(place.job(jobs.gang(20, 0.1, held=True), "gang_sgd.py"))
-    place.until(lambda: place.steps(run) >= 10)
+    # Held three steps behind a checkpoint, the one who goes on from there is held again.
+    run = place.start(place.job(jobs.gang(26, 0.1, held=True), "gang_sgd.py"))
+    place.until(lambda: place.steps(run) == 13)
     place.windlass("stop", run, "--on", "kubernetes", "-n", place.namespace)
     (won, one), (lost, other) = both(place, "run", "--resume", run, "--detach")
     assert (won, lost) == (0, 2), one + other
     assert f"somebody else has just resumed {run}" in other or f"{run} is still running" in other
-    place.until(lambda: "worker-0" in place.pods(run) and place.cluster.api.find("Pod", names.driver_pod(run)))
     place.until(lambda: any(e["ev"] == "gen.started" and e["gen"] == 2 for e in place.events(run)))
     place.let_go(run)
     assert place.ended(run)["state"] == "succeeded"
