@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from pathlib import Path
@@ -39,13 +40,17 @@ def test_of_two_who_resume_a_run_at_once_one_does(place: Place) -> None:
     # Held three steps behind a checkpoint, the one who goes on from there is held again.
     run = place.start(place.job(jobs.gang(26, 0.1, held=True), "gang_sgd.py"))
     place.until(lambda: place.steps(run) == 13)
-    place.windlass("stop", run, "--on", "kubernetes", "-n", place.namespace)
+    there = ("--on", "kubernetes", "-n", place.namespace)
+    place.windlass("stop", run, *there)
+    elsewhere = Place(place.namespace, place.directory / "elsewhere")
+    assert json.loads(elsewhere.windlass("status", run, "--json", *there))["state"] == "stopped"
     (won, one), (lost, other) = both(place, "run", "--resume", run, "--detach")
     assert (won, lost) == (0, 2), one + other
     assert f"somebody else has just resumed {run}" in other or f"{run} is still running" in other
     place.until(lambda: any(e["ev"] == "gen.started" and e["gen"] == 2 for e in place.events(run)))
+    assert json.loads(elsewhere.windlass("status", run, "--json", *there))["state"] == "running"
     place.let_go(run)
-    assert place.ended(run)["state"] == "succeeded"
+    assert f"{run} succeeded" in elsewhere.windlass("wait", run, *there)
     assert sum(event["ev"] == "run.started" for event in place.events(run)) == 2
 
 

@@ -34,17 +34,19 @@ def main(args: argparse.Namespace, world: World) -> int:
     if copy is not None:
         copy.keep_up(logs, world.say)
     state = load(run)
-    if copy is not None and state.state == "serving" and not args.json:
+    taken_up = copy is not None and copy.coming_up  # then how it stands is how it stood
+    if copy is not None and state.state == "serving" and not args.json and not taken_up:
         from windlass.cli.cluster_run import serves
 
         world.say(serves(copy, state))
         return OK
-    if state.over and not args.json:
+    if state.over and not args.json and not taken_up:
         world.say(summary.ending(state, run, time.time()))
         return FAILED if state.code is None else state.code
     try:
         if not args.json:
-            world.say(f"attached to {run.name}, {state.state} for {why.took(state, time.time())}")
+            stands = "starting again" if taken_up else f"{state.state} for {why.took(state, time.time())}"
+            world.say(f"attached to {run.name}, {stands}")
         after = 0 if args.json else state.events
         display = Display(
             world,
@@ -52,6 +54,7 @@ def main(args: argparse.Namespace, world: World) -> int:
             json=args.json,
             quiet=args.quiet,
             after=after,
+            resumed=state.events if taken_up else 0,
             tail=args.tail,
             until_serving=copy is not None,
             rest=time.sleep if copy is None else copy.wait,

@@ -88,14 +88,13 @@ def watch(copy: Mirror, world: World, commands: list[str], json: bool, quiet: bo
     from windlass.cli.display import Display
 
     try:
-        after = copy.after
         display = Display(
             world,
             copy.path,
             json=json,
             quiet=quiet,
-            after=after,
-            resumed=after > 0,
+            after=copy.after,
+            resumed=copy.after,
             until_serving=True,
             rest=copy.wait,
         )

@@ -56,9 +56,9 @@ class Display:
 
     quiet: leave out what the ranks print. after: that many events are history and are not
     shown, nor what was logged until now but for the last `tail` lines of each rank. resumed: an
-    end among them is not the end. living: asks after the driver, by its lock if not given. until_serving: a run that
-    does nothing but serve has been shown, too. rest: waits so many seconds, or until there may be news.
-    logged: what each log held before the run was taken up again, where that is known.
+    end among so many events is not the end. living: asks after the driver, by its lock if not given.
+    until_serving: a run that does nothing but serve has been shown, too. rest: waits so many seconds, or
+    until there may be news. logged: what each log held before the run was taken up again, where that is known.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Display:
         quiet: bool = False,
         after: int = 0,
         tail: int = 0,
-        resumed: bool = False,
+        resumed: int = 0,
         living: Callable[[], bool] | None = None,
         until_serving: bool = False,
         rest: Callable[[float], object] = time.sleep,
@@ -84,7 +84,7 @@ class Display:
         self._until_serving = until_serving
         self._rest = rest
         self._gone = False
-        self._watch = Watch(self._run, after if resumed else 0, living)
+        self._watch = Watch(self._run, resumed, living)
         stages = [stage.name for stage in self._watch.plan.stages] if self._watch.plan else []
         self._one_stage = len(stages) == 1
         self._logs = Follower(self._run, order=stages)

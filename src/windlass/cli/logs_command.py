@@ -52,8 +52,11 @@ def main(args: argparse.Namespace, world: World) -> int:
         raise WindlassError(f"--tail {args.tail}: a number of lines is 0 or more")
     if args.raw and args.grep is not None:
         raise WindlassError("--raw prints all bytes and --grep chooses lines", "leave one of them out")
-    run = place.follow(args, world, args.run) if args.follow else place.look(args, world, args.run, logs=True)
-    watch = Watch(run)
+    if args.follow:
+        watch = place.follow(args, world, args.run)
+    else:
+        watch = Watch(place.look(args, world, args.run, logs=True))
+    run = watch.run
     watch.poll()
     choice = _choice(args, watch.plan)
     pattern = _pattern(args.grep)

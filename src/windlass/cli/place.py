@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from windlass.engines.kubernetes.cluster import Cluster
     from windlass.engines.kubernetes.mirror import Mirror
     from windlass.runs.files import Shelf
+    from windlass.runs.watch import Watch
 
 
 def add_place_arguments(parser: argparse.ArgumentParser) -> None:
@@ -86,9 +87,12 @@ def look(args: argparse.Namespace, world: World, text: str | None, logs: bool = 
     return run
 
 
-def follow(args: argparse.Namespace, world: World, text: str | None, logs: bool = True) -> Path:
-    """The run's directory, kept up to date from now on."""
+def follow(args: argparse.Namespace, world: World, text: str | None, logs: bool = True) -> Watch:
+    """The run, kept up to date from now on."""
+    from windlass.runs.watch import Watch
+
     run, copy = find(args, world, text)
-    if copy is not None:
-        copy.keep_up(logs, world.say)
-    return run
+    if copy is None:
+        return Watch(run)
+    copy.keep_up(logs, world.say)
+    return Watch(run, copy.after)

@@ -140,7 +140,7 @@ class _Viewer:
             json=self._args.json,
             quiet=self._args.quiet,
             after=self._run.events,
-            resumed=self._run.events > 0,
+            resumed=self._run.events,
             logged=self._logged,
         )
         self._run.remember()

@@ -17,7 +17,7 @@ from windlass.cli.world import World
 from windlass.errors import FAILED, INTERRUPTED, OK
 from windlass.runs import words
 from windlass.runs.values import RunState
-from windlass.runs.watch import PAUSE, Watch, let_go
+from windlass.runs.watch import PAUSE, let_go
 from windlass.runs.why import headline
 
 
@@ -29,9 +29,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace, world: World) -> int:
-    run = place.follow(args, world, args.run, logs=False)
+    watch = place.follow(args, world, args.run, logs=False)
+    run = watch.run
     limit = words.seconds(args.timeout) if args.timeout is not None else None
-    watch = Watch(run)
     end = None if limit is None else time.monotonic() + limit
     try:
         watch.poll()

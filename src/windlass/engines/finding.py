@@ -118,6 +118,10 @@ def standing(copy: Mirror) -> RunState:
     if copy.reachable or copy.begun and not copy.lost:
         copy.sync()
         state = load(copy.path)
+        if copy.coming_up:
+            return replace(
+                state, state="starting", ended=0.0, code=None, cause=pending.driver(copy.cluster.api, copy.run)
+            )
         return replace(state, cause=_reckoned(copy, state.cause)) if state.cause is not None else state
     return replace(load(copy.path), cause=pending.driver(copy.cluster.api, copy.run))
 

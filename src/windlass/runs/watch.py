@@ -38,6 +38,7 @@ class Watch:
         self._folder = Folder(run.name, self.plan)
         self._living = living or (lambda: alive_or_newborn(run))
         self._after = after
+        self._copied = mirrored(run) is not None
         self._seen = 0
         self._since = time.monotonic()
         self._alive = True
@@ -63,8 +64,10 @@ class Watch:
 
     @property
     def _coming_up(self) -> bool:
-        """Taken up again, but its driver has not written yet."""
-        return 0 < self._after >= self._seen and time.monotonic() - self._since < BIRTH
+        """Taken up again, but its driver has not written yet. In a cluster that one may have to wait for its pod."""
+        return 0 < self._after >= self._seen and (
+            self._alive and self._copied or time.monotonic() - self._since < BIRTH
+        )
 
     def close(self) -> None:
         self._reader.close()

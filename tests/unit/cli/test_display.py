@@ -97,7 +97,8 @@ def test_a_resumed_run_is_shown_beyond_its_earlier_end(new_run: New, world: Worl
     run = new_run()
     run.start(0)
     run.event("run.ended", state="failed", code=1)
-    display = Display(world, run.dir, after=len(journal.read(str(run.dir))), resumed=True)
+    before = len(journal.read(str(run.dir)))
+    display = Display(world, run.dir, after=before, resumed=before)
     run.event("run.started", run=run.id, pid=78, resumed=True)
     run.event("run.ended", state="succeeded", code=0)
     assert display.follow().code == 0

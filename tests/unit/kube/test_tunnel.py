@@ -19,6 +19,7 @@ import pytest
 import yaml
 
 from windlass import parcel
+from windlass.engines.finding import standing
 from windlass.engines.kubernetes import beside
 from windlass.engines.kubernetes.cluster import Cluster, NoAnswer
 from windlass.engines.kubernetes.mirror import Mirror
@@ -26,6 +27,7 @@ from windlass.engines.kubernetes.shelf import ClusterShelf
 from windlass.errors import FAILED, WindlassError
 from windlass.kube import names
 from windlass.runs.values import RankState
+from windlass.runs.watch import Watch
 
 DESK = "import sys; from windlass.kube import desk, names; names.RUN = sys.argv[1]; sys.exit(desk.read(sys.argv[2:]))"
 RUNNING = {
@@ -54,6 +56,8 @@ class Pods(ThreadingHTTPServer):
         self.words: list[str] = []
         self.dying = 0
         """So many programs are killed with their pod before they have said anything."""
+        self.order: dict[str, str] = {}
+        """How the run is to go on."""
         self.torn = ""
         """When the connection to a program breaks: before it was started, or behind that."""
         threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
@@ -69,7 +73,12 @@ class Handler(BaseHTTPRequestHandler):
         if url.path.endswith("/exec"):
             self.execute(parse_qs(url.query))
             return
-        data = json.dumps(RUNNING if url.path.endswith("-driver-0") else {"metadata": {}, "items": [RUNNING]}).encode()
+        found: dict[str, Any] = {"metadata": {}, "items": [RUNNING]}
+        if url.path.endswith("-driver-0"):
+            found = RUNNING
+        elif "/configmaps/" in url.path:
+            found = {"metadata": {"name": "demo-abcd"}, "data": {names.ORDERS: json.dumps(self.server.order)}}
+        data = json.dumps(found).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
@@ -199,3 +208,50 @@ def test_a_connection_that_breaks_is_told_as_that(pods: Pods, tmp_path: Path, to
     with pytest.raises(WindlassError, match=r"^the connection to the cluster was lost") as told:
         ASKED[command](cluster, tmp_path)
     assert told.value.code == FAILED
+
+
+Events = list[dict[str, object]]
+ENDED: Events = [{"ev": "run.started"}, {"ev": "run.ended", "state": "stopped", "code": 130}]
+AGAIN: Events = [{"ev": "run.started", "order": "two"}]
+
+
+def write(run: Path, *events: dict[str, object]) -> None:
+    run.mkdir(exist_ok=True)
+    lines = [json.dumps({"t": 1e9 + n, "n": n, "run": "demo-abcd", **event}) for n, event in enumerate(events, 1)]
+    (run / "events.jsonl").write_text("".join(f"{line}\n" for line in lines))
+
+
+@pytest.mark.parametrize("known", [[], ENDED])
+def test_an_end_behind_which_somebody_else_let_the_run_go_on_is_none(pods: Pods, tmp_path: Path, known: Events) -> None:
+    copy = copy_of(pods, tmp_path)
+    copy.mark(alive=True)
+    write(copy.path, *known)
+    pods.order = {"order": "two"}
+    write(pods.run, *ENDED)
+    copy.sync()
+    assert (copy.whole(), copy.coming_up) == (False, True), "its driver has yet to write"
+    write(pods.run, *ENDED, *AGAIN)
+    copy.sync()
+    assert (copy.whole(), copy.coming_up) == (False, False)
+    assert standing(copy).state == "running"
+    write(pods.run, *ENDED, *AGAIN, {"ev": "run.ended", "state": "succeeded", "code": 0})
+    copy.sync()
+    assert copy.whole()
+    another = copy_of(pods, tmp_path)
+    asked = len(pods.words)
+    another.sync()
+    assert another.whole()
+    assert len(pods.words) == asked, "nobody has to be asked for what is known"
+
+
+def test_a_run_that_comes_up_again_is_starting_and_no_longer_stopped(pods: Pods, tmp_path: Path) -> None:
+    copy = copy_of(pods, tmp_path)
+    copy.mark(alive=True)
+    write(pods.run, *ENDED)
+    assert (standing(copy).state, standing(copy).code) == ("stopped", 130)
+    pods.order = {"order": "two"}
+    state = standing(copy)
+    assert (state.state, state.code, state.over) == ("starting", None, False)
+    watch = Watch(copy.path, copy.after)
+    watch.poll()
+    assert not watch.over

@@ -63,7 +63,7 @@ class Mirror:
         self.path = Path(home_of(home, cluster)) / "runs" / run
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.after = 0
-        """So many events were there when the run was asked to go on."""
+        """So many events were there when the run was asked to go on, by whomever."""
         self.problem: WindlassError | None = None
         self._said = ""
         self._news = threading.Event()
@@ -97,18 +97,36 @@ class Mirror:
     def begun(self) -> bool:
         return (self.path / journal.FILE).exists()
 
+    @property
+    def coming_up(self) -> bool:
+        """The run was asked to go on, and its next driver has not written yet."""
+        return 0 < self.after >= len(journal.read(str(self.path)))
+
     def sync(self, logs: bool = False) -> None:
         """Up to date, once."""
+        ended = self.whole()
+        if ended:
+            self._look_behind_the_end()
         if self.whole() and not logs:
-            return None
+            return
         for tries_left in reversed(range(TRIES)):
             try:
-                return self._stream({"files": list(FILES), "logs": logs, "follow": False})
+                self._stream({"files": list(FILES), "logs": logs, "follow": False})
+                break
             except NoAnswer:  # its pod may just be replaced; what has arrived is kept
                 if not tries_left:
                     raise
                 time.sleep(AGAIN[0])
-        return None
+        if self.whole() and not ended:
+            self._look_behind_the_end()
+
+    def _look_behind_the_end(self) -> None:
+        """Somebody may have let the run go on since: then that end is none."""
+        root = self.cluster.api.find("ConfigMap", self.run)
+        events = journal.read(str(self.path))
+        taken_up = [event["order"] for event in events if event["ev"] == "run.started" and event.get("order")]
+        if root is not None and submitting.order_of(root) not in ("", *taken_up[-1:]):
+            self.after = len(events)
 
     def fetch_all(self, directory: str) -> None:
         """A directory of the run with all in it."""

@@ -267,6 +267,11 @@ def resume(cluster: Cluster, run: str, order: Order, root: Manifest) -> None:
     _replaced(cluster, run, order.id)
 
 
+def order_of(root: Manifest) -> str:
+    """The newest order for a run that was let go on; empty if it never was."""
+    return str(json.loads(root["data"].get(names.ORDERS, "{}")).get("order", ""))
+
+
 def _ordered(root: Manifest) -> tuple[str, str]:
     """Who claimed the run last to let it go on, and how it is to."""
     notes = root["metadata"].get("annotations") or {}
