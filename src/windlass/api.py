@@ -220,7 +220,7 @@ class Run:
 
         if self._copy is None:
             return engine.stop(str(self.directory), by="Run.stop()", now=now, wait=wait)
-        if self.status().over or not self._copy.cluster.stop(self.id, "Run.stop()", now):
+        if not self._copy.stop("Run.stop()", now, wait):
             return False
         try:
             return wait is None or self.wait(wait).over

@@ -16,6 +16,7 @@ from windlass.cli.world import World, next_lines
 from windlass.errors import FAILED, INTERRUPTED, OK
 from windlass.runs import why
 from windlass.runs.state import load
+from windlass.runs.values import starting_again
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,19 +34,19 @@ def main(args: argparse.Namespace, world: World) -> int:
     logs = not args.quiet and not args.json
     if copy is not None:
         copy.keep_up(logs, world.say)
-    state = load(run)
-    taken_up = copy is not None and copy.coming_up  # then how it stands is how it stood
-    if copy is not None and state.state == "serving" and not args.json and not taken_up:
+    before = copy.after if copy is not None and copy.coming_up else 0  # asked first: its driver may write any moment
+    state = starting_again(load(run)) if before else load(run)
+    if copy is not None and state.state == "serving" and not args.json:
         from windlass.cli.cluster_run import serves
 
         world.say(serves(copy, state))
         return OK
-    if state.over and not args.json and not taken_up:
+    if state.over and not args.json:
         world.say(summary.ending(state, run, time.time()))
         return FAILED if state.code is None else state.code
     try:
         if not args.json:
-            stands = "starting again" if taken_up else f"{state.state} for {why.took(state, time.time())}"
+            stands = "starting again" if before else f"{state.state} for {why.took(state, time.time())}"
             world.say(f"attached to {run.name}, {stands}")
         after = 0 if args.json else state.events
         display = Display(
@@ -54,7 +55,7 @@ def main(args: argparse.Namespace, world: World) -> int:
             json=args.json,
             quiet=args.quiet,
             after=after,
-            resumed=state.events if taken_up else 0,
+            resumed=before,
             tail=args.tail,
             until_serving=copy is not None,
             rest=time.sleep if copy is None else copy.wait,

@@ -64,12 +64,11 @@ def _stopped(run: Path, now: bool, limit: float | None) -> str:
 
 def _stopped_there(copy: Mirror, now: bool, limit: float | None) -> str:
     """In a cluster: the driver is asked, and its journal says when all has ended."""
-    copy.sync()
-    if copy.whole() or not copy.cluster.stop(copy.run, "windlass stop", now):
+    due = time.monotonic() + (limit or 0.0)
+    if not copy.stop("windlass stop", now, limit):
         return LEFT if copy.cluster.take_down(copy.run) else ""
     if limit is None:
         return ASKED
-    due = time.monotonic() + limit
     while not copy.whole():
         if time.monotonic() > due:
             return LATE

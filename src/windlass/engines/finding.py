@@ -114,16 +114,19 @@ def standing(copy: Mirror) -> RunState:
     """How a run in a cluster stands; while its driver has not begun or is lost, the cluster says why."""
     from windlass.engines.kubernetes import pending
     from windlass.runs.state import load
+    from windlass.runs.values import starting_again
 
-    if copy.reachable or copy.begun and not copy.lost:
+    copy.look_behind()
+    if copy.reachable or copy.begun and not copy.coming_up and not copy.lost:
         copy.sync()
-        state = load(copy.path)
         if copy.coming_up:
-            return replace(
-                state, state="starting", ended=0.0, code=None, cause=pending.driver(copy.cluster.api, copy.run)
-            )
+            return starting_again(load(copy.path))
+        state = load(copy.path)
         return replace(state, cause=_reckoned(copy, state.cause)) if state.cause is not None else state
-    return replace(load(copy.path), cause=pending.driver(copy.cluster.api, copy.run))
+    state = load(copy.path)
+    if copy.coming_up:
+        state = starting_again(state)
+    return replace(state, cause=pending.driver(copy.cluster.api, copy.run))
 
 
 def explained(copy: Mirror) -> RunState:

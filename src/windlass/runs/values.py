@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
 from windlass import journal
@@ -156,6 +156,12 @@ class RunState:
                     return stage
         begun = [stage for stage in self.stages if stage.started]
         return begun[-1] if begun else None
+
+
+def starting_again(state: RunState) -> RunState:
+    """A run that was let go on and whose next driver has not written yet: how it ended before is no longer true."""
+    stages = tuple(replace(stage, cause=None) for stage in state.stages)
+    return replace(state, state="starting", ended=0.0, code=None, cause=None, stages=stages)
 
 
 def as_json(value: Any) -> Any:

@@ -14,7 +14,7 @@ from windlass import journal
 from windlass.journal import Event
 from windlass.runs.state import BIRTH, Folder, alive_or_newborn, plan_of
 from windlass.runs.store import alive, mirrored
-from windlass.runs.values import RunState
+from windlass.runs.values import RunState, starting_again
 
 PAUSE = 0.1
 """Seconds to wait between two looks."""
@@ -56,11 +56,13 @@ class Watch:
 
     @property
     def state(self) -> RunState:
-        return self._folder.state(self._alive or self._coming_up)
+        if self._coming_up:
+            return starting_again(self._folder.state(True))
+        return self._folder.state(self._alive)
 
     @property
     def over(self) -> bool:
-        return not self._coming_up and self.state.over
+        return self.state.over
 
     @property
     def _coming_up(self) -> bool:

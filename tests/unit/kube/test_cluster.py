@@ -180,7 +180,7 @@ def test_a_run_is_removed_right_behind_its_end_although_its_driver_is_slow_to_sa
 
     def answer(path: str) -> tuple[int, bytes]:
         asked.append(path)
-        notes = {names.STATE: "succeeded" if len(asked) > 2 else "running"}
+        notes = {names.STATE: "succeeded" if len(asked) > 4 else "running"}
         return 200, json.dumps({"metadata": {"name": "demo-aaaa", "annotations": notes}}).encode()
 
     cluster = Cluster({"KUBECONFIG": kubeconfig(tmp_path, f"http://127.0.0.1:{serve(answer)}")})
@@ -194,4 +194,4 @@ def test_a_run_is_removed_right_behind_its_end_although_its_driver_is_slow_to_sa
     writer.close()
     copy.remove()
     assert gone == ["demo-aaaa"]
-    assert len(asked) == 3, "once more than it was told that the run is under way"
+    assert len(asked) == 5, "once more than it was told that the run is under way"

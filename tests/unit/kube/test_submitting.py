@@ -242,3 +242,16 @@ def test_what_a_driver_notes_in_the_root_meanwhile_does_not_keep_a_run_from_goin
     submitting.resume(asked(), run, Order("first"), root)
     assert ordered(cluster, run) == "first"
     assert cluster.objects["ConfigMap", run]["metadata"]["annotations"][names.STATE] == "submitted"
+
+
+def test_an_order_for_which_no_driver_was_made_is_told_from_one_that_is_taken_up(
+    cluster: LittleCluster, asked: Callable[[], Cluster], run: str
+) -> None:
+    lone = {"data": {names.ORDERS: Order("first").text}, "metadata": {"annotations": {names.ORDER: "first"}}}
+    asked().api.patch("ConfigMap", run, lone)  # and who gave it was killed here
+    root = asked().api.get("ConfigMap", run)
+    assert submitting.order_of(root) == "first"
+    assert not submitting.is_handed_over(asked(), root)
+    Others(cluster, ("PATCH", "StatefulSet"), lambda: new_driver(cluster, run))
+    submitting.resume(asked(), run, Order("second"), root)
+    assert submitting.is_handed_over(asked(), asked().api.get("ConfigMap", run))

@@ -58,6 +58,7 @@ class Pods(ThreadingHTTPServer):
         """So many programs are killed with their pod before they have said anything."""
         self.order: dict[str, str] = {}
         """How the run is to go on."""
+        self.state = "submitted"
         self.torn = ""
         """When the connection to a program breaks: before it was started, or behind that."""
         threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
@@ -77,7 +78,8 @@ class Handler(BaseHTTPRequestHandler):
         if url.path.endswith("-driver-0"):
             found = RUNNING
         elif "/configmaps/" in url.path:
-            found = {"metadata": {"name": "demo-abcd"}, "data": {names.ORDERS: json.dumps(self.server.order)}}
+            meta = {"name": "demo-abcd", "annotations": {names.STATE: self.server.state}}
+            found = {"metadata": meta, "data": {names.ORDERS: json.dumps(self.server.order)}}
         data = json.dumps(found).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(data)))
@@ -173,7 +175,7 @@ def test_the_host_of_a_connection_is_a_bracketed_address(pods: Pods, tmp_path: P
     copy.sync()
     host = "[::1]" if pods.address_family is socket.AF_INET6 else "127.0.0.1"
     assert set(pods.hosts) == {f"{host}:{pods.server_port}"}
-    assert len(pods.hosts) == 2
+    assert len(pods.hosts) == 3, "for the root, the pod and the program"
 
 
 def test_who_was_asked_and_died_with_its_pod_is_asked_again(pods: Pods, tmp_path: Path) -> None:
@@ -255,3 +257,47 @@ def test_a_run_that_comes_up_again_is_starting_and_no_longer_stopped(pods: Pods,
     watch = Watch(copy.path, copy.after)
     watch.poll()
     assert not watch.over
+
+
+def test_the_end_of_a_life_behind_which_there_is_yet_another_one_is_none(pods: Pods, tmp_path: Path) -> None:
+    copy = copy_of(pods, tmp_path)
+    write(copy.path, *ENDED)
+    write(pods.run, *ENDED, *AGAIN, {"ev": "run.ended", "state": "failed", "code": 1})
+    pods.order = {"order": "three"}
+    copy.sync()
+    assert (copy.whole(), copy.coming_up) == (False, True)
+
+
+def test_a_run_that_served_and_was_let_go_on_is_starting(pods: Pods, tmp_path: Path) -> None:
+    copy = copy_of(pods, tmp_path)
+    copy.mark(alive=True)
+    write(pods.run, {"ev": "run.started"}, {"ev": "run.serving"})
+    assert standing(copy).state == "serving"
+    pods.order = {"order": "two"}
+    assert standing(copy).state == "starting"
+
+
+def test_an_order_that_failed_before_a_driver_could_take_it_up_has_ended(pods: Pods, tmp_path: Path) -> None:
+    copy = copy_of(pods, tmp_path)
+    pods.order, pods.state = {"order": "two"}, "failed"
+    write(pods.run, *ENDED, {"ev": "run.ended", "state": "failed", "code": 1})
+    copy.sync()
+    assert copy.whole()
+
+
+def test_a_run_that_comes_up_is_stopped_once_there_is_somebody_to_ask(
+    pods: Pods, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = copy_of(pods, tmp_path)
+    pods.order = {"order": "two"}
+    write(pods.run, *ENDED)
+    asked: list[str] = []
+
+    def stop(run: str, *_: object) -> bool:
+        asked.append(run)
+        write(pods.run, *ENDED, *AGAIN)
+        return len(asked) > 1
+
+    monkeypatch.setattr(copy.cluster, "stop", stop)
+    assert copy.stop("me", False, None)
+    assert len(asked) == 2, "the first one who was asked did not drive it yet"

@@ -111,11 +111,11 @@ class Cluster:
             roots = self.api.list("ConfigMap", selector)
         except ApiError as error:
             raise self.refusal(error) from None
-        return sorted((_listed(root) for root in roots), key=lambda run: -run.created)
+        return sorted((listed(root) for root in roots), key=lambda run: -run.created)
 
     def root(self, run: str) -> Listed | None:
         found = self.api.find("ConfigMap", run)
-        return _listed(found) if found is not None else None
+        return listed(found) if found is not None else None
 
     # Asking the driver.
 
@@ -264,7 +264,8 @@ def is_running(pod: Manifest) -> bool:
     )
 
 
-def _listed(root: Manifest) -> Listed:
+def listed(root: Manifest) -> Listed:
+    """What a root says of its run."""
     meta = root["metadata"]
     notes, labels = meta.get("annotations") or {}, meta.get("labels") or {}
     code = notes.get(names.EXIT_CODE, "")

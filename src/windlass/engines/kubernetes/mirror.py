@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 from windlass import journal, layout, parcel
 from windlass.causes import Kind
 from windlass.engines.kubernetes import pending, storage, submitting
-from windlass.engines.kubernetes.cluster import KILLED, Cluster, Listed, NoAnswer, command
+from windlass.engines.kubernetes.cluster import KILLED, Cluster, Listed, NoAnswer, command, listed
 from windlass.engines.kubernetes.storage import Kept
 from windlass.engines.kubernetes.tunnel import FRAME, STDERR, STDOUT, Exec
-from windlass.errors import WindlassError
+from windlass.errors import FAILED, WindlassError
 from windlass.export.objects import Setting, for_pods
 from windlass.kube.api import ApiError
 from windlass.plan import Plan, from_json, to_json
@@ -47,6 +47,8 @@ WORD_MOST = 1 << 16
 BOARD = re.compile(r"\.tfevents\.[^/]*$|/plugins/profile/.*[^/]$")
 """Files that TensorBoard reads."""
 OVER = frozenset({"succeeded", "failed", "stopped", "gate_missed"})
+UNDRIVEN = 120.0
+"""Seconds for which the driver of a run that was just resumed is waited for, where nobody says how long."""
 SAID = 15.0
 """Seconds in which a driver that has written down the run's end says it to who lists runs, too."""
 
@@ -104,9 +106,7 @@ class Mirror:
 
     def sync(self, logs: bool = False) -> None:
         """Up to date, once."""
-        ended = self.whole()
-        if ended:
-            self._look_behind_the_end()
+        self.look_behind()
         if self.whole() and not logs:
             return
         for tries_left in reversed(range(TRIES)):
@@ -117,16 +117,39 @@ class Mirror:
                 if not tries_left:
                     raise
                 time.sleep(AGAIN[0])
-        if self.whole() and not ended:
-            self._look_behind_the_end()
+        if self.whole():
+            self.look_behind()
 
-    def _look_behind_the_end(self) -> None:
-        """Somebody may have let the run go on since: then that end is none."""
+    def look_behind(self) -> None:
+        """Somebody may have let the run go on behind what this copy has: then an end that it has is none."""
         root = self.cluster.api.find("ConfigMap", self.run)
+        if root is None or listed(root).state in OVER:  # also one whose order failed before a driver could take it up
+            return
         events = journal.read(str(self.path))
         taken_up = [event["order"] for event in events if event["ev"] == "run.started" and event.get("order")]
-        if root is not None and submitting.order_of(root) not in ("", *taken_up[-1:]):
+        if submitting.order_of(root) not in ("", *taken_up[-1:]):
             self.after = len(events)
+            self.mark(alive=True)
+
+    def stop(self, by: str, now: bool, patience: float | None) -> bool:
+        """Asks the driver to end the run; False when nothing runs. One that is coming up is asked once it drives."""
+        due = time.monotonic() + (UNDRIVEN if patience is None else patience)
+        self.sync()
+        while not self.whole():
+            try:
+                if self.cluster.stop(self.run, by, now):
+                    return True
+            except NoAnswer:
+                if not self.coming_up:
+                    raise
+            if not self.coming_up:
+                return False
+            if time.monotonic() > due:
+                hint = f"windlass why {self.run}"
+                raise WindlassError(f"{self.run} was resumed and its driver does not begin", hint, FAILED)
+            time.sleep(AGAIN[0])
+            self.sync()
+        return False
 
     def fetch_all(self, directory: str) -> None:
         """A directory of the run with all in it."""
@@ -169,7 +192,11 @@ class Mirror:
             raise self.cluster.absent(self.run)
         self.sync(logs=True)
         events = journal.read(str(self.path))
-        if not self.whole() and fold(events, self.run, alive=True).state != "serving":
+        if self.coming_up:
+            busy = submitting.is_handed_over(self.cluster, root)
+        else:
+            busy = not self.whole() and fold(events, self.run, alive=True).state != "serving"
+        if busy:
             raise WindlassError(f"{self.run} is still running", f"watch it: windlass attach {self.run}")
         if plan is not None and not self.run.startswith(plan.name + "-"):
             hint = f"its runs: windlass status --on kubernetes -n {self.cluster.namespace}"
@@ -218,11 +245,12 @@ class Mirror:
             raise self.cluster.refusal(error) from None
 
     def _ended(self) -> Listed | None:
-        """The run as the cluster lists it; of one whose end was read a moment ago, once it is listed as ended."""
-        due = time.monotonic() + SAID
+        """The run as the cluster lists it; of one whose end this copy has, once it is listed as ended."""
+        self.look_behind()
+        due = time.monotonic() + (SAID if self.whole() else 0.0)
         while True:
             root = self.cluster.root(self.run)
-            if root is None or root.state in OVER or not self.whole() or time.monotonic() > due:
+            if root is None or root.state in OVER or time.monotonic() > due:
                 return root
             time.sleep(AGAIN[0])
 
@@ -233,7 +261,8 @@ class Mirror:
     def keep_up(self, logs: bool, say: Callable[[str], None] | None = None) -> None:
         """Up to date now, and from now on if the run is not over."""
         with contextlib.suppress(NoAnswer):  # it is asked again, for as long as one watches
-            if not self.lost:
+            self.look_behind()
+            if self.reachable or not (self.coming_up or self.lost):
                 self.sync(logs=logs)
         if not self.whole():
             self.follow(logs=logs, say=say)

@@ -269,7 +269,14 @@ def resume(cluster: Cluster, run: str, order: Order, root: Manifest) -> None:
 
 def order_of(root: Manifest) -> str:
     """The newest order for a run that was let go on; empty if it never was."""
-    return str(json.loads(root["data"].get(names.ORDERS, "{}")).get("order", ""))
+    return str(json.loads((root.get("data") or {}).get(names.ORDERS, "{}")).get("order", ""))
+
+
+def is_handed_over(cluster: Cluster, root: Manifest) -> bool:
+    """Whether a driver is made for the newest order: who gave it may not have lived to see to that."""
+    home = cluster.api.find("StatefulSet", names.driver(str(root["metadata"]["name"])))
+    template = home["spec"]["template"]["metadata"] if home is not None else {}
+    return bool((template.get("annotations") or {}).get(names.ORDER, "") == order_of(root))
 
 
 def _ordered(root: Manifest) -> tuple[str, str]:
