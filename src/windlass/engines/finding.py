@@ -116,17 +116,15 @@ def standing(copy: Mirror) -> RunState:
     from windlass.runs.state import load
     from windlass.runs.values import starting_again
 
-    copy.look_behind()
-    if copy.reachable or copy.begun and not copy.coming_up and not copy.lost:
+    waits = copy.waits_for_its_driver()
+    if not waits and (copy.begun or copy.reachable):
         copy.sync()
-        if copy.coming_up:
-            return starting_again(load(copy.path))
-        state = load(copy.path)
-        return replace(state, cause=_reckoned(copy, state.cause)) if state.cause is not None else state
     state = load(copy.path)
     if copy.coming_up:
         state = starting_again(state)
-    return replace(state, cause=pending.driver(copy.cluster.api, copy.run))
+    if waits or not copy.begun:
+        return replace(state, cause=pending.driver(copy.cluster.api, copy.run))
+    return replace(state, cause=_reckoned(copy, state.cause)) if state.cause is not None else state
 
 
 def explained(copy: Mirror) -> RunState:

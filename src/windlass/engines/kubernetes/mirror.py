@@ -123,11 +123,13 @@ class Mirror:
     def look_behind(self) -> None:
         """Somebody may have let the run go on behind what this copy has: then an end that it has is none."""
         root = self.cluster.api.find("ConfigMap", self.run)
-        if root is None or listed(root).state in OVER:  # also one whose order failed before a driver could take it up
+        order = submitting.order_of(root) if root is not None else ""
+        # One that is over is so, too, if it failed before a driver could take up the order.
+        if root is None or not order or listed(root).state in OVER:
             return
         events = journal.read(str(self.path))
         taken_up = [event["order"] for event in events if event["ev"] == "run.started" and event.get("order")]
-        if submitting.order_of(root) not in ("", *taken_up[-1:]):
+        if taken_up[-1:] != [order]:
             self.after = len(events)
             self.mark(alive=True)
 
@@ -261,8 +263,7 @@ class Mirror:
     def keep_up(self, logs: bool, say: Callable[[str], None] | None = None) -> None:
         """Up to date now, and from now on if the run is not over."""
         with contextlib.suppress(NoAnswer):  # it is asked again, for as long as one watches
-            self.look_behind()
-            if self.reachable or not (self.coming_up or self.lost):
+            if not self.waits_for_its_driver():
                 self.sync(logs=logs)
         if not self.whole():
             self.follow(logs=logs, say=say)
@@ -302,10 +303,15 @@ class Mirror:
         except WindlassError:
             return False
 
-    @property
-    def lost(self) -> bool:
-        """The driver's node does not answer: it will be back, but not within the patience of a question."""
-        cause = None if self.reachable else pending.driver(self.cluster.api, self.run)
+    def waits_for_its_driver(self) -> bool:
+        """There will be one, but maybe not within the patience of a question: the run was let go on and its next driver
+        has no pod yet, or its driver's node does not answer."""
+        if self.reachable:
+            return False
+        self.look_behind()
+        if self.coming_up:
+            return True
+        cause = pending.driver(self.cluster.api, self.run)
         return cause is not None and cause.kind is Kind.NODE_LOST
 
     def _stream(self, asked: dict[str, object], more: Mapping[str, int] | None = None) -> None:
