@@ -87,13 +87,17 @@ def _drive(api: Api, run: str, run_dir: str, environ: Mapping[str, str], before:
     writer = journal.Writer(run_dir, redact=redact)
     code, state = FAILED, "failed"
     beside = contextlib.ExitStack()
+    order: Dict[str, Any] = {}
     try:
-        code, state = _follow(api, run, run_dir, environ, before, signals, writer, beside)
+        met = _patiently(api, run)
+        order = _new_order(met[0], before)
+        code, state = _follow(api, met, run, run_dir, environ, before, order, signals, writer, beside)
     except ApiError as error:
         cause = verdicts.refused(error, ("", "", -1))
-        writer.write("run.ended", state="failed", code=FAILED, cause=cause)
+        writer.write("run.ended", state="failed", code=FAILED, cause=cause, order=order.get("order"))
     except Exception:
-        writer.write("run.ended", state="failed", code=FAILED, cause=_own_failure(run_dir))
+        # With the order, which may not have got as far as `run.started`: else whoever reads this would wait for that.
+        writer.write("run.ended", state="failed", code=FAILED, cause=_own_failure(run_dir), order=order.get("order"))
     finally:
         writer.close()
         beside.close()
@@ -103,18 +107,19 @@ def _drive(api: Api, run: str, run_dir: str, environ: Mapping[str, str], before:
 
 def _follow(
     api: Api,
+    met: Tuple[Manifest, bytes, str],
     run: str,
     run_dir: str,
     environ: Mapping[str, str],
     before: Before,
+    order: Mapping[str, Any],
     signals: Signals,
     writer: journal.Writer,
     beside: contextlib.ExitStack,
 ) -> Tuple[int, str]:
     """The plan, from where the run stands; what it ended with. What runs beside it is put into `beside`."""
-    root, token, address = _patiently(api, run)
+    root, token, address = met
     resumed = bool(before.last)
-    order = _new_order(root, before)
     recover = resumed and before.last != "run.ended" and not order
     if order:
         _take_up(root, run_dir, before, order)

@@ -18,6 +18,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 import yaml
 
+from tests.local.place import until
 from windlass import parcel
 from windlass.engines.finding import standing
 from windlass.engines.kubernetes import beside
@@ -59,6 +60,7 @@ class Pods(ThreadingHTTPServer):
         self.order: dict[str, str] = {}
         """How the run is to go on."""
         self.state = "submitted"
+        self.pod: dict[str, Any] = RUNNING
         self.torn = ""
         """When the connection to a program breaks: before it was started, or behind that."""
         threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
@@ -76,7 +78,7 @@ class Handler(BaseHTTPRequestHandler):
             return
         found: dict[str, Any] = {"metadata": {}, "items": [RUNNING]}
         if url.path.endswith("-driver-0"):
-            found = RUNNING
+            found = self.server.pod
         elif "/configmaps/" in url.path:
             meta = {"name": "demo-abcd", "annotations": {names.STATE: self.server.state}}
             found = {"metadata": meta, "data": {names.ORDERS: json.dumps(self.server.order)}}
@@ -285,6 +287,17 @@ def test_an_order_that_failed_before_a_driver_could_take_it_up_has_ended(pods: P
     assert copy.whole()
 
 
+def test_the_end_of_an_order_that_no_driver_could_begin_is_one_before_the_root_says_so(
+    pods: Pods, tmp_path: Path
+) -> None:
+    copy = copy_of(pods, tmp_path)
+    pods.order = {"order": "two"}
+    write(copy.path, *ENDED)
+    write(pods.run, *ENDED, {"ev": "run.ended", "state": "failed", "code": 1, "order": "two"})
+    copy.sync()
+    assert (copy.whole(), copy.coming_up) == (True, False)
+
+
 def test_a_run_that_comes_up_is_stopped_once_there_is_somebody_to_ask(
     pods: Pods, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -301,3 +314,23 @@ def test_a_run_that_comes_up_is_stopped_once_there_is_somebody_to_ask(
     monkeypatch.setattr(copy.cluster, "stop", stop)
     assert copy.stop("me", False, None)
     assert len(asked) == 2, "the first one who was asked did not drive it yet"
+
+
+WAITING = {**RUNNING, "status": {"phase": "Pending"}}
+
+
+def test_how_a_run_stands_whose_next_driver_has_no_node_yet_is_told_at_once(pods: Pods, tmp_path: Path) -> None:
+    copy = copy_of(pods, tmp_path)
+    write(copy.path, *ENDED)
+    pods.order, pods.pod = {"order": "two"}, WAITING
+    assert standing(copy).state == "starting"
+    with pytest.raises(WindlassError, match="demo-abcd was resumed and its driver does not begin"):
+        copy.stop("me", False, 0.0)
+    copy.keep_up(logs=False)
+    watch = Watch(copy.path, copy.after)
+    watch.poll()
+    assert (watch.over, pods.words) == (False, []), "nobody is there to be asked"
+    write(pods.run, *ENDED, *AGAIN, {"ev": "run.ended", "state": "succeeded", "code": 0})
+    pods.pod = RUNNING
+    until(lambda: watch.poll() is not None and watch.over, "the end")
+    assert watch.state.state == "succeeded"

@@ -128,7 +128,7 @@ class Mirror:
         if root is None or not order or listed(root).state in OVER:
             return
         events = journal.read(str(self.path))
-        taken_up = [event["order"] for event in events if event["ev"] == "run.started" and event.get("order")]
+        taken_up = [event["order"] for event in events if event["ev"].startswith("run.") and event.get("order")]
         if taken_up[-1:] != [order]:
             self.after = len(events)
             self.mark(alive=True)
@@ -136,22 +136,23 @@ class Mirror:
     def stop(self, by: str, now: bool, patience: float | None) -> bool:
         """Asks the driver to end the run; False when nothing runs. One that is coming up is asked once it drives."""
         due = time.monotonic() + (UNDRIVEN if patience is None else patience)
-        self.sync()
-        while not self.whole():
-            try:
-                if self.cluster.stop(self.run, by, now):
-                    return True
-            except NoAnswer:
+        while True:
+            if not (self.waits_for_its_driver() and self.coming_up):
+                try:
+                    self.sync()
+                    if self.whole():
+                        return False
+                    if self.cluster.stop(self.run, by, now):
+                        return True
+                except NoAnswer:
+                    if not self.coming_up:
+                        raise
                 if not self.coming_up:
-                    raise
-            if not self.coming_up:
-                return False
+                    return False
             if time.monotonic() > due:
                 hint = f"windlass why {self.run}"
                 raise WindlassError(f"{self.run} was resumed and its driver does not begin", hint, FAILED)
             time.sleep(AGAIN[0])
-            self.sync()
-        return False
 
     def fetch_all(self, directory: str) -> None:
         """A directory of the run with all in it."""
