@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -15,7 +16,7 @@ from typing import Any, TypeVar
 from tests.e2e import jobs
 from windlass import journal
 from windlass.engines.kubernetes import tunnel
-from windlass.engines.kubernetes.cluster import Cluster
+from windlass.engines.kubernetes.cluster import Cluster, NoAnswer
 from windlass.engines.kubernetes.mirror import Mirror
 from windlass.kube import names
 from windlass.kube.api import Manifest
@@ -78,12 +79,14 @@ class Place:
         return journal.read(str(copy.path))
 
     def until(self, what: Callable[[], T], patience: float = PATIENCE) -> T:
-        """The first true value that `what` gives."""
+        """The first true value that `what` gives; a driver that is just being replaced is asked again."""
         due = time.monotonic() + patience
-        while not (found := what()):
+        while True:
+            with contextlib.suppress(NoAnswer):
+                if found := what():
+                    return found
             assert time.monotonic() < due, f"not within {patience:g} s"
             time.sleep(0.2)
-        return found
 
     def steps(self, run: str) -> int:
         """The highest step that a rank has reported."""
