@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -11,6 +12,7 @@ from tests.e2e import jobs
 from tests.e2e.place import WINDLASS, Place, lives
 from windlass.engines.kubernetes import tunnel
 from windlass.kube import names
+from windlass.kube.api import ApiError
 
 
 def both(place: Place, *words: str | Path) -> list[tuple[int, str]]:
@@ -78,7 +80,6 @@ for path in glob.glob("/proc/[0-9]*"):
         parent = int(read(pid, "stat").rpartition(b")")[2].split()[1])
         if parent and read(pid, "cmdline") == read(parent, "cmdline"):  # it is a fork
             os.kill(int(pid), 9)
-            print("killed")
     except OSError:
         continue  # it has just ended
 """
@@ -87,8 +88,8 @@ for path in glob.glob("/proc/[0-9]*"):
 def test_a_driver_without_its_depot_is_replaced_and_no_file_is_lost(place: Place) -> None:
     run = place.start(place.job(jobs.gang(40, 0.1, held=True), "gang_sgd.py"))
     place.until(lambda: place.steps(run) >= 20)
-    code, out, err = tunnel.output(place.cluster.api, names.driver_pod(run), ["python3", "-c", KILL_DEPOT], "driver")
-    assert (code, out.decode()) == (0, "killed\n"), err.decode()
+    with contextlib.suppress(ApiError, OSError):  # the driver ends with its depot, and with that container the killer
+        tunnel.output(place.cluster.api, names.driver_pod(run), ["python3", "-c", KILL_DEPOT], "driver")
     place.until(lambda: sum(event["ev"] == "run.started" for event in place.events(run)) == 2)
     place.let_go(run)
     assert place.ended(run)["state"] == "succeeded"
