@@ -250,17 +250,12 @@ def test_a_stop_that_is_asked_for_twice_still_leaves_the_ranks_their_grace(windl
 SHARED = """
 import argparse, os, select, signal, sys
 from types import SimpleNamespace
+from tests.hasty import signal_children_as_they_begin
 from windlass.cli.run_command import _Viewer
 from windlass.cli.world import World
 from windlass.driver.signals import Signals
 
-fork = os.fork
-def hasty():
-    pid = fork()
-    if pid == 0:
-        os.kill(os.getpid(), signal.SIGINT)
-    return pid
-os.fork = hasty
+signal_children_as_they_begin(signal.SIGINT)
 signals = Signals(leave_on_term=False)
 viewer = _Viewer(SimpleNamespace(events=0), argparse.Namespace(), World())
 viewer.open()

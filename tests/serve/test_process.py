@@ -111,6 +111,7 @@ def test_sigterm_answers_what_was_asked_then_ends(workers: str, tmp_path: Path) 
 
 EARLY = """
 import os, signal, sys
+from tests.hasty import signal_children_as_they_begin
 from windlass.serve.process import _Parent
 from windlass.serve.settings import Settings
 
@@ -118,13 +119,7 @@ class Parent(_Parent):
     def _serve(self, index, write):
         print("serves on", flush=True)
 
-fork = os.fork
-def hasty():
-    pid = fork()
-    if pid == 0:
-        os.kill(os.getpid(), signal.SIGTERM)
-    return pid
-os.fork = hasty
+signal_children_as_they_begin(signal.SIGTERM)
 parent = Parent(Settings(()), None, print, print, 0.0)
 signal.signal(signal.SIGTERM, parent._signal)
 parent._start(0)

@@ -77,7 +77,7 @@ def _take(run_dir: str) -> int:
 
 def _new_order(root: Manifest, before: Before) -> Dict[str, Any]:
     """What was asked for last, as `run.started` keeps it; empty when it was taken up already."""
-    told: Dict[str, Any] = json.loads(root["data"].get(names.ORDERS, "{}"))
+    told = names.order_in(root)
     return told if told and told["order"] != before.order else {}
 
 
@@ -125,7 +125,7 @@ def _follow(
         _take_up(root, run_dir, before, order)
         before = look_back(itertools.chain(journal.stream(run_dir), [{"ev": "run.started", **order}]))
     plan = plans.from_json(root["data"][layout.PLAN])
-    if names.SHARED not in (root["metadata"].get("annotations") or {}):
+    if not _has_shared_disk(root):
         beside.callback(_keep_files(run_dir, token, before).close)
     listener = _listener()
     telling = threading.Thread(target=say, args=(api, root, "running"), daemon=True)
@@ -173,6 +173,11 @@ def _follow(
         writer.write("stage.reused", stage=stage)
     code = driver.run(listener, launcher)
     return code, driver.state
+
+
+def _has_shared_disk(root: Manifest) -> bool:
+    """Agents see the run directory themselves: nobody has to carry files."""
+    return names.SHARED in (root["metadata"].get("annotations") or {})
 
 
 def _keep_files(run_dir: str, token: bytes, before: Before) -> depot.Beside:
@@ -332,7 +337,7 @@ def _linger(api: Api, run: str, run_dir: str) -> None:
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     if _standing(api, run):
         root, token, _ = _met(api, run)
-        if names.SHARED not in (root["metadata"].get("annotations") or {}):
+        if not _has_shared_disk(root):
             _keep_files(run_dir, token, look_back(journal.stream(run_dir)))
     visits.note()
     while visits.quiet() < LINGER or _standing(api, run):

@@ -5,7 +5,8 @@ Ships into strangers' images: standard library only, Python 3.9.
 
 from __future__ import annotations
 
-from typing import Dict
+import json
+from typing import Any, Dict, Mapping
 
 PORT = 7077
 """Where the driver listens for agents."""
@@ -129,6 +130,12 @@ def servers(stage: str) -> str:
 def template(stage: str, role: str) -> str:
     """The key under which the root holds the pod of a role."""
     return f"pod.{stage}.{role}.json"
+
+
+def order_in(root: Mapping[str, Any]) -> Dict[str, Any]:
+    """What a run was asked for last; empty if it never was asked to go on."""
+    told: Dict[str, Any] = json.loads((root.get("data") or {}).get(ORDERS, "{}"))
+    return told
 
 
 def selector(run: str, part: str = "") -> str:

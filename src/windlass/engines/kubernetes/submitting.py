@@ -269,7 +269,7 @@ def resume(cluster: Cluster, run: str, order: Order, root: Manifest) -> None:
 
 def order_of(root: Manifest) -> str:
     """The newest order for a run that was let go on; empty if it never was."""
-    return str(json.loads((root.get("data") or {}).get(names.ORDERS, "{}")).get("order", ""))
+    return str(names.order_in(root).get("order", ""))
 
 
 def is_handed_over(cluster: Cluster, root: Manifest) -> bool:
