@@ -16,7 +16,7 @@ help: ## print this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  \1@\2/p' Makefile | awk -F@ '{ printf "%-14s %s\n", $$1, $$2 }' | sed 's/^/  /'
 
 .PHONY: venv
-venv: $(INSTALLED) ## make .venv with Windlass and the tools, as locked
+venv: $(INSTALLED) ## make .venv with Longboat and the tools, as locked
 
 # Stamped, so that it is instant until a lock changes.
 $(INSTALLED): requirements/uv.txt requirements/dev.txt pyproject.toml
@@ -24,11 +24,11 @@ $(INSTALLED): requirements/uv.txt requirements/dev.txt pyproject.toml
 	@touch $(INSTALLED)
 
 .PHONY: demo
-demo: $(INSTALLED) ## train the imdb recipe from data to a gated, served model (its runs are kept in .windlass)
-	WINDLASS_HOME="$$PWD/.windlass" $(BIN)/windlass run recipes/imdb --preset demo
+demo: $(INSTALLED) ## train the imdb recipe from data to a gated, served model (its runs are kept in .longboat)
+	LONGBOAT_HOME="$$PWD/.longboat" $(BIN)/longboat run recipes/imdb --preset demo
 	@echo; echo "to type a review into its page:"
-	@echo "  source .venv/bin/activate; export WINDLASS_HOME=$$PWD/.windlass"
-	@echo "  windlass serve imdb    # then open http://127.0.0.1:8501/models/imdb"
+	@echo "  source .venv/bin/activate; export LONGBOAT_HOME=$$PWD/.longboat"
+	@echo "  longboat serve imdb    # then open http://127.0.0.1:8501/models/imdb"
 
 .PHONY: lint
 lint: $(INSTALLED) ## check style, types, layers, and that the reference pages are current
@@ -99,5 +99,5 @@ lock: $(INSTALLED) ## write the locks again from pyproject.toml (UPGRADE=1: newe
 
 .PHONY: clean
 clean: ## remove what the targets made: .venv, caches, demo runs, bench files
-	rm -rf .venv .cache .bench .windlass bench/results build dist .ruff_cache .mypy_cache .pytest_cache
+	rm -rf .venv .cache .bench .longboat bench/results build dist .ruff_cache .mypy_cache .pytest_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,4 +1,4 @@
-"""Measure Windlass beside its peers, and say whether the targets are met.
+"""Measure Longboat beside its peers, and say whether the targets are met.
 
   make bench                         everything
   make bench BENCH="launch planning --rounds 15"

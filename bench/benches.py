@@ -14,7 +14,7 @@ from typing import Self
 
 from bench import recovery, serving
 from bench.harness import Bench, Contender, NotMeasured, Target
-from bench.places import PROGRAMS, PYTHON, WINDLASS, environment, job, mpirun, peer, run, run_directory, workshop
+from bench.places import LONGBOAT, PROGRAMS, PYTHON, environment, job, mpirun, peer, run, run_directory, workshop
 from bench.qcnn import qcnn
 from bench.wide_deep import reading, training
 
@@ -52,19 +52,19 @@ def launch() -> Bench:
         "s",
         (
             Contender("subprocess.Popen x 2 (the floor)", bare),
-            Contender("windlass run", lambda: printed(lambda d: (WINDLASS, "run", job(d, FIRST_LINE, 2)))),
+            Contender("longboat run", lambda: printed(lambda d: (LONGBOAT, "run", job(d, FIRST_LINE, 2)))),
             Contender("mpirun -n 2", lambda: printed(lambda _: (mpirun(), "-n", "2", *FIRST_LINE))),
             Contender("torchrun --nproc-per-node 2", lambda: printed(torchrun)),
         ),
         (
             Target(
                 "at most 0.2x torchrun",
-                "windlass run",
+                "longboat run",
                 lambda s: 0.2 * s["torchrun --nproc-per-node 2"].median,
             ),
             Target(
                 "at most 0.25 s over the floor (aim 0.15)",
-                "windlass run",
+                "longboat run",
                 lambda s: 0.25 + s["subprocess.Popen x 2 (the floor)"].median,
             ),
         ),
@@ -88,13 +88,13 @@ def start_up() -> Bench:
         "s",
         (
             Contender("python -c pass (the floor)", lambda: once(PYTHON, "-c", "pass")),
-            Contender("windlass --help", lambda: once(WINDLASS, "--help")),
-            Contender("windlass plan job.yaml", lambda: once(WINDLASS, "plan", "job.yaml")),
+            Contender("longboat --help", lambda: once(LONGBOAT, "--help")),
+            Contender("longboat plan job.yaml", lambda: once(LONGBOAT, "plan", "job.yaml")),
             Contender("torchx --help", lambda: once(peer("torchx"), "--help")),
         ),
         tuple(
             Target(f"{name}: {says}", name, bound, says.startswith("aim"))
-            for name in ("windlass --help", "windlass plan job.yaml")
+            for name in ("longboat --help", "longboat plan job.yaml")
             for says, bound in (
                 ("no slower than torchx --help", lambda s: s["torchx --help"].median),
                 ("aim 0.1 s", lambda _: 0.1),
@@ -106,11 +106,11 @@ def start_up() -> Bench:
 def many_ranks() -> Bench:
     """A hundred ranks that do nothing."""
 
-    def windlass() -> float:
+    def longboat() -> float:
         with workshop() as directory:
             file, home = job(directory, ("true",), 100), directory / "home"
             begun = time.perf_counter()
-            run((WINDLASS, "run", file), directory, environment(home))
+            run((LONGBOAT, "run", file), directory, environment(home))
             took = time.perf_counter() - begun
             events = [json.loads(line) for line in (run_directory(home) / "events.jsonl").read_text().splitlines()]
             ended = [e for e in events if e["ev"] == "rank.ended" and e["state"] == "succeeded"]
@@ -136,10 +136,10 @@ def many_ranks() -> Bench:
         "s",
         (
             Contender("subprocess.Popen x 100 (the floor)", bare),
-            Contender("windlass run", windlass),
+            Contender("longboat run", longboat),
             Contender("mpirun -n 100", mpi),
         ),
-        (Target("at most 1.5 s", "windlass run", lambda _: 1.5),),
+        (Target("at most 1.5 s", "longboat run", lambda _: 1.5),),
     )
 
 
@@ -150,12 +150,12 @@ def planning() -> Bench:
         with workshop() as directory:
             file = job(directory, ("true",), ranks)
             begun = time.perf_counter()
-            run((WINDLASS, "plan", file), directory, environment(directory / "home"))
+            run((LONGBOAT, "plan", file), directory, environment(directory / "home"))
             return time.perf_counter() - begun
 
     return Bench(
         "planning",
-        "`windlass plan` of a job with many ranks.",
+        "`longboat plan` of a job with many ranks.",
         "s",
         (Contender("2 ranks", lambda: once(2)), Contender("1,000 ranks", lambda: once(1000))),
         (Target("1,000 ranks in at most 0.3 s", "1,000 ranks", lambda _: 0.3),),
@@ -172,48 +172,48 @@ def log_volume() -> Iterator[Bench]:
             subprocess.run((PYTHON, LINES, str(MANY)), stdout=log, env=environment(directory), check=True)
             return time.perf_counter() - begun
 
-    def windlass(count: int) -> tuple[float, float]:
+    def longboat(count: int) -> tuple[float, float]:
         """Seconds, and the largest resident memory of any process of ours in MiB."""
         with workshop() as directory:
             file, home = job(directory, (PYTHON, LINES, str(count)), 1), directory / "home"
             env = environment(home)
-            with Watch(f"WINDLASS_HOME={home}", LINES) as watch:
+            with Watch(f"LONGBOAT_HOME={home}", LINES) as watch:
                 begun = time.perf_counter()
-                run((WINDLASS, "run", file), directory, env)
+                run((LONGBOAT, "run", file), directory, env)
                 took = time.perf_counter() - begun
             wanted = expected[: len(expected) * count // MANY]
             if (run_directory(home) / "logs/train/worker-0.log").read_bytes() != wanted:
                 raise SystemExit("the log file is not what the rank printed")
             shown = subprocess.run(
-                (WINDLASS, "logs"), cwd=directory, env=env, stdout=subprocess.PIPE, check=True
+                (LONGBOAT, "logs"), cwd=directory, env=env, stdout=subprocess.PIPE, check=True
             ).stdout
             if re.sub(rb"(?m)^.*?(?=line \d{7})", b"", shown) != wanted:
-                raise SystemExit("`windlass logs` does not print what the rank printed")
+                raise SystemExit("`longboat logs` does not print what the rank printed")
             return took, watch.most / 1024
 
     yield Bench(
         "a million lines: time",
-        "One rank prints 1,000,000 lines, one write each; log file and `windlass logs` are compared byte for byte.",
+        "One rank prints 1,000,000 lines, one write each; log file and `longboat logs` are compared byte for byte.",
         "s",
         (
             Contender("python > file (the floor)", to_file),
-            Contender("windlass run", lambda: windlass(MANY)[0]),
+            Contender("longboat run", lambda: longboat(MANY)[0]),
         ),
         (
             Target(
                 "keeps up: at most 1.5x the floor and 0.5 s",
-                "windlass run",
+                "longboat run",
                 lambda s: 1.5 * s["python > file (the floor)"].median + 0.5,
             ),
         ),
     )
     yield Bench(
         "a million lines: memory",
-        "The largest resident memory of any process of Windlass while the rank prints.",
+        "The largest resident memory of any process of Longboat while the rank prints.",
         "MiB",
         (
-            Contender("10,000 lines", lambda: windlass(FEW)[1]),
-            Contender("1,000,000 lines", lambda: windlass(MANY)[1]),
+            Contender("10,000 lines", lambda: longboat(FEW)[1]),
+            Contender("1,000,000 lines", lambda: longboat(MANY)[1]),
         ),
         (Target("flat: at most 8 MiB over 10,000 lines", "1,000,000 lines", lambda s: s["10,000 lines"].median + 8),),
     )
@@ -238,7 +238,7 @@ class Watch:
         self._over.set()
         self._thread.join()
         if not self.most:
-            raise SystemExit("no process of Windlass was seen")
+            raise SystemExit("no process of Longboat was seen")
 
     def _look(self) -> None:
         while not self._over.wait(0.02):

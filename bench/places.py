@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 PROGRAMS = ROOT / "bench/programs"
 OWN = Path(sys.executable).parent
 PYTHON = sys.executable
-WINDLASS = str(OWN / "windlass")
+LONGBOAT = str(OWN / "longboat")
 
 
 @cache
@@ -55,7 +55,7 @@ def mpirun() -> str:
 @contextlib.contextmanager
 def workshop() -> Iterator[Path]:
     """A directory for one measurement, removed after it."""
-    directory = Path(tempfile.mkdtemp(prefix="windlass-bench-"))
+    directory = Path(tempfile.mkdtemp(prefix="longboat-bench-"))
     try:
         yield directory
     finally:
@@ -64,8 +64,8 @@ def workshop() -> Iterator[Path]:
 
 def environment(home: Path) -> dict[str, str]:
     """The same for all contenders; the home marks the processes of one measurement."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("WINDLASS_", "PYTHON"))}
-    return {**kept, "WINDLASS_HOME": str(home), "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("LONGBOAT_", "PYTHON"))}
+    return {**kept, "LONGBOAT_HOME": str(home), "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
 
 
 def run(command: Sequence[str], cwd: Path, env: Mapping[str, str]) -> str:
@@ -81,7 +81,7 @@ def job(directory: Path, run_line: Sequence[str], ranks: int) -> str:
     """A job file with one all-reduce stage."""
     import json
 
-    code = {"windlass": 1, "name": "bench", "stages": {"train": {"run": list(run_line), "ranks": ranks}}}
+    code = {"longboat": 1, "name": "bench", "stages": {"train": {"run": list(run_line), "ranks": ranks}}}
     stage = code["stages"]["train"]  # type: ignore[index]
     stage["shape"] = "allreduce"
     path = directory / "job.yaml"

@@ -92,8 +92,8 @@ def qcnn() -> Bench:
         "(1,000,000 / it is circuits/s). All agree on loss and gradient.",
         "us",
         (
-            contender(OWN, "windlass-double", lambda: PYTHON),
-            contender(SINGLE, "windlass", lambda: PYTHON),
+            contender(OWN, "longboat-double", lambda: PYTHON),
+            contender(SINGLE, "longboat", lambda: PYTHON),
             contender(TENSORCIRCUIT, "tensorcircuit", of("quantum")),
             contender(TFQ, "tfq", of("tensorflow-quantum")),
         ),

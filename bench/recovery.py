@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.harness import Bench, Contender, NotMeasured, Target
-from bench.places import PROGRAMS, PYTHON, ROOT, WINDLASS, environment, peer, run, run_directory, workshop
+from bench.places import LONGBOAT, PROGRAMS, PYTHON, ROOT, environment, peer, run, run_directory, workshop
 
 STAMP = (PYTHON, "-S", str(PROGRAMS / "first_line_and_wait.py"))
 SAVE = str(PROGRAMS / "save_state.py")
@@ -25,7 +25,7 @@ PATIENCE = 60.0
 def recovery() -> Bench:
     """From the kill of one of two ranks until both run again."""
 
-    def windlass() -> float:
+    def longboat() -> float:
         with workshop() as directory:
             home = directory / "home"
 
@@ -36,7 +36,7 @@ def recovery() -> Bench:
             def said() -> str:
                 return "".join(log.read_text() for log in sorted(home.glob("runs/*/logs/**/*.log")))
 
-            return _kill_one((WINDLASS, "run", _job(directory, STAMP, 2)), directory, said, victim)
+            return _kill_one((LONGBOAT, "run", _job(directory, STAMP, 2)), directory, said, victim)
 
     def torchrun() -> float:
         program = peer("torchrun")
@@ -53,8 +53,8 @@ def recovery() -> Bench:
         "Two ranks, one is killed with SIGKILL: from the kill until both processes of the next generation have printed "
         "their first line.",
         "s",
-        (Contender("windlass run", windlass), Contender("torchrun --max-restarts 100", torchrun)),
-        (Target("at most 0.3 s", "windlass run", lambda _: 0.3),),
+        (Contender("longboat run", longboat), Contender("torchrun --max-restarts 100", torchrun)),
+        (Target("at most 0.3 s", "longboat run", lambda _: 0.3),),
     )
 
 
@@ -109,18 +109,18 @@ def stall() -> Bench:
     return Bench(
         "checkpoint stall",
         "A state of 400 MB (8 arrays): how long the call that keeps it holds the training up, median of 3 in a round. "
-        "The two below also wait for the disk; windlass writes and flushes while training goes on.",
+        "The two below also wait for the disk; longboat writes and flushes while training goes on.",
         "s",
         (
             Contender("a copy in memory (np.copyto)", lambda: once("copy")),
-            Contender("windlass.checkpoint.save", lambda: once("windlass")),
+            Contender("longboat.checkpoint.save", lambda: once("longboat")),
             Contender("torch.save and fsync", lambda: once("torch", str(Path(peer("torchrun")).parent / "python"))),
             Contender("numpy.savez and fsync", lambda: once("savez")),
         ),
         (
             Target(
                 "at most 1.3x a copy in memory",
-                "windlass.checkpoint.save",
+                "longboat.checkpoint.save",
                 lambda s: 1.3 * s["a copy in memory (np.copyto)"].median,
             ),
         ),
@@ -180,7 +180,7 @@ def _train(minutes: float) -> dict[str, float]:
         home = directory / "home"
         env = {**environment(home), "JAX_PLATFORMS": "cpu"}
         program = str(ROOT / "tests/programs/jax_sgd.py")
-        words = (WINDLASS, "run", _job(directory, (PYTHON, program), 2))
+        words = (LONGBOAT, "run", _job(directory, (PYTHON, program), 2))
         with open(directory / "out", "wb") as out:
             launcher = subprocess.Popen(words, cwd=directory, env=env, stdout=out, stderr=out)
         kills = []
@@ -258,7 +258,7 @@ def _lives(events: Sequence[dict[str, Any]], stopped: float) -> Iterator[Life]:
 def _job(directory: Path, command: Sequence[str], ranks: int) -> str:
     stage = {"run": list(command), "ranks": ranks, "shape": "allreduce", "restarts": 1000}
     path = directory / "job.yaml"
-    path.write_text(json.dumps({"windlass": 1, "name": "bench", "code": ".", "stages": {"train": stage}}))
+    path.write_text(json.dumps({"longboat": 1, "name": "bench", "code": ".", "stages": {"train": stage}}))
     return str(path)
 
 

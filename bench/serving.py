@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.harness import Bench, Contender, NotMeasured, Series, Target
-from bench.places import PROGRAMS, PYTHON, WINDLASS, environment_of
+from bench.places import LONGBOAT, PROGRAMS, PYTHON, environment_of
 
 CONNECTIONS = 16
 SECONDS = 3.0
@@ -33,9 +33,9 @@ BOUND = 20
 """Milliseconds: the bound that the batching bench asks for."""
 HERE = PROGRAMS / "serving"
 
-OWN, BINARY, FASTAPI = "windlass serve", "windlass serve, v2 binary", "FastAPI + pydantic on uvicorn"
+OWN, BINARY, FASTAPI = "longboat serve", "longboat serve, v2 binary", "FastAPI + pydantic on uvicorn"
 LITSERVE, MLSERVER = "LitServe", "MLServer"
-GRPC, EMPTY = "windlass serve, gRPC", "an empty grpc.aio handler (the floor)"
+GRPC, EMPTY = "longboat serve, gRPC", "an empty grpc.aio handler (the floor)"
 PEERS = (FASTAPI, LITSERVE, MLSERVER)
 
 
@@ -43,7 +43,7 @@ PEERS = (FASTAPI, LITSERVE, MLSERVER)
 class Place:
     """A directory with the model and the requests, for as long as the bench runs."""
 
-    path: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="windlass-bench-")))
+    path: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="longboat-bench-")))
 
     def __post_init__(self) -> None:
         atexit.register(shutil.rmtree, self.path, ignore_errors=True)
@@ -105,7 +105,7 @@ class Place:
         """A serialised PredictRequest."""
         import numpy as np
 
-        from windlass.serve.protos import tfs_pb2 as tfs
+        from longboat.serve.protos import tfs_pb2 as tfs
 
         request = tfs.PredictRequest()
         request.model_spec.name = "mnist"
@@ -222,8 +222,8 @@ def _ask(port: int, content: bytes) -> bytes:
         return b""
 
 
-def _windlass(place: Place, port: int, *words: str) -> Sequence[str]:
-    return (WINDLASS, "serve", str(place.model), "--port", str(port), "--no-grpc", *words)
+def _longboat(place: Place, port: int, *words: str) -> Sequence[str]:
+    return (LONGBOAT, "serve", str(place.model), "--port", str(port), "--no-grpc", *words)
 
 
 def _mlserver(place: Place, port: int) -> Sequence[str]:
@@ -253,8 +253,8 @@ class Field:
         self.place = Place()
         found = {"PYTHONPATH": str(HERE)}
         self.servers = {
-            OWN: Served(OWN, _windlass, self.place, lambda p: p.rows),
-            BINARY: Served(BINARY, _windlass, self.place, lambda p: p.binary),
+            OWN: Served(OWN, _longboat, self.place, lambda p: p.rows),
+            BINARY: Served(BINARY, _longboat, self.place, lambda p: p.binary),
             FASTAPI: Served(FASTAPI, _fastapi, self.place, lambda p: p.rows, cwd=HERE),
             LITSERVE: Served(LITSERVE, _litserve, self.place, lambda p: p.rows),
             MLSERVER: Served(MLSERVER, _mlserver, self.place, lambda p: p.v2, found),
@@ -319,7 +319,7 @@ def latency(field: Field) -> Bench:
 
 def grpc(place: Place) -> Bench:
     def own(place: Place, port: int) -> Sequence[str]:
-        return (WINDLASS, "serve", str(place.model), "--port", str(port), "--grpc-port", str(port + 1))
+        return (LONGBOAT, "serve", str(place.model), "--port", str(port), "--grpc-port", str(port + 1))
 
     def empty(_: Place, port: int) -> Sequence[str]:
         return (PYTHON, str(HERE / "grpc_empty.py"), str(port))
@@ -358,7 +358,7 @@ def batching(place: Place) -> Sequence[Bench]:
     def command(*words: str) -> Callable[[Place, int], Sequence[str]]:
         def made(place: Place, port: int) -> Sequence[str]:
             directory = str(place.model.with_name("wide"))
-            return (WINDLASS, "serve", directory, "--port", str(port), "--no-grpc", "--threads", "1", *words)
+            return (LONGBOAT, "serve", directory, "--port", str(port), "--no-grpc", "--threads", "1", *words)
 
         return made
 

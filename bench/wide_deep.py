@@ -22,7 +22,7 @@ TRAINING, ROOF = "recipes/wide_deep, fp32, the whole step", "its matrix products
 @cache
 def rows() -> str:
     """A directory with generated rows, for this run of the bench."""
-    directory = tempfile.mkdtemp(prefix="windlass-bench-")
+    directory = tempfile.mkdtemp(prefix="longboat-bench-")
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     script = str(ROOT / "recipes/wide_deep/generate.py")
     subprocess.run(
@@ -36,7 +36,7 @@ def rows() -> str:
 def contender(title: str, name: str, python: Callable[[], str] = lambda: PYTHON) -> Contender:
     def once() -> float:
         command = [python(), str(PROGRAMS / "criteo_contender.py"), name, rows()]
-        env = {key: value for key, value in os.environ.items() if not key.startswith(("WINDLASS", "PYTHON"))}
+        env = {key: value for key, value in os.environ.items() if not key.startswith(("LONGBOAT", "PYTHON"))}
         done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
         if done.returncode:
             raise NotMeasured((done.stderr.strip().splitlines() or ["no word of why"])[-1])

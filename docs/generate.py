@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from windlass.cli.table import markdown
+from longboat.cli.table import markdown
 
 HERE = Path(__file__).parent
 sys.path.append(str(HERE.parent))  # the page about Python, and the table of injected faults beside its tests
@@ -19,18 +19,18 @@ MADE = "<!-- Made by `make docs`. Edits here are lost: edit {source} instead. --
 
 
 def job_file() -> str:
-    from windlass.spec.reference import reference_markdown
+    from longboat.spec.reference import reference_markdown
 
     return reference_markdown()
 
 
 def rank_environment() -> str:
-    from windlass.rankenv import TABLE
+    from longboat.rankenv import TABLE
 
     rows = [(", ".join(f"`{name}`" for name in names.split(", ")), when, what) for names, when, what in TABLE]
     return (
         "# The environment of a rank\n\n"
-        "Every rank starts with the environment of whoever runs Windlass, then the job's own variables, then these. A\n"
+        "Every rank starts with the environment of whoever runs Longboat, then the job's own variables, then these. A\n"
         "script that reads its framework's variables needs no change.\n\n"
         + markdown(("variable", "set", "meaning"), rows)
         + "\n"
@@ -47,14 +47,14 @@ not met, 130 interrupted.
 
 def commands() -> str:
     """Not argparse's own text: that differs between versions of Python."""
-    from windlass.cli.main import GROUPS, parser_of
+    from longboat.cli.main import GROUPS, parser_of
 
     parts = [COMMANDS]
     for group, names in GROUPS.items():
         parts.append(f"## {group[0].upper()}{group[1:]}\n")
         for name in names:
             parser, _ = parser_of(name)
-            parts.append(f"### windlass {name}\n\n```text\n{(parser.description or '').strip()}\n```\n")
+            parts.append(f"### longboat {name}\n\n```text\n{(parser.description or '').strip()}\n```\n")
             if rows := [_argument(action) for action in parser._actions if action.dest != "help"]:
                 parts.append(markdown(("argument", "meaning"), rows) + "\n")
     return "\n".join(parts)
@@ -69,15 +69,15 @@ def _argument(action: argparse.Action) -> tuple[str, str]:
 FAILURES = """\
 # When a run fails
 
-`windlass why RUN` says what failed first and where, the evidence, what fell because of it, what had failed before, and
+`longboat why RUN` says what failed first and where, the evidence, what fell because of it, what had failed before, and
 what to type next. `--json` gives the same to a program. Three rules hold:
 
 - The first failure is the cause; ranks that fell after it are its consequences. A lost connection never hides the
   rank whose end tore it.
 - A cause is named from evidence, and the evidence is shown. What is not known is said to be unknown: a SIGKILL is
   called out of memory only if the kernel counted such a kill.
-- What had passed is kept: `windlass run --resume RUN` goes on from the last complete checkpoint, with the plan of that
-  run; `windlass run FILE --resume RUN` takes the changed job file, and repeats the stages that the change touches.
+- What had passed is kept: `longboat run --resume RUN` goes on from the last complete checkpoint, with the plan of that
+  run; `longboat run FILE --resume RUN` takes the changed job file, and repeats the stages that the change touches.
 
 The stacks of a rank that hung, and all else that is known, are in the run's journal, `events.jsonl`.
 
@@ -89,15 +89,15 @@ INJECTED = """
 
 ## Faults that are injected
 
-The tests do each of these to a real run and compare what `windlass why` makes of it.
+The tests do each of these to a real run and compare what `longboat why` makes of it.
 
 """
 
 
 def failures() -> str:
+    from longboat.causes import HOPELESS
+    from longboat.runs.told import WORDS
     from tests.faults.table import FAULTS
-    from windlass.causes import HOPELESS
-    from windlass.runs.told import WORDS
 
     kinds = [
         (f"**{told.phrase}**", f"`{kind.value}`", told.meaning, f"{told.advice[0].upper()}{told.advice[1:]}.")
@@ -122,11 +122,11 @@ def python() -> str:
 
 
 PAGES: dict[str, tuple[Callable[[], str], str]] = {
-    "job-file.md": (job_file, "src/windlass/spec/keys.py"),
-    "rank-environment.md": (rank_environment, "src/windlass/rankenv.py"),
-    "commands.md": (commands, "src/windlass/cli"),
-    "python.md": (python, "src/windlass/api.py"),
-    "failures.md": (failures, "src/windlass/runs/told.py"),
+    "job-file.md": (job_file, "src/longboat/spec/keys.py"),
+    "rank-environment.md": (rank_environment, "src/longboat/rankenv.py"),
+    "commands.md": (commands, "src/longboat/cli"),
+    "python.md": (python, "src/longboat/api.py"),
+    "failures.md": (failures, "src/longboat/runs/told.py"),
 }
 
 

@@ -8,27 +8,27 @@ import textwrap
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from windlass.cli.table import markdown
+from longboat.cli.table import markdown
 
 HEAD = """\
-# Windlass from Python
+# Longboat from Python
 
-What the commands do, from a script or a notebook. `import windlass` costs nothing: each name is fetched when it is
+What the commands do, from a script or a notebook. `import longboat` costs nothing: each name is fetched when it is
 first used.
 
 ```python
-import windlass
+import longboat
 
-job = windlass.load("job.yaml", set={"STEPS": 200})
+job = longboat.load("job.yaml", set={"STEPS": 200})
 run = job.run()  # in the background; it outlives this process
 print(run.wait().state, run.why().headline)
 
-far = windlass.load("job.yaml", on="kubernetes").run(namespace="team")
+far = longboat.load("job.yaml", on="kubernetes").run(namespace="team")
 for line in far.logs():
     print(line.rank, line.text.decode())
 ```
 
-Whatever a user can mend is a `windlass.errors.WindlassError`, with `message`, `hint` and the exit `code` that the
+Whatever a user can mend is a `longboat.errors.LongboatError`, with `message`, `hint` and the exit `code` that the
 command would have ended with.
 
 """
@@ -42,25 +42,25 @@ These work in any rank, with nothing installed; outside of a run they do no harm
 
 
 def page() -> str:
-    import windlass
-    from windlass import api
-    from windlass.images.building import Built
-    from windlass.runs.logs import Line
-    from windlass.runs.values import RankState, RunState, StageState, Verdict
-    from windlass.runs.why import Explanation
+    import longboat
+    from longboat import api
+    from longboat.images.building import Built
+    from longboat.runs.logs import Line
+    from longboat.runs.values import RankState, RunState, StageState, Verdict
+    from longboat.runs.why import Explanation
 
-    parts = [HEAD, "## A job\n\n", _call("windlass.load", api.load)]
+    parts = [HEAD, "## A job\n\n", _call("longboat.load", api.load)]
     parts += [_call(f"job.{name}", getattr(api.Job, name)) for name in ("plan", "run", "build")]
-    parts += ["## A run\n\n", _call("windlass.Run", api.Run.__init__, str(api.Run.__doc__))]
+    parts += ["## A run\n\n", _call("longboat.Run", api.Run.__init__, str(api.Run.__doc__))]
     asked = ("status", "wait", "logs", "why", "output", "stop", "resume", "rm")
     parts += [_call(f"run.{name}", getattr(api.Run, name)) for name in asked]
     parts.append("## Values\n\nAll of them are frozen. Times are seconds since 1970; 0 means not yet.\n\n")
     parts += [_value(each) for each in (RunState, StageState, RankState, Verdict, Explanation, Line, Built)]
-    parts += [INSIDE, _call("windlass.report", windlass.report), _call("windlass.stopping", windlass.stopping)]
+    parts += [INSIDE, _call("longboat.report", longboat.report), _call("longboat.stopping", longboat.stopping)]
     parts += [
-        _call(f"windlass.checkpoint.{name}", getattr(windlass.checkpoint, name)) for name in ("save", "load", "wait")
+        _call(f"longboat.checkpoint.{name}", getattr(longboat.checkpoint, name)) for name in ("save", "load", "wait")
     ]
-    parts.append(_call("windlass.bundle.save", windlass.bundle.save))
+    parts.append(_call("longboat.bundle.save", longboat.bundle.save))
     return "".join(parts)
 
 

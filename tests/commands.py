@@ -8,9 +8,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from windlass.cli.main import main
-from windlass.cli.world import World
-from windlass.errors import WindlassError
+from longboat.cli.main import main
+from longboat.cli.world import World
+from longboat.errors import LongboatError
 
 
 @dataclass(frozen=True)
@@ -23,18 +23,18 @@ class Said:
 
 
 @dataclass(frozen=True)
-class Windlass:
-    """`windlass("init", "spirals")`: as `windlass init spirals` in a shell, its home below a test's own directory."""
+class Longboat:
+    """`longboat("init", "spirals")`: as `longboat init spirals` in a shell, its home below a test's own directory."""
 
     home: Path
 
     def __call__(self, *argv: str | os.PathLike[str], env: dict[str, str] | None = None) -> Said:
         out, err = io.StringIO(), io.StringIO()
-        world = World(out=out, err=err, environ={**os.environ, "WINDLASS_HOME": str(self.home), **(env or {})})
+        world = World(out=out, err=err, environ={**os.environ, "LONGBOAT_HOME": str(self.home), **(env or {})})
         try:
             with contextlib.redirect_stderr(err):
                 code = main([os.fspath(word) for word in argv], world)
-        except WindlassError as error:
+        except LongboatError as error:
             world.say(f"error: {error.message}" + (f"\n\nhint: {error.hint}" if error.hint else ""))
             code = error.code
         except SystemExit as error:

@@ -53,7 +53,7 @@ def _unused(port: int) -> bool:
 
 
 def _directory() -> Path:
-    path = Path(tempfile.gettempdir()) / "windlass-test-ports"
+    path = Path(tempfile.gettempdir()) / "longboat-test-ports"
     with suppress(FileExistsError):
         path.mkdir()
         path.chmod(0o1777)

@@ -19,8 +19,8 @@ from pathlib import Path
 from bench.cluster.ground import Ground
 from bench.cluster.report import Kept, Report, table
 from bench.harness import NotMeasured
-from windlass.engines.kubernetes.tunnel import output
-from windlass.kube import names
+from longboat.engines.kubernetes.tunnel import output
+from longboat.kube import names
 
 FEW, MANY = 10, 1000
 PATIENCE = 300.0
@@ -65,16 +65,16 @@ def measure(ground: Ground, _rounds: int) -> Report:
         raise NotMeasured("the cluster has no nodes of KWOK: python -m tests.cluster add kwok")
     few, many = _once(ground, FEW), _once(ground, MANY)
     rows = [
-        _row("`windlass run --detach`, s", few.submit, many.submit),
+        _row("`longboat run --detach`, s", few.submit, many.submit),
         _row("until all pods are made, s", few.made, many.made),
-        _row("`windlass status RUN`, s", few.status, many.status),
-        _row("beside it: `kubectl get pods -l windlass.dev/run=RUN`, s", few.kubectl, many.kubectl),
+        _row("`longboat status RUN`, s", few.status, many.status),
+        _row("beside it: `kubectl get pods -l longboat.dev/run=RUN`, s", few.kubectl, many.kubectl),
         _row("memory of `run --detach`, MiB", few.submit_rss / 1024, many.submit_rss / 1024),
         _row("memory of `status`, MiB", few.status_rss / 1024, many.status_rss / 1024),
         _row("memory of `attach`, MiB", few.attach_rss / 1024, many.attach_rss / 1024),
         _row("memory of the driver, MiB", few.driver_rss / 1024, many.driver_rss / 1024),
         _row("requests of the driver", few.requests, many.requests),
-        _row("`windlass rm` until nothing is left, s", few.removed, many.removed),
+        _row("`longboat rm` until nothing is left, s", few.removed, many.removed),
     ]
     each = (many.requests - few.requests) / (MANY - FEW)
     grown = max(many.submit_rss / few.submit_rss, many.status_rss / few.status_rss, many.attach_rss / few.attach_rss)
@@ -130,7 +130,7 @@ def _timed(ground: Ground, words: list[str], interrupt: float = 0.0) -> tuple[fl
     said = Path(ground.directory) / "said"
     begun = time.monotonic()
     with open(said, "w") as file:
-        process = subprocess.Popen([*ground.windlass, *words], env=ground.environ, stdout=file, stderr=file)
+        process = subprocess.Popen([*ground.longboat, *words], env=ground.environ, stdout=file, stderr=file)
     peak = 0
     while process.poll() is None:
         peak = max(peak, _most(Path(f"/proc/{process.pid}/status")))
@@ -180,8 +180,8 @@ def _peak(ground: Ground, run: str) -> int:
 def _asked(ground: Ground) -> float:
     """Requests of service accounts outside of kube-system, as the API server counts them: the driver's alone."""
     raw = ground.cluster.api.server
-    from windlass.kube.api import dial
-    from windlass.kube.http import Connection
+    from longboat.kube.api import dial
+    from longboat.kube.http import Connection
 
     connection = Connection(lambda: dial(raw, 15.0), raw.host)
     try:

@@ -13,11 +13,11 @@ from bench.cluster.ground import Ground
 from bench.cluster.report import Report
 from bench.harness import Bench, Contender, Target, markdown
 from bench.harness import measure as measured
-from windlass.kube.api import Api, Manifest, dial
-from windlass.kube.http import Connection
+from longboat.kube.api import Api, Manifest, dial
+from longboat.kube.http import Connection
 
 LINE = "the first line"
-BARE, WHOLE = "windlass run --volume none", "windlass run"
+BARE, WHOLE = "longboat run --volume none", "longboat run"
 SPARE = 1.0
 """Seconds that a run may take longer than a Job."""
 PATIENCE = 120.0
@@ -33,7 +33,7 @@ def _bench(ground: Ground) -> Bench:
     raw, claimed = "a raw Job", "a raw Job with a new claim"
     return Bench(
         "first line",
-        "From submitting until the first line of the program is seen: `windlass run --on kubernetes`, from the start "
+        "From submitting until the first line of the program is seen: `longboat run --on kubernetes`, from the start "
         "of the command until it prints the line; a Job with the same image and command, from its creation until the "
         "line comes through the API server. A run keeps its directory on a new claim unless `--volume none`; whatever "
         "pod has a new claim waits for it, which is why a Job with one stands beside it.",
@@ -54,7 +54,7 @@ def _bench(ground: Ground) -> Bench:
 def _run(ground: Ground, job: Path, *words: str) -> float:
     begun = time.monotonic()
     process = subprocess.Popen(
-        [*ground.windlass, "run", str(job), "--on", "kubernetes", "-n", ground.namespace, *words],
+        [*ground.longboat, "run", str(job), "--on", "kubernetes", "-n", ground.namespace, *words],
         env=ground.environ,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from windlass.engines.kubernetes.cluster import Cluster
-from windlass.kube.api import Manifest
+from longboat.engines.kubernetes.cluster import Cluster
+from longboat.kube.api import Manifest
 
-IMAGE = "windlass.test/python:1"
+IMAGE = "longboat.test/python:1"
 PATIENCE = 120.0
 
 
@@ -28,12 +28,12 @@ class Ground:
     image: str
 
     @property
-    def windlass(self) -> list[str]:
-        return [sys.executable, "-m", "windlass"]
+    def longboat(self) -> list[str]:
+        return [sys.executable, "-m", "longboat"]
 
     @property
     def environ(self) -> dict[str, str]:
-        return {**os.environ, "WINDLASS_HOME": str(self.directory / "home"), "NO_COLOR": "1", "PYTHONUNBUFFERED": "1"}
+        return {**os.environ, "LONGBOAT_HOME": str(self.directory / "home"), "NO_COLOR": "1", "PYTHONUNBUFFERED": "1"}
 
     def job(self, text: str, *programs: Path) -> Path:
         """A job file, with programs beside it."""
@@ -57,13 +57,13 @@ class Ground:
 def ground() -> Iterator[Ground]:
     """On the cluster that KUBECONFIG names; the namespace goes again."""
     api = Cluster(os.environ).api
-    name = f"windlass-bench-{uuid.uuid4().hex[:6]}"
+    name = f"longboat-bench-{uuid.uuid4().hex[:6]}"
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     space: Manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
     api.create(space)
     try:
         with tempfile.TemporaryDirectory() as directory:
-            image = os.environ.get("WINDLASS_TEST_IMAGE", IMAGE)
+            image = os.environ.get("LONGBOAT_TEST_IMAGE", IMAGE)
             yield Ground(name, Path(directory), Cluster(os.environ, namespace=name), image)
     finally:
         api.delete("Namespace", name)

@@ -1,4 +1,4 @@
-"""`windlass run` killed -9 at any moment of submitting: nothing may be left that nobody finds and removes."""
+"""`longboat run` killed -9 at any moment of submitting: nothing may be left that nobody finds and removes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import time
 
 from bench.cluster.ground import Ground
 from bench.cluster.report import Kept, Report, table
-from windlass.engines.kubernetes.cluster import OWNED
-from windlass.kube import names
-from windlass.kube.api import Manifest
+from longboat.engines.kubernetes.cluster import OWNED
+from longboat.kube import names
+from longboat.kube.api import Manifest
 
 TIMES = 10
 STEP = 0.015
@@ -21,7 +21,7 @@ PATIENCE = 120.0
 
 def measure(ground: Ground, _rounds: int) -> Report:
     job = ground.job(f"name: cut\nimage: {ground.image}\nshape: allreduce\nranks: 3\nrun: sleep 60\n")
-    words = [*ground.windlass, "run", str(job), "--on", "kubernetes", "-n", ground.namespace]
+    words = [*ground.longboat, "run", str(job), "--on", "kubernetes", "-n", ground.namespace]
     begun = time.monotonic()
     subprocess.run([*words, "--detach"], env=ground.environ, check=True, capture_output=True)
     whole = time.monotonic() - begun
@@ -42,7 +42,7 @@ def measure(ground: Ground, _rounds: int) -> Report:
         orphans = [o for o in found if not o["metadata"].get("ownerReferences") and not _is_root(o)]
         unowned += len(orphans)
         listed = subprocess.run(
-            [*ground.windlass, "left", "--on", "kubernetes", "-n", ground.namespace],
+            [*ground.longboat, "left", "--on", "kubernetes", "-n", ground.namespace],
             env=ground.environ,
             check=True,
             capture_output=True,
@@ -50,7 +50,7 @@ def measure(ground: Ground, _rounds: int) -> Report:
         ).stdout
         seen = all(run.id in listed for run in ground.cluster.runs())
         for run in ground.cluster.runs():
-            remove = [*ground.windlass, "rm", "--force", run.id, "--on", "kubernetes", "-n", ground.namespace]
+            remove = [*ground.longboat, "rm", "--force", run.id, "--on", "kubernetes", "-n", ground.namespace]
             subprocess.run(remove, env=ground.environ, check=True, capture_output=True)
         due = time.monotonic() + PATIENCE
         while _objects(ground) and time.monotonic() < due:
@@ -67,8 +67,8 @@ def measure(ground: Ground, _rounds: int) -> Report:
 
 
 def _objects(ground: Ground) -> list[Manifest]:
-    """All of Windlass's in the namespace, found by every kind, not by the root."""
-    api, selector = ground.cluster.api, "app.kubernetes.io/managed-by=windlass"
+    """All of Longboat's in the namespace, found by every kind, not by the root."""
+    api, selector = ground.cluster.api, "app.kubernetes.io/managed-by=longboat"
     return [obj for kind in OWNED for obj in api.list(kind, selector)]
 
 

@@ -15,11 +15,11 @@ from pathlib import Path
 from bench.cluster.ground import Ground
 from bench.cluster.report import Kept, Report, table
 from bench.harness import Series
+from longboat.kube import names
+from longboat.kube.launcher import MARGIN
 from tests.e2e.breaking import OURS
 from tests.e2e.hunt import cut, hunt
 from tests.e2e.place import Place
-from windlass.kube import names
-from windlass.kube.launcher import MARGIN
 
 LOSSES = int(os.environ.get("LOSSES", "20"))
 MOST = 10.0

@@ -2,7 +2,7 @@
 
 Prints the loss and the norm of its gradient for the draw, so that the contenders can be compared; then, for each line
 on stdin, microseconds a circuit, forward and backward: the median of the batches that fit into SECONDS.
-NAME: windlass and windlass-double (the recipe's circuit.py in both precisions), tensorcircuit (the same fused gates
+NAME: longboat and longboat-double (the recipe's circuit.py in both precisions), tensorcircuit (the same fused gates
 on tensorcircuit-ng), tfq (the circuit gate by gate on tensorflow-quantum). Each runs in an environment of its own.
 """
 
@@ -25,7 +25,7 @@ Answer = tuple[float, Any]
 """Loss and gradient."""
 
 
-def windlass(draw: Draw) -> Callable[[], Answer]:
+def longboat(draw: Draw) -> Callable[[], Answer]:
     sys.path.insert(0, RECIPE)
     import circuit
     import jax.numpy as jnp
@@ -36,11 +36,11 @@ def windlass(draw: Draw) -> Callable[[], Answer]:
     return jax_step(loss, draw)
 
 
-def windlass_double(draw: Draw) -> Callable[[], Answer]:
+def longboat_double(draw: Draw) -> Callable[[], Answer]:
     import jax
 
     jax.config.update("jax_enable_x64", True)
-    return windlass(draw)
+    return longboat(draw)
 
 
 def tensorcircuit(draw: Draw) -> Callable[[], Answer]:
@@ -125,8 +125,8 @@ def tfq(draw: Draw) -> Callable[[], Answer]:
 
 
 CONTENDERS: dict[str, Callable[[Draw], Callable[[], Answer]]] = {
-    "windlass": windlass,
-    "windlass-double": windlass_double,
+    "longboat": longboat,
+    "longboat-double": longboat_double,
     "tensorcircuit": tensorcircuit,
     "tfq": tfq,
 }

@@ -32,8 +32,8 @@ def copy() -> None:
         np.copyto(COPY[name], value)
 
 
-def windlass_save() -> None:
-    windlass.checkpoint.save(STATE, step=next(STEPS))
+def longboat_save() -> None:
+    longboat.checkpoint.save(STATE, step=next(STEPS))
 
 
 def torch_save() -> None:
@@ -47,21 +47,21 @@ def numpy_savez() -> None:
 
 
 def settle() -> None:
-    if HOW == "windlass":
-        windlass.checkpoint.wait()
+    if HOW == "longboat":
+        longboat.checkpoint.wait()
 
 
 if HOW == "copy":
     COPY = {name: np.ones_like(value) for name, value in STATE.items()}
-elif HOW == "windlass":
+elif HOW == "longboat":
     import itertools
 
-    import windlass
+    import longboat
 
     STEPS = itertools.count()
-    os.environ["WINDLASS_CHECKPOINT_DIR"] = DIRECTORY
+    os.environ["LONGBOAT_CHECKPOINT_DIR"] = DIRECTORY
 
-save = {"copy": copy, "windlass": windlass_save, "torch": torch_save, "savez": numpy_savez}[HOW]
+save = {"copy": copy, "longboat": longboat_save, "torch": torch_save, "savez": numpy_savez}[HOW]
 save()
 settle()
 times = []

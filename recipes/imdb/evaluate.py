@@ -60,7 +60,7 @@ def main():
     parser.add_argument("--data", default="data", help="directory that prepare.py filled (data)")
     parser.add_argument("--dir", default="", help="directory of the trainers' models, to ask them too")
     parser.add_argument("--savefile", default="", help="JSON file for the figures")
-    parser.add_argument("--bundle", default="", help="directory of a model for `windlass serve`; empty: none")
+    parser.add_argument("--bundle", default="", help="directory of a model for `longboat serve`; empty: none")
     parser.add_argument("--compare", default="no", choices=("yes", "no"), help="train one model on all shards too")
     parser.add_argument("--epoch", type=int, default=3, help="of the one model, all rounds together (3)")
     parser.add_argument("--batch", type=int, default=100, help="of the one model (100)")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import features
 import numpy as np
 
-NEEDS_JAX = "the model bigru needs JAX: pip install 'windlass[jax]'"
+NEEDS_JAX = "the model bigru needs JAX: pip install 'longboat[jax]'"
 
 
 @dataclass(frozen=True)

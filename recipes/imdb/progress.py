@@ -1,12 +1,12 @@
-"""The calls of Windlass that the scripts make. Without Windlass they print, and nothing is resumed or stopped."""
+"""The calls of Longboat that the scripts make. Without Longboat they print, and nothing is resumed or stopped."""
 
 try:
-    from windlass import checkpoint, report, stopping
+    from longboat import checkpoint, report, stopping
 except ImportError:
 
     def report(step=None, total=None, **metrics):
         told = {"step": step, "total": total, **metrics}
-        print("windlass:", *(f"{name}={value}" for name, value in told.items() if value is not None), flush=True)
+        print("longboat:", *(f"{name}={value}" for name, value in told.items() if value is not None), flush=True)
 
     def stopping():
         return False

@@ -130,4 +130,4 @@ def wrong_with(row, header):
 def place():
     """Where data sets are kept."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return os.path.join(os.environ.get("WINDLASS_DATA_DIR") or os.path.join(cache, "windlass"), "imdb")
+    return os.path.join(os.environ.get("LONGBOAT_DATA_DIR") or os.path.join(cache, "longboat"), "imdb")

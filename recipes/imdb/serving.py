@@ -1,4 +1,4 @@
-"""The averaged model as a bundle that `windlass serve` serves: a review in, two scores out."""
+"""The averaged model as a bundle that `longboat serve` serves: a review in, two scores out."""
 
 import os
 import tempfile
@@ -15,9 +15,9 @@ SHORT = 400
 def save(directory, found, code, arrays, beside, metrics, texts, labels, length):
     """A new version of the model in `directory`. `beside`: where the features are."""
     try:
-        from windlass import bundle
+        from longboat import bundle
     except ImportError:
-        raise SystemExit("a model is saved for serving by Windlass: pip install 'windlass[serve]'") from None
+        raise SystemExit("a model is saved for serving by Longboat: pip install 'longboat[serve]'") from None
     function, inputs = bow(arrays) if found.model == "bow" else bigru(code, arrays, length)
     here = os.path.dirname(os.path.abspath(__file__))
     short = [i for i, text in enumerate(texts) if len(text) <= SHORT and "<" not in text] or range(len(texts))

@@ -71,7 +71,7 @@ def main():
     files.check_name(args.savemodel, found.model)
     code = files.trainer(found, embedding=args.embedding, units=args.units, length=args.length)
     shard = files.load_shard(args.data, found.ids, args.bad_rows)
-    turn, turns = int(os.environ.get("WINDLASS_ROUND", "1")), int(os.environ.get("WINDLASS_ROUNDS", "1"))
+    turn, turns = int(os.environ.get("LONGBOAT_ROUND", "1")), int(os.environ.get("LONGBOAT_ROUNDS", "1"))
     arrays = files.load_model(args.start).arrays if args.start and turn > 1 else code.new(args.seed)
     print(f"shard {shard.number}: {len(shard.rows)} reviews, round {turn} of {turns}", flush=True)
     every = getattr(code, "save_every", 0) or -(-len(shard.rows) // args.batch)

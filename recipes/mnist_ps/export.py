@@ -7,7 +7,7 @@ import idx
 import numpy as np
 import tensorflow as tf
 
-OUTPUT = os.environ.get("WINDLASS_OUTPUT_DIR", ".")
+OUTPUT = os.environ.get("LONGBOAT_OUTPUT_DIR", ".")
 INPUTS = {"image": ("float32", [None, idx.PIXELS])}
 OUTPUTS = {"scores": ("float32", [None, idx.CLASSES])}
 
@@ -17,12 +17,12 @@ def check():
     try:
         import onnx  # noqa: F401
     except ImportError:
-        raise SystemExit("the model is saved as ONNX; this needs onnx: pip install 'windlass[serve]'") from None
+        raise SystemExit("the model is saved as ONNX; this needs onnx: pip install 'longboat[serve]'") from None
 
 
 def save(arrays, metrics, images, labels):
     """A new version of the model in the output directory; gives its path. images, labels: some to try it with."""
-    from windlass import bundle
+    from longboat import bundle
 
     net = {name: arrays[name] for name in ("hidden.weights", "hidden.bias", "output.weights", "output.bias")}
     with tempfile.TemporaryDirectory() as room:

@@ -21,7 +21,7 @@ SHA256 = "8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed"
 def place():
     """Where data sets are kept."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return os.path.join(os.environ.get("WINDLASS_DATA_DIR") or os.path.join(cache, "windlass"), "mnist")
+    return os.path.join(os.environ.get("LONGBOAT_DATA_DIR") or os.path.join(cache, "longboat"), "mnist")
 
 
 def fetched(directory):

@@ -18,12 +18,12 @@ try:
     import numpy as np
     import tensorflow as tf
 except ModuleNotFoundError as missing:
-    sys.exit(f"this script needs {missing.name}: pip install 'windlass[tensorflow]'")
+    sys.exit(f"this script needs {missing.name}: pip install 'longboat[tensorflow]'")
 
 import export
 import idx
 
-import windlass
+import longboat
 
 WIDTHS = (idx.PIXELS, 100, idx.CLASSES)
 SHARD = 64 << 10
@@ -34,7 +34,7 @@ CHUNK = 20
 
 def options():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", default=os.environ.get("WINDLASS_INPUT_PREPARE", "data"), help="the four idx files")
+    parser.add_argument("--data", default=os.environ.get("LONGBOAT_INPUT_PREPARE", "data"), help="the four idx files")
     parser.add_argument("--batch", type=int, default=100, help="examples in a batch of one worker")
     parser.add_argument("--learning-rate", type=float, default=0.001, help="of Adam")
     parser.add_argument("--steps", type=int, default=5000, help="steps of all workers together; 0: until stopped")
@@ -63,7 +63,7 @@ def serve(resolver):
     )
     print(f"{resolver.task_type} {resolver.task_id} of {cluster.num_tasks(resolver.task_type)} is ready", flush=True)
     host, _, port = cluster.job_tasks("chief")[0].rpartition(":")
-    while not (windlass.stopping() and gone(host, int(port))):  # asked to stop, the chief still wants its weights
+    while not (longboat.stopping() and gone(host, int(port))):  # asked to stop, the chief still wants its weights
         time.sleep(0.1)
     del server
     os._exit(0)  # a server has no other end
@@ -250,7 +250,7 @@ def lead(resolver, args):
     divide = tf.distribute.experimental.partitioners.MinSizePartitioner(SHARD, servers)
     strategy = tf.distribute.ParameterServerStrategy(resolver, divide)
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-    saved = windlass.checkpoint.load()
+    saved = longboat.checkpoint.load()
     net = Net(strategy, args.learning_rate, args.seed, saved)
     for name, part in net.parts:
         where = tf.DeviceSpec.from_string(part.device)
@@ -259,7 +259,7 @@ def lead(resolver, args):
     begun, step, kept = time.monotonic(), saved.step if saved else 0, saved.step if saved else 0
     print(f"training begins at step {step}: {workers} workers, {servers} parameter servers", flush=True)
 
-    while not windlass.stopping() and (args.steps == 0 or step < args.steps):
+    while not longboat.stopping() and (args.steps == 0 or step < args.steps):
         if args.sync == "yes":
             loss, step = work.synchronous(step), step + 1
         else:
@@ -268,13 +268,13 @@ def lead(resolver, args):
             step = int(net.step.numpy())
         if args.sync == "no" or step % CHUNK == 0 or step == args.steps:
             told = {} if loss is None else {"loss": loss}
-            windlass.report(step=step, total=args.steps or None, **told)
+            longboat.report(step=step, total=args.steps or None, **told)
         if step - kept >= args.checkpoint_every:
-            windlass.checkpoint.save(net.arrays(), step=step)
+            longboat.checkpoint.save(net.arrays(), step=step)
             kept = step
 
     arrays = net.arrays()
-    windlass.checkpoint.save(arrays, step=step, wait=True)
+    longboat.checkpoint.save(arrays, step=step, wait=True)
     print(f"training elapsed time: {time.monotonic() - begun:.2f} s", flush=True)
     if args.steps and step < args.steps:
         print(f"asked to stop: stopped after global step {step} of {args.steps}", flush=True)
@@ -282,7 +282,7 @@ def lead(resolver, args):
     images, labels = idx.examples(args.data, "test")
     found = accuracy(arrays, images, labels)
     print(f"global step {step}: test accuracy {found:.4f}", flush=True)
-    windlass.report(step=step, total=args.steps or step, accuracy=found)
+    longboat.report(step=step, total=args.steps or step, accuracy=found)
     print(f"model in {export.save(arrays, {'accuracy': found}, images[:3], labels[:3])}", flush=True)
 
 
@@ -290,11 +290,11 @@ def main():
     args = options()
     export.check()
     if "ps" not in json.loads(os.environ.get("TF_CONFIG", "{}")).get("cluster", {}):
-        sys.exit("this script wants a chief, workers and parameter servers: windlass run job.yaml")
+        sys.exit("this script wants a chief, workers and parameter servers: longboat run job.yaml")
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     if resolver.task_type != "chief":
         serve(resolver)
-    windlass.stopping()  # from now on SIGTERM is heard
+    longboat.stopping()  # from now on SIGTERM is heard
     lead(resolver, args)
 
 

@@ -13,9 +13,9 @@ try:
     import jax
     import numpy as np
 except ModuleNotFoundError as missing:
-    sys.exit(f"this script needs {missing.name}: pip install 'windlass[jax]'")
+    sys.exit(f"this script needs {missing.name}: pip install 'longboat[jax]'")
 
-import windlass
+import longboat
 
 
 def read(directory, name, *keys):
@@ -82,7 +82,7 @@ def main():
     for row in zip(examples["qubit"], examples["theta"], examples["label"], predicted, strict=True):
         print("{:5d}  {:+.3f}  {:+5.0f}  {:+10.4f}".format(*row))
     error, accuracy = circuit.scores(predicted, examples["label"])
-    windlass.report(mse=error, accuracy=accuracy, examples=len(predicted), skipped=skipped)
+    longboat.report(mse=error, accuracy=accuracy, examples=len(predicted), skipped=skipped)
     print(f"{len(predicted)} examples, {skipped} skipped: mean squared error {error:.4f}, signs right {accuracy:.1%}")
 
 

@@ -16,15 +16,15 @@ try:
     import jax.numpy as jnp
     import numpy as np
 except ModuleNotFoundError as missing:
-    sys.exit(f"this script needs {missing.name}: pip install 'windlass[jax]'")
+    sys.exit(f"this script needs {missing.name}: pip install 'longboat[jax]'")
 
 import circuit
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-import windlass
-from windlass import tensorboard
+import longboat
+from longboat import tensorboard
 
-OUTPUT = os.environ.get("WINDLASS_OUTPUT_DIR", ".")
+OUTPUT = os.environ.get("LONGBOAT_OUTPUT_DIR", ".")
 ASK_EVERY = 50
 """Steps between two times that the processes ask each other whether one of them is to stop."""
 
@@ -120,7 +120,7 @@ class Records:
     def epoch(self, step, total, loss, mse, accuracy, weights, predicted):
         if not self.board:
             return
-        windlass.report(step=step, total=total, loss=loss, mse=mse, accuracy=accuracy)
+        longboat.report(step=step, total=total, loss=loss, mse=mse, accuracy=accuracy)
         for tag, value in (("loss", loss), ("test/mse", mse), ("test/accuracy", accuracy)):
             self.board.scalar(tag, value, step)
         self.board.histogram("weights", weights, step)
@@ -138,9 +138,9 @@ def write(name, **arrays):
 
 def keep(*paths):
     """Copies files to where weights are kept, a directory for each run: nothing is written over."""
-    place = os.environ.get("WINDLASS_MOUNT_WEIGHTS")
+    place = os.environ.get("LONGBOAT_MOUNT_WEIGHTS")
     if place:
-        kept = os.path.join(place, os.environ["WINDLASS_RUN_ID"])
+        kept = os.path.join(place, os.environ["LONGBOAT_RUN_ID"])
         os.makedirs(kept, exist_ok=True)
         for path in paths:
             shutil.copyfile(path, os.path.join(kept, os.path.basename(path)))
@@ -165,7 +165,7 @@ def main():
     share = jax.make_array_from_process_local_data
     any_of = jax.jit(jnp.any, out_shardings=whole)
     step = new_step(mesh, args.learning_rate)
-    saved = windlass.checkpoint.load()
+    saved = longboat.checkpoint.load()
     begin = saved.arrays if saved else new_state(args.seed, args.precision)
     state = {name: share(whole, np.asarray(value)) for name, value in begin.items()}
     done = saved.step if saved else 0
@@ -186,7 +186,7 @@ def main():
 
         stop, complete = False, at + 1 == per_epoch
         if complete or number % ASK_EVERY == 0:  # all stop after the same step, or the others would wait for ever
-            stop = bool(any_of(share(divided, np.full(jax.local_device_count(), windlass.stopping()))))
+            stop = bool(any_of(share(divided, np.full(jax.local_device_count(), longboat.stopping()))))
         if complete:
             weights, loss = np.asarray(state["weights"]), float(state["loss"]) / per_epoch
             predicted = circuit.evaluate(weights, test)
@@ -196,7 +196,7 @@ def main():
             records.epoch(number, steps, loss, mse, accuracy, weights, predicted)
         if rank == 0 and (stop or complete and (epoch + 1) % args.checkpoint_every == 0):
             arrays = {name: np.asarray(value) for name, value in state.items()}
-            windlass.checkpoint.save(arrays, step=number, wait=stop)
+            longboat.checkpoint.save(arrays, step=number, wait=stop)
         if stop and number < steps:
             print(f"asked to stop: stopped after step {number} of {steps}", flush=True)
             return

@@ -27,7 +27,7 @@ QUALITY = 95
 
 
 def directory(name):
-    return os.path.join(os.environ.get("WINDLASS_DATA_DIR", "data"), f"{name}-tfrecords")
+    return os.path.join(os.environ.get("LONGBOAT_DATA_DIR", "data"), f"{name}-tfrecords")
 
 
 def make(name, source=""):
@@ -60,7 +60,7 @@ def write(shards, part, count, images, labels, names):
     try:
         import simplejpeg
     except ModuleNotFoundError:
-        raise SystemExit("JPEG images need simplejpeg: pip install 'windlass[jpeg]'") from None
+        raise SystemExit("JPEG images need simplejpeg: pip install 'longboat[jpeg]'") from None
     for shard in range(count):
         path = os.path.join(shards, f"{part}-{shard:05d}-of-{count:05d}")
         mine = range(shard, len(images), count)

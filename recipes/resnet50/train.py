@@ -16,7 +16,7 @@ import loader
 import numpy as np
 import small
 
-import windlass
+import longboat
 
 KEPT = ("weights", "statistics")
 """What of the state is the trained network."""
@@ -177,8 +177,8 @@ def nested(arrays):
 def place_of(variable):
     """Where results go: below ROOT if mlops.env names one, in a directory of this run; else the run's own output."""
     if not os.environ.get("ROOT"):
-        return os.environ.get("WINDLASS_OUTPUT_DIR", ".")
-    place = os.path.join(os.environ[variable], os.environ.get("WINDLASS_RUN_ID", "alone"))
+        return os.environ.get("LONGBOAT_OUTPUT_DIR", ".")
+    place = os.path.join(os.environ[variable], os.environ.get("LONGBOAT_RUN_ID", "alone"))
     os.makedirs(place, exist_ok=True)
     return place
 
@@ -251,7 +251,7 @@ class Training:
 
     def run(self):
         args, ranks, clock = self.args, self.ranks, Clock()
-        saved = windlass.checkpoint.load()
+        saved = longboat.checkpoint.load()
         done = saved.step if saved else 0
         state = ranks.everywhere(nested(saved.arrays) if saved else self.new_state())
         feed, before, ended, found = self.feed(done), None, "", {}
@@ -259,7 +259,7 @@ class Training:
             batch = feed.next()
             if self.pool:
                 batch = [ranks.divided(array) for array in batch]
-            stop = ranks.divided(np.full(ranks.local, windlass.stopping(), np.float32))
+            stop = ranks.divided(np.full(ranks.local, longboat.stopping(), np.float32))
             state, told = self.step(state, *batch, stop, self.rate(number))
             # One step at most is under way while the next batch is fetched: the batch of the one before may then go.
             stopped = before is not None and float(before["stop"]) > 0  # all ranks are told the same
@@ -274,7 +274,7 @@ class Training:
                 if args.stop_at and found["top1"] >= args.stop_at:
                     ended = f"top-1 {found['top1']:.2%} has reached {args.stop_at:.2%}"
             if self.leader and (stopped or ended or number % (args.checkpoint_every or self.per_epoch) == 0):
-                windlass.checkpoint.save(flat(state), step=number, wait=stopped)
+                longboat.checkpoint.save(flat(state), step=number, wait=stopped)
             if ended or stopped and number < self.last:
                 break
         else:
@@ -290,7 +290,7 @@ class Training:
         text = f"loss {loss:.4f}, top-1 of the batch {top1:.1%}, rate {rate:.4g}, {speed:.1f} images/s"
         self.say(f"step {number}/{self.last}: {text}")
         figures = {"loss": loss, "train_top1": top1, "rate": rate, "images_per_second": speed}
-        windlass.report(step=number, total=self.last, **figures)
+        longboat.report(step=number, total=self.last, **figures)
 
     def evaluate(self, state, number):
         """Top-1 and top-5 over images that are never trained on; each rank looks at its share."""
@@ -313,7 +313,7 @@ class Training:
         text = f"top-1 {found['top1']:.2%}, top-5 {found['top5']:.2%} of {int(seen)} images"
         self.say(f"evaluation after step {number}: {text}")
         if self.leader:
-            windlass.report(step=number, total=self.last, **found)
+            longboat.report(step=number, total=self.last, **found)
         return found
 
     def close(self, feed):
@@ -336,7 +336,7 @@ def main():
         ranks = Ranks(args.shape)
     except ModuleNotFoundError as missing:
         extras = ",".join(["jax", "jpeg", *["mpi"] * (args.shape == "mpi")])
-        sys.exit(f"this script needs {missing.name}: pip install 'windlass[{extras}]'")
+        sys.exit(f"this script needs {missing.name}: pip install 'longboat[{extras}]'")
     try:
         check(args, ranks.count, ranks.local)
         ranks.total([0])  # meet now: later one may compile for longer than the other waits for a first message

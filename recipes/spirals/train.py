@@ -16,7 +16,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-import windlass
+import longboat
 
 
 def spirals(count, rng):
@@ -82,7 +82,7 @@ def main():
     mesh = Mesh(devices, "batch")
     whole, split = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("batch"))
     share = jax.make_array_from_process_local_data
-    saved = windlass.checkpoint.load()
+    saved = longboat.checkpoint.load()
     begin = [saved.arrays[name] for name in ("flat", "mean", "square")] if saved else [flat, 0 * flat, 0 * flat]
     state = tuple(share(whole, np.asarray(value)) for value in begin)
 
@@ -94,14 +94,14 @@ def main():
             network = unflatten(np.asarray(state[0]))
             guess = np.argmax(scores(network, held_out_x), axis=1)
             accuracy = float(np.mean(np.asarray(guess == held_out_arm)))
-            windlass.report(step=step, total=args.steps, loss=float(loss), accuracy=accuracy)
+            longboat.report(step=step, total=args.steps, loss=float(loss), accuracy=accuracy)
         if rank == 0 and step % 100 == 0:
             arrays = dict(zip(("flat", "mean", "square"), map(np.asarray, state), strict=True))
-            windlass.checkpoint.save(arrays, step=step)
+            longboat.checkpoint.save(arrays, step=step)
 
     if rank == 0:
         network = unflatten(np.asarray(state[0]))
-        path = os.path.join(os.environ.get("WINDLASS_OUTPUT_DIR", "."), "weights.npz")
+        path = os.path.join(os.environ.get("LONGBOAT_OUTPUT_DIR", "."), "weights.npz")
         np.savez(path, **network)
         print(f"weights in {path}", flush=True)
 

@@ -26,12 +26,12 @@ LABELS = ("no click", "click")
 def check():
     """Ends the program, before anything is trained, where no model could be written."""
     if importlib.util.find_spec("onnx") is None:
-        sys.exit("the model is saved as ONNX; this needs onnx: pip install 'windlass[serve]'")
+        sys.exit("the model is saved as ONNX; this needs onnx: pip install 'longboat[serve]'")
 
 
 def save(directory, net, tables, scale, buckets, metrics, examples, tensorflow):
     """A new version of the model in `directory`; gives its path. examples: (columns by name, label) of some rows."""
-    from windlass import bundle
+    from longboat import bundle
 
     here = os.path.dirname(os.path.abspath(__file__))
     with tempfile.TemporaryDirectory() as room:

@@ -19,7 +19,7 @@ try:
     import jax
     import numpy as np
 except ModuleNotFoundError as missing:
-    sys.exit(f"this script needs {missing.name}: pip install 'windlass[jax]'")
+    sys.exit(f"this script needs {missing.name}: pip install 'longboat[jax]'")
 
 import export
 import model
@@ -29,10 +29,10 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from metrics import scores
 
-import windlass
+import longboat
 
-OUTPUT = os.environ.get("WINDLASS_OUTPUT_DIR", ".")
-ATTEMPT = int(os.environ.get("WINDLASS_ATTEMPT", "1"))
+OUTPUT = os.environ.get("LONGBOAT_OUTPUT_DIR", ".")
+ATTEMPT = int(os.environ.get("LONGBOAT_ATTEMPT", "1"))
 
 
 def options():
@@ -55,7 +55,7 @@ def options():
     parser.add_argument("--bad-rows", choices=("stop", "skip"), default="stop")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
-    args.data = args.data or os.environ.get("WINDLASS_INPUT_DATA", "data")
+    args.data = args.data or os.environ.get("LONGBOAT_INPUT_DATA", "data")
     least = {"steps": 0, "epochs": 1, "batch": 1, "hash_buckets": 1, "statistics_rows": 0, "checkpoint_every": 1}
     for name, value in least.items():
         if vars(args)[name] < value:
@@ -111,7 +111,7 @@ class Trainer:
         self._step = model.new_step(mesh, args.precision, args.learning_rate)
         self._prediction = model.new_prediction(mesh, args.precision)
         self.attempt = ATTEMPT
-        saved = windlass.checkpoint.load()
+        saved = longboat.checkpoint.load()
         if saved:
             self._load(saved)
         else:
@@ -155,7 +155,7 @@ class Trainer:
         for part, values in self.state.items():
             arrays |= {f"{part}.{name}": np.asarray(value) for name, value in values.items()}
         meta = {"place": asdict(self.place), "until": asdict(self.until), "attempt": ATTEMPT}
-        windlass.checkpoint.save(arrays, step=self.step, meta=meta, wait=wait)
+        longboat.checkpoint.save(arrays, step=self.step, meta=meta, wait=wait)
 
     def _batch(self, rows):
         """This process's part of a batch, looked up and scaled, filled up to the size of a batch."""
@@ -180,7 +180,7 @@ class Trainer:
     def learn(self, rows, place):
         """One step. Gives (loss, whether any process was asked to stop)."""
         batch = self._batch(rows)
-        batch["stop"] = np.full(jax.local_device_count(), windlass.stopping(), np.float32)
+        batch["stop"] = np.full(jax.local_device_count(), longboat.stopping(), np.float32)
         self.step, self.place = self.step + 1, place
         self.state, told = self._step(self.state, self.step, self._share(batch))
         of_rows = [np.asarray(gradient)[: len(rows)] for gradient in told["of_rows"]]
@@ -257,7 +257,7 @@ def tell(trainer, total, told):
     trainer.say(f"step {trainer.step}: {told}")
     if trainer.rank == 0:
         figures = {name: value for name, value in told.as_dict().items() if name != "rows"}
-        windlass.report(step=trainer.step, total=total, **figures)
+        longboat.report(step=trainer.step, total=total, **figures)
 
 
 def main():
@@ -285,7 +285,7 @@ def main():
         elif trainer.rank == 0 and (trainer.step % 20 == 0 or ended):
             speed = rows_since / (time.perf_counter() - since)
             total = trainer.step if ended else total
-            windlass.report(step=trainer.step, total=total, loss=loss, rows_per_s=speed)
+            longboat.report(step=trainer.step, total=total, loss=loss, rows_per_s=speed)
             since, rows_since = time.perf_counter(), 0
         if ended or stop or trainer.step % args.checkpoint_every == 0:
             trainer.save(wait=ended or stop)

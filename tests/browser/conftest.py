@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from longboat import bundle
 from tests.serve import making
 from tests.serve.serving import serving
-from windlass import bundle
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 QUIET = (
@@ -34,9 +34,9 @@ def browser() -> Iterator[Browser]:
 
     Of a module, not of the session: while Playwright is there its event loop is running, and other tests start theirs.
     """
-    found = os.environ.get("WINDLASS_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+    found = os.environ.get("LONGBOAT_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
     if found is None:
-        pytest.fail("no Chromium here: `make browser` installs one, or name one with WINDLASS_CHROMIUM", pytrace=False)
+        pytest.fail("no Chromium here: `make browser` installs one, or name one with LONGBOAT_CHROMIUM", pytrace=False)
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=found, args=list(QUIET))
         yield chromium

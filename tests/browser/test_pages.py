@@ -15,10 +15,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from playwright.sync_api import Page, expect
 
+from longboat import bundle
 from tests.browser.conftest import Watched
 from tests.serve import making
 from tests.serve.serving import serving
-from windlass import bundle
 
 KINDS = ("words", "digits", "table", "logarithm")
 
@@ -192,7 +192,7 @@ def test_a_server_that_is_slow_or_gone_is_said_so(page: Page, models: Path, tmp_
 
 
 def test_a_token_is_asked_for_and_used(page: Page, models: Path, tmp_path: Path) -> None:
-    env = {"WINDLASS_SERVE_TOKEN": "open-sesame"}
+    env = {"LONGBOAT_SERVE_TOKEN": "open-sesame"}
     with serving(tmp_path, models / "words", "--no-grpc", env=env) as running:
         page.goto(f"http://127.0.0.1:{running.port}/models/words")
         page.get_by_role("textbox").fill("good")

@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
+from longboat import journal, layout
 from tests.local.place import MARK, Command, Place, until
-from windlass import journal, layout
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
 PATIENCE = 60.0

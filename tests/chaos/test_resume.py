@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from longboat import journal, layout
 from tests.chaos.killing import PROGRAMS, weights
 from tests.local.place import PATIENCE, Place, until
-from windlass import journal, layout
 
 SHAPES = {
     "single": ("numpy_sgd.py", "shape: single\n", {"TRANSPORT": "none"}),
@@ -104,14 +104,14 @@ def test_a_retry_of_an_average_stage_continues_in_its_round(place: Place) -> Non
 def test_another_try_after_a_missed_gate_continues_where_the_first_one_ended(place: Place) -> None:
     """The first attempt leaves after 30 steps; the second goes on to 60, not to another 30."""
     script = """
-        import os, numpy as np, windlass
-        found = windlass.checkpoint.load()
+        import os, numpy as np, longboat
+        found = longboat.checkpoint.load()
         total, first = (found.arrays["total"], found.step + 1) if found else (np.zeros(1), 1)
         print("begins at step", first, flush=True)
         for step in range(first, first + 30):
             total = total + step
-            windlass.report(step=step, score=float(total[0]))
-        windlass.checkpoint.save({"total": total}, step=step)
+            longboat.report(step=step, score=float(total[0]))
+        longboat.checkpoint.save({"total": total}, step=step)
     """
     text = """
         stages:
@@ -159,7 +159,7 @@ SMALL_DISK = """
 set -eu
 mount -t tmpfs -o size=6m tmpfs "$HOME_OF_RUNS"
 trap 'cp -r "$HOME_OF_RUNS" "$COPY"' EXIT
-"$PYTHON" -m windlass run job.yaml
+"$PYTHON" -m longboat run job.yaml
 """
 
 
@@ -169,13 +169,13 @@ trap 'cp -r "$HOME_OF_RUNS" "$COPY"' EXIT
 def test_a_full_disk_costs_checkpoints_and_a_warning_and_training_goes_on(place: Place, tmp_path: Path) -> None:
     """On a disk of 6 MB there is room for three checkpoints of 1.6 MB; not for two and one of 5.6 MB."""
     script = """
-        import os, time, numpy as np, windlass
+        import os, time, numpy as np, longboat
         for step in range(1, 9):
-            while step > 1 and len(os.listdir(os.environ["WINDLASS_CHECKPOINT_DIR"])) > 2:
+            while step > 1 and len(os.listdir(os.environ["LONGBOAT_CHECKPOINT_DIR"])) > 2:
                 time.sleep(0.01)  # until the driver has taken away what need not be kept
             size = 200_000 if step != 5 else 700_000
-            windlass.checkpoint.save({"w": np.full(size, float(step))}, step=step, wait=True)
-            windlass.report(step=step, total=8)
+            longboat.checkpoint.save({"w": np.full(size, float(step))}, step=step, wait=True)
+            longboat.report(step=step, total=8)
             print("step", step, flush=True)
     """
     place.job("run: python work.py\nrestarts: 0\n", work=script)
@@ -183,7 +183,7 @@ def test_a_full_disk_costs_checkpoints_and_a_warning_and_training_goes_on(place:
     home.mkdir()
     env: dict[str, Any] = {
         **place.env,
-        "WINDLASS_HOME": home,
+        "LONGBOAT_HOME": home,
         "HOME_OF_RUNS": home,
         "COPY": copy,
         "PYTHON": sys.executable,

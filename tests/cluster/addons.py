@@ -49,7 +49,7 @@ def _s3(cluster: Cluster, say: Say) -> None:
     _deploy(cluster, say, "versitygw", "s3", "s3")
     _await_port(cluster.node("0").address, 30070)
     say(f"s3: http://s3.s3:7070 in pods, http://{cluster.node('0').address}:30070 here")
-    say("AWS_ACCESS_KEY_ID=windlass-test AWS_SECRET_ACCESS_KEY=windlass-test-secret AWS_REGION=us-east-1")
+    say("AWS_ACCESS_KEY_ID=longboat-test AWS_SECRET_ACCESS_KEY=longboat-test-secret AWS_REGION=us-east-1")
 
 
 def _registry(cluster: Cluster, say: Say) -> None:
@@ -57,7 +57,7 @@ def _registry(cluster: Cluster, say: Say) -> None:
     _deploy(cluster, say, "registry", "registry", "registry")
     _await_port(cluster.node("0").address, 30500)
     say("registry: localhost:30500 for nodes, and here: kubectl -n registry port-forward service/registry 30500:5000")
-    say("user windlass, password windlass-test")
+    say("user longboat, password longboat-test")
 
 
 def _deploy(cluster: Cluster, say: Say, program: str, name: str, namespace: str) -> None:

@@ -23,7 +23,7 @@ class Credentials:
     def kubeconfig(self, path: Path, name: str, subject: str, names: tuple[str, ...] = ()) -> tuple[Path, Path]:
         """Somebody's certificate and key, and a kubeconfig of it."""
         pair = self.authority.issue(name, subject, names)
-        kubeconfig(path, self.server, self.authority, pair, "windlass-test")
+        kubeconfig(path, self.server, self.authority, pair, "longboat-test")
         return pair
 
 

@@ -150,7 +150,7 @@ class Image:
                 "WorkingDir": "/",
             },
             "rootfs": {"type": "layers", "diff_ids": [f"sha256:{layer.digest}" for layer in self.layers]},
-            "history": [{"created_by": "windlass tests/cluster"} for _ in self.layers],
+            "history": [{"created_by": "longboat tests/cluster"} for _ in self.layers],
         }
         text = json.dumps(config).encode()
         config_name = f"{hashlib.sha256(text).hexdigest()}.json"

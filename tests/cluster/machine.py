@@ -31,11 +31,11 @@ class State:
 
     @property
     def link(self) -> str:
-        return f"windlass{self.number}"
+        return f"longboat{self.number}"
 
     @property
     def cgroup(self) -> str:
-        return f"windlass-cluster-{self.number}"
+        return f"longboat-cluster-{self.number}"
 
     @property
     def machine_address(self) -> str:

@@ -95,7 +95,7 @@ HOST_COMMANDS = {
     "apt-get": "apt",
 }
 
-# A small Debian with Python and a shell. Windlass is not in it, on purpose: nothing but Python may be needed.
+# A small Debian with Python and a shell. Longboat is not in it, on purpose: nothing but Python may be needed.
 DEBIAN_PYTHON = (
     "base-files",
     "base-passwd",
@@ -196,7 +196,7 @@ WHEELS = {
         "setuptools==84.2.1",
         "werkzeug==3.1.9",
     ),
-    # What a model server needs, and onnx to make a model; Windlass itself is not among it.
+    # What a model server needs, and onnx to make a model; Longboat itself is not among it.
     "serve": (
         "numpy==2.4.6",
         "onnx==1.23.2",
@@ -216,7 +216,7 @@ WHEELS = {
 
 def image(name: str) -> str:
     """The reference under which pods know an image."""
-    return f"windlass.test/{name}:1"
+    return f"longboat.test/{name}:1"
 
 
 NODES = ("node0", "node1", "node2")

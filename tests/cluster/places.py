@@ -18,8 +18,8 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 def home() -> Path:
-    """The directory of all clusters of this checkout; WINDLASS_CLUSTER_HOME moves it."""
-    return Path(os.environ.get("WINDLASS_CLUSTER_HOME") or CHECKOUT / ".cluster").absolute()
+    """The directory of all clusters of this checkout; LONGBOAT_CLUSTER_HOME moves it."""
+    return Path(os.environ.get("LONGBOAT_CLUSTER_HOME") or CHECKOUT / ".cluster").absolute()
 
 
 def cache() -> Path:

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from longboat.buckets import http
+from longboat.buckets.s3 import S3
 from tests.cluster.addons import add
 from tests.cluster.cluster import Cluster
 from tests.cluster.errors import ClusterError
-from windlass.buckets import http
-from windlass.buckets.s3 import S3
 
 JOB = """
 name: bucket
@@ -22,9 +22,9 @@ storage: {weights: s3://models/a run}
 stages:
   first:
     run: |
-      cd "$WINDLASS_MOUNT_WEIGHTS"; mkdir -p deep; echo one > "deep/b+c d.txt"
+      cd "$LONGBOAT_MOUNT_WEIGHTS"; mkdir -p deep; echo one > "deep/b+c d.txt"
       [ -e large ] || head -c 70000000 /dev/urandom > large
-  second: {after: first, run: 'cd "$WINDLASS_MOUNT_WEIGHTS"; echo two >> "deep/b+c d.txt"; sha256sum large'}
+  second: {after: first, run: 'cd "$LONGBOAT_MOUNT_WEIGHTS"; echo two >> "deep/b+c d.txt"; sha256sum large'}
 """
 
 
@@ -46,15 +46,15 @@ def test_metrics_server_knows_what_nodes_and_pods_use(cluster: Cluster) -> None:
 
 def test_runs_fetch_their_storage_from_a_real_s3_server_and_send_it_back(cluster: Cluster, tmp_path: Path) -> None:
     add(cluster, "s3", print)
-    keys = {"AWS_ACCESS_KEY_ID": "windlass-test", "AWS_SECRET_ACCESS_KEY": "windlass-test-secret"}
+    keys = {"AWS_ACCESS_KEY_ID": "longboat-test", "AWS_SECRET_ACCESS_KEY": "longboat-test-secret"}
     env = {**os.environ, **keys, "AWS_ENDPOINT_URL": f"http://{cluster.node('0').address}:30070"}
     store = S3("models", env)
     http.exchange(lambda: store._request("PUT", ""))
     (tmp_path / "job.yaml").write_text(JOB)
 
     def run(**more: str) -> str:
-        told = {**env, **more, "WINDLASS_HOME": str(tmp_path / "home"), "NO_COLOR": "1"}
-        command = [sys.executable, "-m", "windlass", "run"]
+        told = {**env, **more, "LONGBOAT_HOME": str(tmp_path / "home"), "NO_COLOR": "1"}
+        command = [sys.executable, "-m", "longboat", "run"]
         done = subprocess.run(command, cwd=tmp_path, env=told, stderr=subprocess.PIPE, text=True, check=False)
         return f"{done.returncode} {done.stderr}"
 
@@ -90,7 +90,7 @@ def test_a_job_of_1000_pods_runs_on_nodes_that_do_not_exist(cluster: Cluster) ->
                     "restartPolicy": "Never",
                     "nodeSelector": {"type": "kwok"},
                     "tolerations": [{"key": "kwok.x-k8s.io/node", "operator": "Exists"}],
-                    "containers": [{"name": "main", "image": "windlass.test/python:1"}],
+                    "containers": [{"name": "main", "image": "longboat.test/python:1"}],
                 }
             },
         },

@@ -32,7 +32,7 @@ def start_pod(cluster: Cluster, name: str, node: str, image: str = "python") -> 
         "spec": {
             "nodeName": node,
             "terminationGracePeriodSeconds": 1,
-            "containers": [{"name": "main", "image": f"windlass.test/{image}:1", "command": ["python3", "-c", code]}],
+            "containers": [{"name": "main", "image": f"longboat.test/{image}:1", "command": ["python3", "-c", code]}],
         },
     }
     path = cluster.places.root / f"{name}.json"
@@ -128,20 +128,20 @@ def test_the_api_server_goes_and_comes_with_its_objects(cluster: Cluster) -> Non
         ("mpi", "from mpi4py import MPI; print(MPI.COMM_WORLD.size)", "1"),
     ],
 )
-def test_the_images_have_what_they_promise_and_no_windlass(
+def test_the_images_have_what_they_promise_and_no_longboat(
     cluster: Cluster, image: str, code: str, printed: str
 ) -> None:
     start_pod(cluster, f"has-{image}", "node0", image)
     assert cluster.kubectl("exec", f"has-{image}", "--", "python3", "-c", code).strip() == printed
-    with pytest.raises(ClusterError, match="No module named 'windlass'"):
-        cluster.kubectl("exec", f"has-{image}", "--", "python3", "-c", "import windlass")
+    with pytest.raises(ClusterError, match="No module named 'longboat'"):
+        cluster.kubectl("exec", f"has-{image}", "--", "python3", "-c", "import longboat")
 
 
 def test_an_image_can_be_loaded_into_all_nodes(cluster: Cluster, tmp_path: Path) -> None:
     layer = Layer()
     layer.file("hello", b"hello", 0o755)
     archive = tmp_path / "hello.tar"
-    Image("windlass.test/hello:1", (layer.write(tmp_path / "layer.tar"),), entrypoint=("/hello",)).write(archive)
+    Image("longboat.test/hello:1", (layer.write(tmp_path / "layer.tar"),), entrypoint=("/hello",)).write(archive)
     cluster.load(archive)
     for node in cluster.nodes():
-        assert "windlass.test/hello:1" in cluster.images(node)
+        assert "longboat.test/hello:1" in cluster.images(node)

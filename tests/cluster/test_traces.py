@@ -24,7 +24,7 @@ POD = {
         "containers": [
             {
                 "name": "main",
-                "image": "windlass.test/python:1",
+                "image": "longboat.test/python:1",
                 "command": ["sh", "-c", "trap '' TERM; date > /shared/date; while true; do sleep 1; done"],
                 "ports": [{"containerPort": 80, "hostPort": 8080}],
                 "volumeMounts": [{"name": "shared", "mountPath": "/shared"}],

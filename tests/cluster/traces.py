@@ -38,7 +38,7 @@ def traces(places: Places) -> Traces:
         links=frozenset(line.split()[0].partition("@")[0] for line in links.splitlines()),
         rules=frozenset(_rules(tools)),
         groups=frozenset(
-            str(group) for hierarchy in machine.hierarchies() for group in hierarchy.glob("windlass-cluster-*")
+            str(group) for hierarchy in machine.hierarchies() for group in hierarchy.glob("longboat-cluster-*")
         ),
         files=frozenset(os.path.join(top, name) for top in _WATCHED if os.path.isdir(top) for name in os.listdir(top)),
         processes=frozenset(_processes(places)),
@@ -57,7 +57,7 @@ def _processes(places: Places) -> list[str]:
     """Those that name the cluster's directory, or are in its control groups."""
     found = []
     state = machine.State.load(places)
-    group = f"/{state.cgroup}/" if state else "/windlass-cluster-of-nobody/"
+    group = f"/{state.cgroup}/" if state else "/longboat-cluster-of-nobody/"
     for process in Path("/proc").glob("[0-9]*"):
         try:
             command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")

@@ -61,7 +61,7 @@ def group() -> Iterator[int]:
 @pytest.mark.parametrize("page", [p for p in PAGES if steps(p)], ids=lambda page: page.name)
 def test_every_command_of_a_page_works(page: Path, tmp_path: Path, group: int) -> None:
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    env = {**os.environ, "PATH": path, "WINDLASS_HOME": str(tmp_path / "home")}
+    env = {**os.environ, "PATH": path, "LONGBOAT_HOME": str(tmp_path / "home")}
     place = tmp_path / "work"
     place.mkdir()
     for step in steps(page):

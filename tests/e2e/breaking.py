@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(os.environ.get("WINDLASS_CLUSTER_ROOT") or Path(__file__).parents[2])
+ROOT = Path(os.environ.get("LONGBOAT_CLUSTER_ROOT") or Path(__file__).parents[2])
 OURS = str(ROOT / ".cluster") in os.environ.get("KUBECONFIG", "")
 """Whether KUBECONFIG names such a cluster."""
 

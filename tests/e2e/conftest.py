@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from longboat.engines.kubernetes import storage
+from longboat.engines.kubernetes.cluster import Cluster
 from tests.e2e.place import PATIENCE, Place
-from windlass.engines.kubernetes import storage
-from windlass.engines.kubernetes.cluster import Cluster
 
-PYTHON = os.environ.get("WINDLASS_TEST_IMAGE", "windlass.test/python:1")
+PYTHON = os.environ.get("LONGBOAT_TEST_IMAGE", "longboat.test/python:1")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(scope="module")
 def namespace() -> Iterator[str]:
     api = Cluster(os.environ).api
-    name = f"windlass-e2e-{uuid.uuid4().hex[:6]}"
+    name = f"longboat-e2e-{uuid.uuid4().hex[:6]}"
     labels = {
         "pod-security.kubernetes.io/enforce": "restricted",
         "pod-security.kubernetes.io/enforce-version": "latest",

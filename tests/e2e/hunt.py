@@ -16,10 +16,10 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from longboat.kube import names
 from tests.e2e import jobs
 from tests.e2e.breaking import cluster
 from tests.e2e.place import Place, lives, told
-from windlass.kube import names
 
 RANKS = 3
 

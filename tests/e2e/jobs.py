@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-PYTHON = os.environ.get("WINDLASS_TEST_IMAGE", "windlass.test/python:1")
-MPI = os.environ.get("WINDLASS_TEST_MPI_IMAGE", "windlass.test/mpi:1")
+PYTHON = os.environ.get("LONGBOAT_TEST_IMAGE", "longboat.test/python:1")
+MPI = os.environ.get("LONGBOAT_TEST_MPI_IMAGE", "longboat.test/mpi:1")
 
 
 GO = "/tmp/go"
@@ -56,14 +56,14 @@ stages:
     ranks: 2
     rounds: 2
     restarts: 0
-    run: echo "round $WINDLASS_ROUND worker $WINDLASS_RANK" >> $WINDLASS_OUTPUT_DIR/part-$WINDLASS_RANK
-    merge: cat $WINDLASS_OUTPUT_DIR/part-* > $WINDLASS_OUTPUT_DIR/merged
+    run: echo "round $LONGBOAT_ROUND worker $LONGBOAT_RANK" >> $LONGBOAT_OUTPUT_DIR/part-$LONGBOAT_RANK
+    merge: cat $LONGBOAT_OUTPUT_DIR/part-* > $LONGBOAT_OUTPUT_DIR/merged
   last:
     after: average
     run: |
-      cat $WINDLASS_INPUT_AVERAGE/merged > $WINDLASS_OUTPUT_DIR/seen
+      cat $LONGBOAT_INPUT_AVERAGE/merged > $LONGBOAT_OUTPUT_DIR/seen
       id -u
-      python3 -c "import windlass; windlass.report(step=1, accuracy=0.9)"
+      python3 -c "import longboat; longboat.report(step=1, accuracy=0.9)"
   good-enough:
     gate: {{of: last, metric: accuracy, at_least: 0.8}}
 """

@@ -13,16 +13,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from longboat import journal
+from longboat.engines.kubernetes import tunnel
+from longboat.engines.kubernetes.cluster import Cluster, NoAnswer
+from longboat.engines.kubernetes.mirror import Mirror
+from longboat.kube import names
+from longboat.kube.api import Manifest
 from tests.e2e import jobs
-from windlass import journal
-from windlass.engines.kubernetes import tunnel
-from windlass.engines.kubernetes.cluster import Cluster, NoAnswer
-from windlass.engines.kubernetes.mirror import Mirror
-from windlass.kube import names
-from windlass.kube.api import Manifest
 
 PROGRAMS = Path(__file__).parent / "programs"
-WINDLASS = [sys.executable, "-m", "windlass"]
+LONGBOAT = [sys.executable, "-m", "longboat"]
 PATIENCE = 600.0
 """Seconds that anything may take on a machine that is slow and busy: nobody waits for them but who fails."""
 
@@ -48,11 +48,11 @@ class Place:
             (place / "write.sh").write_text(script)
         return place
 
-    def windlass(self, *words: str | Path, code: int | None = 0, timeout: float = PATIENCE) -> str:
+    def longboat(self, *words: str | Path, code: int | None = 0, timeout: float = PATIENCE) -> str:
         """What the command prints, both streams; its exit code must be the one expected."""
         done = subprocess.run(
-            [*WINDLASS, *map(str, words)],
-            env={**os.environ, "WINDLASS_HOME": str(self.home), "NO_COLOR": "1"},
+            [*LONGBOAT, *map(str, words)],
+            env={**os.environ, "LONGBOAT_HOME": str(self.home), "NO_COLOR": "1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -64,11 +64,11 @@ class Place:
 
     def run(self, job: Path, *words: str, code: int | None = 0) -> str:
         """Runs a job to its end; its id."""
-        said = self.windlass("run", job, "--on", "kubernetes", "-n", self.namespace, *words, code=code)
+        said = self.longboat("run", job, "--on", "kubernetes", "-n", self.namespace, *words, code=code)
         return said.partition("submitted ")[2].partition(" ")[0]
 
     def start(self, job: Path, *words: str) -> str:
-        said = self.windlass("run", job, "--on", "kubernetes", "-n", self.namespace, "--detach", *words)
+        said = self.longboat("run", job, "--on", "kubernetes", "-n", self.namespace, "--detach", *words)
         return said.split()[0]
 
     def events(self, run: str) -> list[dict[str, Any]]:
@@ -105,7 +105,7 @@ class Place:
 
     def ended(self, run: str) -> dict[str, Any]:
         """Waits for the run's last event."""
-        self.windlass("wait", run, "--on", "kubernetes", "-n", self.namespace, code=None)
+        self.longboat("wait", run, "--on", "kubernetes", "-n", self.namespace, code=None)
         return self.events(run)[-1]
 
     def pods(self, run: str) -> dict[str, Manifest]:
@@ -124,11 +124,11 @@ class Place:
         assert code == 0, said.decode()
 
     def file(self, run: str, path: str) -> str:
-        return self.windlass("cat", f"{run}:{path}", "--on", "kubernetes", "-n", self.namespace)
+        return self.longboat("cat", f"{run}:{path}", "--on", "kubernetes", "-n", self.namespace)
 
     def log(self, run: str, rank: int, *words: str) -> list[str]:
         there = ("--on", "kubernetes", "-n", self.namespace)
-        return self.windlass("logs", run, *there, "--rank", str(rank), "--raw", *words).splitlines()
+        return self.longboat("logs", run, *there, "--rank", str(rank), "--raw", *words).splitlines()
 
 
 def lives(lines: list[str]) -> dict[str, list[int]]:

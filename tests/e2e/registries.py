@@ -21,7 +21,7 @@ from tests.cluster import pins, programs
 from tests.cluster.places import cache, locked
 from tests.ports import free_port
 
-USER, PASSWORD = "windlass", "windlass-test"
+USER, PASSWORD = "longboat", "longboat-test"
 PASSWORDS = next(
     line.split('"')[1].removesuffix("\\n")
     for line in (pins.MANIFESTS / "registry.yaml").read_text().splitlines()

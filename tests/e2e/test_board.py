@@ -15,19 +15,19 @@ import pytest
 from tests.cluster import addons, places
 from tests.cluster.cluster import Cluster
 from tests.e2e.jobs import PYTHON, single
-from tests.e2e.place import WINDLASS, Place
+from tests.e2e.place import LONGBOAT, Place
 
 pytestmark = pytest.mark.slow
 
 TRAIN = """
-import os, time, windlass
-from windlass import tensorboard
-own = tensorboard.Writer(os.path.join(os.environ["WINDLASS_OUTPUT_DIR"], "mine"))
+import os, time, longboat
+from longboat import tensorboard
+own = tensorboard.Writer(os.path.join(os.environ["LONGBOAT_OUTPUT_DIR"], "mine"))
 step = 0
-while not windlass.stopping():
+while not longboat.stopping():
     step += 1
     own.histogram("weights", [1.0, 2.0], step)
-    windlass.report(step=step, loss=1 / step)
+    longboat.report(step=step, loss=1 / step)
     time.sleep(1)
 """
 
@@ -50,8 +50,8 @@ def test_curves_and_histograms_of_a_run_in_a_cluster_are_shown_while_it_trains(p
     (job / "train.py").write_text(TRAIN)
     run = place.start(job)
     place.until(lambda: place.steps(run) > 1)
-    command = [*WINDLASS, "board", run, "--port", "0", "--on", "kubernetes", "-n", place.namespace]
-    environ = {**os.environ, "WINDLASS_HOME": str(place.home)}
+    command = [*LONGBOAT, "board", run, "--port", "0", "--on", "kubernetes", "-n", place.namespace]
+    environ = {**os.environ, "LONGBOAT_HOME": str(place.home)}
     with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) as board:
         try:
             assert board.stdout is not None
@@ -65,7 +65,7 @@ def test_curves_and_histograms_of_a_run_in_a_cluster_are_shown_while_it_trains(p
             board.send_signal(signal.SIGINT)
             assert board.wait(timeout=120) == 130
     assert place.events(run)[-1]["ev"] != "run.ended", "the viewing ended, not the run"
-    place.windlass("stop", run, "--now", "--on", "kubernetes", "-n", place.namespace)
+    place.longboat("stop", run, "--now", "--on", "kubernetes", "-n", place.namespace)
 
 
 def test_a_board_in_the_cluster_is_reached_from_outside_if_the_job_exposes_it(place: Place) -> None:
@@ -75,10 +75,10 @@ def test_a_board_in_the_cluster_is_reached_from_outside_if_the_job_exposes_it(pl
     job = place.job(BOARD.format(PYTHON=PYTHON, image=image))
     (job / "train.py").write_text(TRAIN)
     there = ("--on", "kubernetes", "-n", place.namespace)
-    said = place.windlass("run", job, "--detach", *there)
+    said = place.longboat("run", job, "--detach", *there)
     assert "warning: board: TensorBoard has no login: everybody who can reach its NodePort" in said
     run = next(line for line in said.splitlines() if line.startswith("one-")).split()[0]
-    url = place.windlass("url", run, "--board", "--wait", *there).split()[-1] + "/"
+    url = place.longboat("url", run, "--board", "--wait", *there).split()[-1] + "/"
 
     def shown() -> bool:
         try:
@@ -88,5 +88,5 @@ def test_a_board_in_the_cluster_is_reached_from_outside_if_the_job_exposes_it(pl
         return "loss" in curves.get("main/worker-0", {}) and "main/output/mine" in own
 
     place.until(shown)
-    place.windlass("rm", "--force", run)
+    place.longboat("rm", "--force", run)
     place.until(lambda: not place.cluster.left(run))

@@ -6,23 +6,23 @@ import os
 
 import pytest
 
+from longboat.buckets import http
+from longboat.buckets.s3 import S3
 from tests.cluster.addons import add
 from tests.cluster.cluster import Cluster
 from tests.cluster.places import home
 from tests.e2e.conftest import PYTHON
 from tests.e2e.place import Place
-from windlass.buckets import http
-from windlass.buckets.s3 import S3
 
-KEYS = {"AWS_ACCESS_KEY_ID": "windlass-test", "AWS_SECRET_ACCESS_KEY": "windlass-test-secret"}
+KEYS = {"AWS_ACCESS_KEY_ID": "longboat-test", "AWS_SECRET_ACCESS_KEY": "longboat-test-secret"}
 JOB = f"""
 name: bucket
 image: {PYTHON}
 storage: {{weights: s3://%s/run}}
 env: {{AWS_ENDPOINT_URL: "http://s3.s3:7070", {", ".join(f"{name}: {value}" for name, value in KEYS.items())}}}
 stages:
-  first: {{run: 'mkdir $WINDLASS_MOUNT_WEIGHTS/deep; echo one > $WINDLASS_MOUNT_WEIGHTS/deep/a'}}
-  second: {{after: first, run: 'cat $WINDLASS_MOUNT_WEIGHTS/deep/a'}}
+  first: {{run: 'mkdir $LONGBOAT_MOUNT_WEIGHTS/deep; echo one > $LONGBOAT_MOUNT_WEIGHTS/deep/a'}}
+  second: {{after: first, run: 'cat $LONGBOAT_MOUNT_WEIGHTS/deep/a'}}
 """
 
 
@@ -35,14 +35,14 @@ def test_pods_fetch_storage_from_a_bucket_and_send_it_back(place: Place) -> None
     http.exchange(lambda: store._request("PUT", ""))
     run = place.run(place.job(JOB % place.namespace))
     assert [each.key for each in store.list("")] == ["run/deep/a"]
-    assert "one" in place.windlass("logs", run, "--on", "kubernetes", "-n", place.namespace, "--stage", "second")
+    assert "one" in place.longboat("logs", run, "--on", "kubernetes", "-n", place.namespace, "--stage", "second")
     there = ("--on", "kubernetes", "-n", place.namespace)
-    assert "4 B  storage/weights/deep/a" in place.windlass("ls", f"{run}:weights", *there)
+    assert "4 B  storage/weights/deep/a" in place.longboat("ls", f"{run}:weights", *there)
     (place.directory / "b").write_text("two")
-    place.windlass("cp", place.directory / "b", f"{run}:weights/deep", *there)
+    place.longboat("cp", place.directory / "b", f"{run}:weights/deep", *there)
     assert [each.key for each in store.list("")] == ["run/deep/a", "run/deep/b"]
-    place.windlass("cp", f"{run}:weights/deep", place.directory / "copy", *there)
+    place.longboat("cp", f"{run}:weights/deep", place.directory / "copy", *there)
     assert (place.directory / "copy" / "b").read_text() == "two"
-    assert f"s3://{place.namespace}/run" in place.windlass("left", run, "-n", place.namespace)
-    assert f"aws s3 rm --recursive s3://{place.namespace}/run" in place.windlass("rm", run, *there)
+    assert f"s3://{place.namespace}/run" in place.longboat("left", run, "-n", place.namespace)
+    assert f"aws s3 rm --recursive s3://{place.namespace}/run" in place.longboat("rm", run, *there)
     assert len(list(store.list(""))) == 2, "what is in a bucket stays"

@@ -1,4 +1,4 @@
-"""`windlass why` names what a cluster did to a run, with the cluster's own words as evidence."""
+"""`longboat why` names what a cluster did to a run, with the cluster's own words as evidence."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def why(place: Place, text: str, *words: str, programs: tuple[str, ...] = ()) ->
     run = place.start(place.job(text, *programs), *words)
     last = place.ended(run)
     assert last["state"] == "failed"
-    return str(last["cause"]["kind"]), place.windlass("why", run, "--on", "kubernetes", "-n", place.namespace)
+    return str(last["cause"]["kind"]), place.longboat("why", run, "--on", "kubernetes", "-n", place.namespace)
 
 
 def test_no_node_has_room(place: Place) -> None:
@@ -32,11 +32,11 @@ def test_no_node_has_room(place: Place) -> None:
 def test_why_a_run_waits_is_told_while_it_waits(place: Place) -> None:
     run = place.start(place.job(jobs.single("python3 -c pass", "    resources: {cpu: 512}")))
     there = ("--on", "kubernetes", "-n", place.namespace)
-    place.until(lambda: "asked 512 cpu, the most that a node has free is" in place.windlass("why", run, *there))
-    said = place.windlass("why", run, *there)
+    place.until(lambda: "asked 512 cpu, the most that a node has free is" in place.longboat("why", run, *there))
+    said = place.longboat("why", run, *there)
     assert f"{run} is still " in said
     assert "main/worker-0: no node has room for it" in said
-    place.windlass("rm", "--force", run, *there)
+    place.longboat("rm", "--force", run, *there)
 
 
 def test_an_image_that_cannot_be_pulled(place: Place) -> None:
@@ -48,7 +48,7 @@ def test_an_image_that_cannot_be_pulled(place: Place) -> None:
 
 
 def test_an_image_without_python(place: Place) -> None:
-    text = jobs.single("python3 -c pass") + "    ranks: {worker: {image: windlass.test/pause:1}}\n"
+    text = jobs.single("python3 -c pass") + "    ranks: {worker: {image: longboat.test/pause:1}}\n"
     kind, said = why(place, text, "--pending-timeout", "60s")
     assert kind == "image_without_python"
     assert "no python3" in said
@@ -84,7 +84,7 @@ def test_a_driver_without_rights_says_which_and_how_to_get_them(place: Place) ->
     place.cluster.api.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta})
     run = place.start(place.job(jobs.single("python3 -c pass")), "--service-account", "powerless")
     assert place.ended(run)["cause"]["kind"] == "forbidden"
-    said = place.windlass("why", run, "--on", "kubernetes", "-n", place.namespace)
+    said = place.longboat("why", run, "--on", "kubernetes", "-n", place.namespace)
     assert f'cannot get resource "configmaps" in API group "" in the namespace "{place.namespace}"' in said
     assert f"--serviceaccount={place.namespace}:powerless" in said
 
@@ -118,23 +118,23 @@ def test_what_pod_security_refuses(place: Place) -> None:
     """`run` asks beforehand; what is applied by hand meets it in the cluster."""
     job = place.job(jobs.single("python3 -c pass", "    pod: {spec: {hostNetwork: true}}"))
     there = ("--on", "kubernetes", "-n", place.namespace)
-    assert "host namespaces" in place.windlass("run", job, *there, code=2)
-    place.windlass("export", job, "-o", job / "run.yaml", "-n", place.namespace, "--run", "one-byhand")
+    assert "host namespaces" in place.longboat("run", job, *there, code=2)
+    place.longboat("export", job, "-o", job / "run.yaml", "-n", place.namespace, "--run", "one-byhand")
     for obj in yaml.safe_load_all((job / "run.yaml").read_text()):
         place.cluster.api.apply(obj)
     assert place.ended("one-byhand")["cause"]["kind"] == "refused_by_cluster"
-    assert "host namespaces" in place.windlass("why", "one-byhand", *there)
+    assert "host namespaces" in place.longboat("why", "one-byhand", *there)
 
 
 def test_a_driver_that_cannot_start_is_explained_too(place: Place) -> None:
     run = place.start(place.job(jobs.single("python3 -c pass", image="registry.invalid/none:1")))
     there = ("--on", "kubernetes", "-n", place.namespace)
-    place.until(lambda: "registry.invalid/none:1" in place.windlass("why", run, *there))
-    place.windlass("rm", "--force", run, *there)
+    place.until(lambda: "registry.invalid/none:1" in place.longboat("why", run, *there))
+    place.longboat("rm", "--force", run, *there)
 
 
 def test_a_volume_that_is_never_bound(place: Place) -> None:
     run = place.start(place.job(jobs.single("python3 -c pass")), "--storage-class", "none-such")
     there = ("--on", "kubernetes", "-n", place.namespace)
-    place.until(lambda: "a volume" in place.windlass("why", run, *there))
-    place.windlass("rm", "--force", run, *there)
+    place.until(lambda: "a volume" in place.longboat("why", run, *there))
+    place.longboat("rm", "--force", run, *there)

@@ -1,4 +1,4 @@
-"""`windlass doctor FILE --on kubernetes`: what keeps a job from running in a cluster is told before it is submitted."""
+"""`longboat doctor FILE --on kubernetes`: what keeps a job from running in a cluster is told before it is submitted."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from longboat.kube import names
 from tests.e2e import jobs
 from tests.e2e.place import Place
-from windlass.kube import names
 
 pytestmark = pytest.mark.slow
 
@@ -26,7 +26,7 @@ secrets: {{KEY: {{secret: keys, key: first}}}}
 security: {{user: 2000, service_account: nobody}}
 stages:
   train: {{run: ls}}
-  other: {{run: ls, shape: allreduce, ranks: {{worker: {{count: 1, image: "windlass.test/no-such:1"}}}}}}
+  other: {{run: ls, shape: allreduce, ranks: {{worker: {{count: 1, image: "longboat.test/no-such:1"}}}}}}
 """
 
 USER = "user 2000, group 2000, fs_group 2000"
@@ -36,7 +36,7 @@ USER = "user 2000, group 2000, fs_group 2000"
 def claim_of_root(place: Place) -> Iterator[None]:
     """A bound claim on a directory that belongs to root."""
     api, name = place.cluster.api, place.namespace
-    path = f"/tmp/windlass-{name}"
+    path = f"/tmp/longboat-{name}"
     bound = {"namespace": name, "name": "roots", "apiVersion": "v1", "kind": "PersistentVolumeClaim"}
     common = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
     host = {"path": path, "type": "DirectoryOrCreate"}
@@ -56,7 +56,7 @@ def claim_of_root(place: Place) -> Iterator[None]:
 @pytest.mark.usefixtures("claim_of_root")
 def test_claims_users_images_secrets_and_accounts_of_a_job_are_tried_by_a_pod_that_goes_again(place: Place) -> None:
     there = ("--on", "kubernetes", "-n", place.namespace)
-    said = place.windlass("doctor", place.job(JOB), *there, code=1)
+    said = place.longboat("doctor", place.job(JOB), *there, code=1)
     lines = [" ".join(line.split()) for line in said.splitlines()]
     for wanted in (
         "storage roots ok the claim roots is bound, ReadWriteMany",
@@ -68,10 +68,10 @@ def test_claims_users_images_secrets_and_accounts_of_a_job_are_tried_by_a_pod_th
         f"storage roots missing roots cannot be written to by {USER}: Permission denied (it belongs to 0:0, mode 755)",
     ):
         assert wanted in lines, said
-    assert any(line.startswith("image windlass.test/no-such:1 missing the image") for line in lines), said
+    assert any(line.startswith("image longboat.test/no-such:1 missing the image") for line in lines), said
     assert any(line.startswith(f"image {jobs.PYTHON} ok a pod has it and runs Python 3") for line in lines), said
     place.until(lambda: not place.cluster.api.list("Pod", f"{names.PART_LABEL}={names.PROBE}"))
     assert place.cluster.api.find("PersistentVolumeClaim", "checked-made") is None, "looking makes nothing"
-    quick = place.windlass("doctor", place.job(jobs.single("ls")), *there, "--no-probe")
+    quick = place.longboat("doctor", place.job(jobs.single("ls")), *there, "--no-probe")
     assert "allows them" in quick
-    assert "windlass run" in quick
+    assert "longboat run" in quick

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from longboat.kube import names
 from tests.e2e import jobs
 from tests.e2e.breaking import OURS, cluster
 from tests.e2e.place import Place, lives
-from windlass.kube import names
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not OURS, reason="this cluster's nodes are not ours to break")]
 
@@ -74,7 +74,7 @@ def test_the_node_of_the_driver_is_lost_and_another_driver_goes_on(place: Place,
     cluster("net-cut", node.removeprefix("node"))
     cut = time.time()
     there = ("--on", "kubernetes", "-n", place.namespace)
-    told = place.windlass("wait", run, *there, timeout=900)
+    told = place.longboat("wait", run, *there, timeout=900)
     assert f"{node} does not answer" in told
     events = place.events(run)
     assert events[-1]["state"] == "succeeded"
@@ -111,9 +111,9 @@ def overlaps(place: Place, run: str) -> list[str]:
 
 
 def _there(place: Place) -> bool:
-    from windlass.errors import WindlassError
+    from longboat.errors import LongboatError
 
     try:
         return place.cluster.runs() is not None
-    except WindlassError:
+    except LongboatError:
         return False

@@ -30,14 +30,14 @@ run: |
 def test_ids_have_names_and_runs_of_a_job_share_an_annotated_account_that_goes_with_the_last(place: Place) -> None:
     job = place.job(NAMED)
     first, second = place.run(job), place.run(job)
-    assert place.log(first, 0) == ["ada", "lab volumes", "/windlass/home", "has a token"]
+    assert place.log(first, 0) == ["ada", "lab volumes", "/longboat/home", "has a token"]
     held = place.cluster.api.get("ServiceAccount", "known")["metadata"]
     assert held["annotations"] == {"iam.gke.io/gcp-service-account": "trainer@project.example"}
     assert [owner["name"] for owner in held["ownerReferences"]] == [first, second]
-    place.windlass("rm", first)
+    place.longboat("rm", first)
     place.until(lambda: not place.cluster.api.find("ConfigMap", f"{first}-ship"))
     assert place.cluster.api.find("ServiceAccount", "known") is not None
-    place.windlass("rm", second)
+    place.longboat("rm", second)
     place.until(lambda: place.cluster.api.find("ServiceAccount", "known") is None)
 
 
@@ -52,7 +52,7 @@ def test_ids_have_names_and_runs_of_a_job_share_an_annotated_account_that_goes_w
 def test_what_the_namespace_forbids_is_told_before_anything_is_submitted(
     place: Place, extra: str, reason: str, fix: str
 ) -> None:
-    said = place.windlass(
+    said = place.longboat(
         "run", place.job(jobs.single("ls", extra)), "--on", "kubernetes", "-n", place.namespace, code=2
     )
     assert reason in said

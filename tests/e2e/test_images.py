@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from longboat.images import tools
 from tests.cluster.addons import add
 from tests.cluster.cluster import Cluster, kubectl
 from tests.cluster.places import home
 from tests.e2e import registries
-from tests.e2e.place import WINDLASS, Place
+from tests.e2e.place import LONGBOAT, Place
 from tests.e2e.registries import Registry
 from tests.unit.images import making
-from windlass.images import tools
 
 
 @dataclass
@@ -34,17 +34,17 @@ class Builder:
         making.base(self.directory / "base.tar")
         (self.job / "job.yaml").write_text("name: hello\nstages: {main: {run: python3 train.py}}\n")
 
-    def windlass(self, *words: str, code: int = 0) -> str:
+    def longboat(self, *words: str, code: int = 0) -> str:
         environ = {**os.environ, "DOCKER_CONFIG": str(self.directory / "docker"), "NO_COLOR": "1"}
-        environ["WINDLASS_HOME"] = str(self.directory / "home")
+        environ["LONGBOAT_HOME"] = str(self.directory / "home")
         done = subprocess.run(
-            [*WINDLASS, *words], env=environ, cwd=self.directory, capture_output=True, text=True, check=False
+            [*LONGBOAT, *words], env=environ, cwd=self.directory, capture_output=True, text=True, check=False
         )
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout + done.stderr
 
     def build(self, target: str, *words: str, code: int = 0, base: str = "base.tar") -> str:
-        return self.windlass("build", "job", "--base", base, "-t", target, *words, code=code)
+        return self.longboat("build", "job", "--base", base, "-t", target, *words, code=code)
 
     def login(self, address: str, password: str = registries.PASSWORD) -> None:
         registries.login(self.directory / "docker", address, password=password)
@@ -102,7 +102,7 @@ def test_a_refused_login_is_named_with_the_command_that_logs_in(builder: Builder
     assert f"login {registry.address}" in said
     builder.login(registry.address, "wrong")
     said = builder.build(target, code=1)
-    assert f"{registry.address} refused the login of windlass from {builder.directory}/docker/config.json" in said
+    assert f"{registry.address} refused the login of longboat from {builder.directory}/docker/config.json" in said
     assert "wrong" not in said, "a password is shown to nobody"
 
 
@@ -112,26 +112,26 @@ def test_a_registry_with_tokens_gets_one_and_says_what_is_not_allowed(builder: B
         registries.registry(tmp_path / "registry", authority.settings) as registry,
     ):
         builder.login(registry.address, "wrong")
-        assert "refused the login of windlass" in builder.build(f"{registry.address}/mine/hello:1", code=1)
+        assert "refused the login of longboat" in builder.build(f"{registry.address}/mine/hello:1", code=1)
         builder.login(registry.address)
         assert "pushed" in builder.build(f"{registry.address}/mine/hello:1")
         assert "repository:mine/hello:pull,push" in authority.scopes
         said = builder.build(f"{registry.address}/theirs/hello:1", code=1)
-        assert f"{registry.address} does not let windlass push to theirs/hello" in said
-        assert "removed" in builder.windlass("rm", "--images")
+        assert f"{registry.address} does not let longboat push to theirs/hello" in said
+        assert "removed" in builder.longboat("rm", "--images")
 
 
 def test_images_that_were_pushed_can_be_removed_where_the_registry_allows_it(builder: Builder, tmp_path: Path) -> None:
     with registries.registry(tmp_path / "open") as registry:
         builder.login(registry.address)
         builder.build(f"{registry.address}/team/hello:1")
-        assert f"removed {registry.address}/team/hello:1" in builder.windlass("rm", "--images")
-        assert "no image was pushed from here" in builder.windlass("rm", "--images")
+        assert f"removed {registry.address}/team/hello:1" in builder.longboat("rm", "--images")
+        assert "no image was pushed from here" in builder.longboat("rm", "--images")
         assert "pushed" in builder.build(f"{registry.address}/team/hello:1"), "it is gone: built again"
     with registries.registry(tmp_path / "closed", deletes=False) as registry:
         builder.login(registry.address)
         builder.build(f"{registry.address}/team/hello:2")
-        said = builder.windlass("rm", "--images", code=1)
+        said = builder.longboat("rm", "--images", code=1)
         assert f"{registry.address} does not delete images for its users" in said
 
 
@@ -191,21 +191,21 @@ def test_a_cluster_pulls_and_runs_what_run_built_and_rm_takes_it_away(place: Pla
     registries.login(place.directory / "docker", "localhost:30500")
     with forwarded(), pytest.MonkeyPatch.context() as patch:
         patch.setenv("DOCKER_CONFIG", str(place.directory / "docker"))
-        said = place.windlass("run", code, "--build", "--on", "kubernetes", "-n", place.namespace)
+        said = place.longboat("run", code, "--build", "--on", "kubernetes", "-n", place.namespace)
         printed = [line for line in said.splitlines() if line.startswith("[worker-0] ")]  # events may come in between
-        wanted = [f"[worker-0] {text}" for text in ("1000", "/windlass/code", "tool", "training")]
+        wanted = [f"[worker-0] {text}" for text in ("1000", "/longboat/code", "tool", "training")]
         assert "\n".join(wanted) in "\n".join(printed)
         run = said.partition("submitted ")[2].partition(" ")[0]
         pod = place.cluster.api.find("Pod", f"{run}-driver-0")
         assert pod is not None
         assert pod["spec"]["containers"][0]["image"].startswith(f"localhost:30500/{place.namespace}@sha256:")
-        left = place.windlass("left", "-n", place.namespace)
+        left = place.longboat("left", "-n", place.namespace)
         assert f"Image                  localhost:30500/{place.namespace}:" in left
-        again = place.windlass("run", code, "--build", "--on", "kubernetes", "-n", place.namespace, "--detach")
+        again = place.longboat("run", code, "--build", "--on", "kubernetes", "-n", place.namespace, "--detach")
         assert "unchanged: " in again
         place.ended(again.partition("there already\n")[2].split()[0])
-        assert "stays: " in place.windlass("rm", run, "--images", "-n", place.namespace)
-        assert f"removed localhost:30500/{place.namespace}:" in place.windlass("rm", "--images")
+        assert "stays: " in place.longboat("rm", run, "--images", "-n", place.namespace)
+        assert f"removed localhost:30500/{place.namespace}:" in place.longboat("rm", "--images")
 
 
 def test_plain_http_to_another_machine_has_to_be_asked_for(builder: Builder, ours: Cluster) -> None:
@@ -216,11 +216,11 @@ def test_plain_http_to_another_machine_has_to_be_asked_for(builder: Builder, our
     assert f"{address} cannot be reached" in said
     assert "--insecure" in said
     assert "pushed" in builder.build(f"{address}/plain/hello:1", "--insecure")
-    assert "removed" in builder.windlass("rm", "--images")
+    assert "removed" in builder.longboat("rm", "--images")
 
 
 def test_containerd_imports_the_written_file(builder: Builder, ours: Cluster) -> None:
-    name = f"windlass.test/{builder.directory.name.replace('_', '-')}:1"
-    builder.windlass("build", "job", "--base", "base.tar", "-t", name, "-o", "image.tar", "--no-push")
+    name = f"longboat.test/{builder.directory.name.replace('_', '-')}:1"
+    builder.longboat("build", "job", "--base", "base.tar", "-t", name, "-o", "image.tar", "--no-push")
     ours.load(builder.directory / "image.tar")
     assert all(name in ours.images(node) for node in ours.nodes())

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from longboat.kube import names
 from tests.e2e import jobs
 from tests.e2e.place import Place, lives, told
-from windlass.kube import names
 
 pytestmark = pytest.mark.slow
 
@@ -75,7 +75,7 @@ def test_a_deleted_driver_comes_back_while_the_ranks_train_on(place: Place, weig
 def test_a_run_stops_when_it_is_asked_to(place: Place) -> None:
     run = place.start(place.job(jobs.gang(1000, 0.1), "gang_sgd.py"))
     place.until(lambda: place.steps(run) > 3)
-    place.windlass("stop", run, "--on", "kubernetes", "-n", place.namespace)
+    place.longboat("stop", run, "--on", "kubernetes", "-n", place.namespace)
     last = place.events(run)[-1]
     assert (last["state"], last["code"]) == ("stopped", 130)
     place.until(lambda: not place.pods(run))
@@ -95,14 +95,14 @@ def test_a_stop_outlives_the_driver_that_was_asked_for_it(place: Place) -> None:
     run = place.start(job)
     place.until(lambda: "up" in place.log(run, 0))
     there = ("--on", "kubernetes", "-n", place.namespace)
-    place.windlass("stop", run, *there, "--no-wait")
+    place.longboat("stop", run, *there, "--no-wait")
     place.cluster.api.delete("Pod", names.driver_pod(run), grace=0)
     assert place.ended(run)["state"] == "stopped"
     assert sum(e["ev"] == "run.started" for e in place.events(run)) == 2
-    assert "stopped by windlass stop" in place.windlass("why", run, *there)
+    assert "stopped by longboat stop" in place.longboat("why", run, *there)
 
 
-TRAINED = "import os, windlass\nwindlass.report(step=1, accuracy=0.1 * int(os.environ['WINDLASS_ATTEMPT']))\n"
+TRAINED = "import os, longboat\nlongboat.report(step=1, accuracy=0.1 * int(os.environ['LONGBOAT_ATTEMPT']))\n"
 
 
 def test_retries_that_a_driver_has_used_are_not_given_to_the_next_one(place: Place) -> None:
@@ -136,15 +136,15 @@ def test_a_lost_trainer_of_an_average_comes_back_alone_from_its_own_checkpoint(p
     assert sorted(started) == [("merge", 0, 2, 0), ("worker", 0, 1, 0), ("worker", 1, 1, 0), ("worker", 1, 1, 1)]
     again = [line for line in place.log(run, 1) if line.startswith("life 1 ")]
     assert again[0] != "life 1 step 0", "it began anew"
-    assert "merged 120" in place.windlass("logs", run, "--on", "kubernetes", "-n", place.namespace, "--role", "merge")
+    assert "merged 120" in place.longboat("logs", run, "--on", "kubernetes", "-n", place.namespace, "--role", "merge")
 
 
 def test_a_stopped_run_goes_on_from_its_checkpoint_when_it_is_resumed(place: Place, weights: str) -> None:
     run = place.start(place.job(jobs.gang(STEPS, 0.1, undisturbed=2), "gang_sgd.py"))
     place.until(lambda: place.steps(run) > 20 and place.saved(run))
     there = ("--on", "kubernetes", "-n", place.namespace)
-    place.windlass("stop", run, *there)
-    said = place.windlass("run", "--resume", run, *there)
+    place.longboat("stop", run, *there)
+    said = place.longboat("run", "--resume", run, *there)
     assert "succeeded" in said
     starts = [e for e in place.events(run) if e["ev"] == "gen.started"]
     assert [e["gen"] for e in starts] == [1, 2]

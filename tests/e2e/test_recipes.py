@@ -16,7 +16,7 @@ from tests.recipes.test_imdb import write_reviews
 pytestmark = pytest.mark.slow
 
 RECIPES = Path(__file__).parents[2] / "recipes"
-JAX, SERVE = "windlass.test/jax:1", "windlass.test/serve:1"
+JAX, SERVE = "longboat.test/jax:1", "longboat.test/serve:1"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -31,7 +31,7 @@ def test_qcnn_trains_on_two_pods_predicts_and_keeps_its_weights(place: Place) ->
     run = place.run(RECIPES / "qcnn", "--preset", "tiny", "--set", f"IMAGE={JAX}")
     points = [point for event in place.events(run) for point in event.get("points", ()) if "accuracy" in point]
     assert points[-1]["accuracy"] > 0.95
-    listed = place.windlass("ls", f"{run}:storage/weights", "--on", "kubernetes", "-n", place.namespace)
+    listed = place.longboat("ls", f"{run}:storage/weights", "--on", "kubernetes", "-n", place.namespace)
     assert "weights.npz" in listed
 
 
@@ -43,4 +43,4 @@ def test_imdb_goes_from_reviews_to_a_model_that_answers(place: Place) -> None:
     assert [event["passed"] for event in events if event["ev"] == "verdict"] == [True]
     assert [event["prediction"] for event in events if event["ev"] == "stage.ready"]
     assert events[-1]["ev"] == "run.serving"
-    place.windlass("stop", run, "--on", "kubernetes", "-n", place.namespace)
+    place.longboat("stop", run, "--on", "kubernetes", "-n", place.namespace)

@@ -30,11 +30,11 @@ def test_packages_of_the_code_tree_are_installed_in_the_pod(place: Place, with_p
     job = place.job(jobs.single('tool; python3 -c "import tool; print(tool.__file__)"', image=with_pip) + OWN)
     making.wheel(job / "wheels")
     run = place.run(job)
-    assert place.log(run, 0) == ["tool", "/windlass/packages/tool.py"]
+    assert place.log(run, 0) == ["tool", "/longboat/packages/tool.py"]
 
 
 def test_what_the_image_has_is_not_installed_again(place: Place, with_pip: str) -> None:
-    text = jobs.single("ls /windlass; python3 -m pip --version", image=with_pip) + "requirements: ['pip>=20']\n"
+    text = jobs.single("ls /longboat; python3 -m pip --version", image=with_pip) + "requirements: ['pip>=20']\n"
     assert "packages" not in place.log(place.run(place.job(text)), 0)
 
 
@@ -53,5 +53,5 @@ def test_an_image_without_pip_is_the_cause(place: Place) -> None:
     cause = place.events(run)[-1]["cause"]
     assert cause["kind"] == "missing_input"
     assert "the image has no pip" in cause["message"]
-    said = place.windlass("why", run, "--on", "kubernetes", "-n", place.namespace)
-    assert "windlass run --build" in said
+    said = place.longboat("why", run, "--on", "kubernetes", "-n", place.namespace)
+    assert "longboat run --build" in said

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from longboat.engines.kubernetes.cluster import Cluster
 from tests.e2e import jobs
 from tests.e2e.place import Place
-from windlass.engines.kubernetes.cluster import Cluster
 
 pytestmark = pytest.mark.slow
 
@@ -46,18 +46,18 @@ def user(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place
 def test_who_may_not_give_rights_is_told_what_an_admin_must_apply_and_then_runs(place: Place, user: Place) -> None:
     job = user.job(jobs.gang(10, 0.0, extra="storage: {kept: {make: {size: 1Gi, nfs: true}}}"), "gang_sgd.py")
     there = ("--on", "kubernetes", "-n", user.namespace)
-    said = user.windlass("run", job, *there, code=2)
+    said = user.longboat("run", job, *there, code=2)
     assert "cannot" in said
     assert "roles" in said
     place.until(lambda: not place.cluster.left())  # what was made before the refusal is gone again
-    assert user.windlass("doctor", *there, code=0).count("you may not create") == 1
-    assert "needs; a claim will be made instead" in user.windlass("doctor", job, *there, "--no-probe")
-    documents = said.partition("---\n")[2].partition("then: windlass run")[0]
+    assert user.longboat("doctor", *there, code=0).count("you may not create") == 1
+    assert "needs; a claim will be made instead" in user.longboat("doctor", job, *there, "--no-probe")
+    documents = said.partition("---\n")[2].partition("then: longboat run")[0]
     admin = Cluster({**os.environ, "KUBECONFIG": place.kubeconfig}, namespace=place.namespace)
     for obj in yaml.safe_load_all(documents):
         admin.api.apply(obj)
-    said = user.windlass("run", job, *there, "--service-account", "windlass-driver")
+    said = user.longboat("run", job, *there, "--service-account", "longboat-driver")
     assert "you may not create persistentvolumes, so a claim is made instead of an NFS server" in said
     run = said.partition("submitted ")[2].split()[0]
     assert user.events(run)[-1]["state"] == "succeeded"
-    assert "removed PersistentVolumeClaim gang-kept" in user.windlass("rm", run, "--data")
+    assert "removed PersistentVolumeClaim gang-kept" in user.longboat("rm", run, "--data")

@@ -17,24 +17,24 @@ from typing import Any
 
 import pytest
 
+from longboat import bundle, spec
+from longboat.engines.kubernetes.forward import ready
+from longboat.export import objects
+from longboat.export.cargo import Cargo
+from longboat.export.objects import Setting
+from longboat.kube import names
+from longboat.kube.api import ApiError, Manifest
+from longboat.kube.servers import filled
+from longboat.kube.stock import Stock
 from tests.cluster import addons, places
 from tests.cluster.cluster import Cluster
 from tests.e2e.jobs import PYTHON
-from tests.e2e.place import WINDLASS, Place
+from tests.e2e.place import LONGBOAT, Place
 from tests.serve import making
-from windlass import bundle, spec
-from windlass.engines.kubernetes.forward import ready
-from windlass.export import objects
-from windlass.export.cargo import Cargo
-from windlass.export.objects import Setting
-from windlass.kube import names
-from windlass.kube.api import ApiError, Manifest
-from windlass.kube.servers import filled
-from windlass.kube.stock import Stock
 
 pytestmark = pytest.mark.slow
 
-IMAGE = os.environ.get("WINDLASS_TEST_SERVE_IMAGE", "windlass.test/serve:1")
+IMAGE = os.environ.get("LONGBOAT_TEST_SERVE_IMAGE", "longboat.test/serve:1")
 ROW = {"instances": [[1, 2, 3, 4]]}
 JOB = f"""
 name: digits
@@ -49,13 +49,13 @@ stages:
     resources: {{cpu: 0.05, memory: 64Mi}}
   load:
     after: serve
-    bench: {{data: $WINDLASS_INPUT_TRAIN/rows.csv, batch: 4, iterations: 9, warm_up: 2}}
+    bench: {{data: $LONGBOAT_INPUT_TRAIN/rows.csv, batch: 4, iterations: 9, warm_up: 2}}
 """
 STOCK = """
 name: digits
 image: PYTHON
 stages:
-  train: {run: cp -r model $WINDLASS_OUTPUT_DIR/digits}
+  train: {run: cp -r model $LONGBOAT_OUTPUT_DIR/digits}
   serve:
     serve: {model: train, image: "IMAGE", replicas: 2, autoscale: {max: 4, cpu: 60}, expose: LoadBalancer}
     resources: {cpu: 0.05, memory: 32Mi}
@@ -63,7 +63,7 @@ stages:
 STAND_IN = """
 import http.server, json, os, sys, threading
 base = next(w for w in sys.argv if w.startswith("--model_base_path=")).partition("=")[2]
-found = sorted(os.path.relpath(os.path.join(d, f), "/windlass/models") for d, _, fs in os.walk(base) for f in fs)
+found = sorted(os.path.relpath(os.path.join(d, f), "/longboat/models") for d, _, fs in os.walk(base) for f in fs)
 print("args", sys.argv[1:], flush=True)
 class Answer(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
@@ -80,9 +80,9 @@ http.server.ThreadingHTTPServer(("", 8501), Answer).serve_forever()
 @pytest.fixture(scope="module", autouse=True)
 def image() -> None:
     """The image with a server's libraries, which only these tests need."""
-    if "WINDLASS_TEST_SERVE_IMAGE" not in os.environ:
+    if "LONGBOAT_TEST_SERVE_IMAGE" not in os.environ:
         if not os.environ["KUBECONFIG"].startswith(str(places.home())):
-            pytest.skip("KUBECONFIG names another cluster: $WINDLASS_TEST_SERVE_IMAGE names no image of it")
+            pytest.skip("KUBECONFIG names another cluster: $LONGBOAT_TEST_SERVE_IMAGE names no image of it")
         addons.image(Cluster("test", print), "serve", print)
 
 
@@ -98,9 +98,9 @@ def there(place: Place) -> tuple[str, ...]:
 
 @contextmanager
 def held(place: Place, run: str, *words: str) -> Iterator[dict[str, str]]:
-    """What `windlass url` prints while it holds its ports open."""
-    command = [*WINDLASS, "url", run, "--json", *words, *there(place)]
-    environ = {**os.environ, "WINDLASS_HOME": str(place.home)}
+    """What `longboat url` prints while it holds its ports open."""
+    command = [*LONGBOAT, "url", run, "--json", *words, *there(place)]
+    environ = {**os.environ, "LONGBOAT_HOME": str(place.home)}
     with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) as program:
         try:
             assert program.stdout is not None
@@ -122,11 +122,11 @@ def events(place: Place, run: str, ev: str, stage: str = "serve") -> list[dict[s
 
 def test_a_file_trains_serves_and_load_tests_in_pods_and_stop_ends_it(place: Place) -> None:
     job = place.job(JOB, "digits.py")
-    said = place.windlass("run", job, *there(place))
+    said = place.longboat("run", job, *there(place))
     run = said.partition("submitted ")[2].partition(" ")[0]
     assert f"digits answers at http://{run}-serve.{place.namespace}:8601" in said
     assert "asked [1, 2, 3, 4] (labelled c): " in said
-    assert said.rstrip().endswith(f"windlass stop {run}")
+    assert said.rstrip().endswith(f"longboat stop {run}")
     (ready,) = events(place, run, "stage.ready")
     assert (ready["version"], len(ready["prediction"])) == (2, 3), "the second attempt met the gate"
     figures = events(place, run, "rank.report", "load")[-1]["points"][-1]
@@ -135,7 +135,7 @@ def test_a_file_trains_serves_and_load_tests_in_pods_and_stop_ends_it(place: Pla
     assert {port["name"]: port["port"] for port in ports} == {"rest": 8601, "grpc": 8600}
     with held(place, run) as told:
         assert ask(told["url"], "/digits:predict", ROW)["predictions"][0] == pytest.approx(ready["prediction"])
-        place.windlass("bench", f"grpc://{told['grpc']}/digits", "-d", _rows(place, run), "-n", "4", "-w", "1")
+        place.longboat("bench", f"grpc://{told['grpc']}/digits", "-d", _rows(place, run), "-n", "4", "-w", "1")
 
         first, second = servers(place, run)
         place.cluster.api.delete("Pod", first)
@@ -145,22 +145,22 @@ def test_a_file_trains_serves_and_load_tests_in_pods_and_stop_ends_it(place: Pla
         assert second in servers(place, run), "a driver that comes back leaves servers alone"
         assert ask(told["url"], "/digits:predict", ROW), "a new connection finds a server that is ready"
 
-    status = json.loads(place.windlass("status", run, "--json", *there(place)))
+    status = json.loads(place.longboat("status", run, "--json", *there(place)))
     assert (status["state"], status["code"]) == ("serving", None)
     logs = ("logs", run, "--stage", "serve", *there(place))
-    place.until(lambda: place.windlass(*logs).count("ready: http://") >= 3)
-    assert place.windlass(*logs).count("ready: http://") == 3, "one of each server, and of one that is gone, too"
-    left = json.loads(place.windlass("left", run, "--json", *there(place)))
+    place.until(lambda: place.longboat(*logs).count("ready: http://") >= 3)
+    assert place.longboat(*logs).count("ready: http://") == 3, "one of each server, and of one that is gone, too"
+    left = json.loads(place.longboat("left", run, "--json", *there(place)))
     assert {"Deployment", "PodDisruptionBudget"} < {row["kind"] for row in left}
-    assert f"{run} is serving" in place.windlass("attach", run, *there(place))
-    place.windlass("stop", run, *there(place))
+    assert f"{run} is serving" in place.longboat("attach", run, *there(place))
+    place.longboat("stop", run, *there(place))
     # A ReplicaSet that does not know yet that it is to go may have made another one.
     place.until(lambda: not place.cluster.api.list("Pod", names.selector(run, names.SERVER)))
     assert not place.cluster.api.list("Deployment", names.selector(run))
     last = place.events(run)[-1]
     assert (last["state"], last["code"]) == ("succeeded", 0), "it had done all it had to"
-    assert "does not serve" in place.windlass("url", run, *there(place), code=2)
-    place.windlass("rm", run)
+    assert "does not serve" in place.longboat("url", run, *there(place), code=2)
+    place.longboat("rm", run)
     place.until(lambda: not place.cluster.left(run))
 
 
@@ -208,16 +208,16 @@ class Client:
 
 def test_a_new_version_takes_over_without_a_dropped_request_and_a_missed_gate_changes_nothing(place: Place) -> None:
     job = place.job(JOB, "digits.py")
-    said = place.windlass("run", job, "--set", "EXPOSE=NodePort", *there(place))
+    said = place.longboat("run", job, "--set", "EXPOSE=NodePort", *there(place))
     run = said.partition("submitted ")[2].partition(" ")[0]
     assert "warning: stage serve: everybody who can reach its NodePort" in said
-    url = place.windlass("url", run).strip()
+    url = place.longboat("url", run).strip()
     assert f"answers at {url}" in said
     assert ask(url)["models"][0]["versions"] == ["2"]
     client = Client(url)
     try:
         changed = ("--set", "EXPOSE=NodePort", "--set", "SEED=7")
-        said = place.windlass("run", job, "--resume", run, *changed)
+        said = place.longboat("run", job, "--resume", run, *changed)
         place.until(lambda: len(client.answers) == 2)
     finally:
         client.end()
@@ -226,20 +226,20 @@ def test_a_new_version_takes_over_without_a_dropped_request_and_a_missed_gate_ch
     assert "train  runs: changed: its definition in the job file" in said
     assert "load started attempt 2" in said, "it is another model: it is tested again"
 
-    said = place.windlass("run", job, "--resume", run, *changed, "--set", "TARGET=99", "--set", "RETRIES=0", code=3)
+    said = place.longboat("run", job, "--resume", run, *changed, "--set", "TARGET=99", "--set", "RETRIES=0", code=3)
     assert "missed its gate" in said
     assert ask(url)["models"][0]["versions"] == ["3"], "what served before serves on"
     assert len(servers(place, run)) == 2
-    assert "the servers that it had left are gone" in place.windlass("stop", run)
-    place.windlass("rm", run)
+    assert "the servers that it had left are gone" in place.longboat("stop", run)
+    place.longboat("rm", run)
     place.until(lambda: not place.cluster.left(run))
 
 
 def test_an_image_without_the_libraries_is_named_with_what_it_lacks(place: Place) -> None:
     job = _with_model(place, STOCK.replace('image: "IMAGE", ', "").replace("PYTHON", PYTHON))
-    said = place.windlass("run", job, *there(place), code=1)
+    said = place.longboat("run", job, *there(place), code=1)
     run = said.partition("submitted ")[2].partition(" ")[0]
-    told = place.windlass("why", run)
+    told = place.longboat("why", run)
     assert f"the image {PYTHON} lacks what the server needs" in told
     assert "onnxruntime" in told
     assert "`requirements:`" in told
@@ -261,27 +261,27 @@ def test_a_stock_server_gets_the_saved_model_in_its_own_layout(place: Place) -> 
     command = json.dumps(["python3", "-c", STAND_IN])
     pod = f"    pod: {{spec: {{containers: [{{name: server, command: {command}}}]}}}}\n"
     job = _with_model(place, STOCK.replace("IMAGE", PYTHON).replace("PYTHON", PYTHON) + pod)
-    said = place.windlass("run", job, *there(place))
+    said = place.longboat("run", job, *there(place))
     run = said.partition("submitted ")[2].partition(" ")[0]
     assert "the LoadBalancer has no address yet" in said
-    assert "nobody in this cluster seems to make load balancers" in place.windlass("url", run, code=1)
+    assert "nobody in this cluster seems to make load balancers" in place.longboat("url", run, code=1)
     balancer = {"status": {"loadBalancer": {"ingress": [{"ip": "203.0.113.7"}]}}}
     place.cluster.api.patch("Service", f"{run}-serve", balancer, part="status")
-    assert place.windlass("url", run, "--wait").split()[-1] == "http://203.0.113.7:8501"
-    assert place.windlass("url", run, "--grpc").strip() == "203.0.113.7:8500"
+    assert place.longboat("url", run, "--wait").split()[-1] == "http://203.0.113.7:8501"
+    assert place.longboat("url", run, "--grpc").strip() == "203.0.113.7:8500"
 
     nodes = place.cluster.api.get("Service", f"{run}-serve")["spec"]["ports"]
     host = next(iter(servers(place, run).values()))["status"]["hostIP"]
     port = next(port["nodePort"] for port in nodes if port["name"] == "rest")
     files = ask(f"http://{host}:{port}", "/digits")["files"]
     assert {"digits/1/saved_model.pb", "digits/1/variables/variables.index"} <= set(files)
-    log = place.windlass("logs", run, "--stage", "serve")
+    log = place.longboat("logs", run, "--stage", "serve")
     assert "--port=8500" in log
-    assert "--model_base_path=/windlass/models/digits" in log
+    assert "--model_base_path=/longboat/models/digits" in log
     scaler = place.cluster.api.get("HorizontalPodAutoscaler", f"{run}-serve")["spec"]
     assert (scaler["minReplicas"], scaler["maxReplicas"]) == (2, 4)
     place.until(lambda: len(servers(place, run)) == 2)
-    place.windlass("stop", run)
+    place.longboat("stop", run)
 
 
 def test_the_cluster_takes_the_objects_of_a_stock_image(place: Place, tmp_path: Path) -> None:
@@ -303,13 +303,13 @@ def test_servers_that_are_busy_get_company(place: Place) -> None:
     except ApiError:
         pytest.skip("this cluster has no metrics server")
     text = JOB.replace("replicas: 2", "replicas: 1, autoscale: {max: 3, cpu: 20}").partition("  load:")[0]
-    said = place.windlass("run", place.job(text, "digits.py"), "--set", "EXPOSE=NodePort", *there(place))
+    said = place.longboat("run", place.job(text, "digits.py"), "--set", "EXPOSE=NodePort", *there(place))
     run = said.partition("submitted ")[2].partition(" ")[0]
-    client = Client(place.windlass("url", run).strip())
+    client = Client(place.longboat("url", run).strip())
     try:
         place.until(lambda: len(servers(place, run)) > 1)
         place.until(lambda: all(ready(pod) for pod in servers(place, run).values()))
     finally:
         client.end()
     assert client.wrong == []
-    place.windlass("stop", run)
+    place.longboat("stop", run)

@@ -6,12 +6,12 @@ import os
 
 import pytest
 
+from longboat.kube import names
 from tests.cluster import addons
 from tests.cluster.cluster import Cluster
 from tests.cluster.places import home
 from tests.e2e import jobs
 from tests.e2e.place import Place, lives
-from windlass.kube import names
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +28,7 @@ import glob, os
 for path in glob.glob("/proc/[0-9]*/environ"):
     try:
         parent = int(open(path.replace("environ", "stat")).read().rpartition(")")[2].split()[1])
-        found = b"WINDLASS_RANK=1\\0" in open(path, "rb").read()
+        found = b"LONGBOAT_RANK=1\\0" in open(path, "rb").read()
     except OSError:
         continue  # it has just ended
     if found and parent not in (0, 1):
@@ -46,11 +46,11 @@ def test_ranks_that_share_a_pod_train_in_step_and_are_replaced_together(place: P
     pods = place.pods(run)
     assert sorted(pods) == ["worker-0", "worker-2"], "two pods for four ranks"
     assert pods["worker-2"]["spec"]["containers"][0]["resources"]["requests"] == {"cpu": "100m", "memory": "96Mi"}
-    words = ("sh", "-c", "echo $WINDLASS_RANK $LOCAL_RANK of $LOCAL_WORLD_SIZE; pwd")
-    assert place.windlass("exec", run, "--rank", "3", *beside, *words) == "3 1 of 2\n/windlass/code\n"
+    words = ("sh", "-c", "echo $LONGBOAT_RANK $LOCAL_RANK of $LOCAL_WORLD_SIZE; pwd")
+    assert place.longboat("exec", run, "--rank", "3", *beside, *words) == "3 1 of 2\n/longboat/code\n"
     place.cluster.api.delete("Pod", pods["worker-2"]["metadata"]["name"])
     place.until(lambda: _generation(place, run, "rank.report") == 2)
-    place.windlass("exec", run, "--rank", "1", *beside, "python3", "-c", KILL_AGENT, code=None)
+    place.longboat("exec", run, "--rank", "1", *beside, "python3", "-c", KILL_AGENT, code=None)
     assert place.ended(run)["state"] == "succeeded"
     starts = [event for event in place.events(run) if event["ev"] == "gen.started"]
     assert [event["gen"] for event in starts] == [1, 2, 3]
@@ -77,11 +77,11 @@ def test_a_pipeline_of_servers_averages_and_a_gate_passes(place: Place) -> None:
     ]
     parts = [f"round {number} worker {rank}\n" for rank in (0, 1) for number in (1, 2)]
     assert place.file(run, "output/last/seen") == "".join(parts)
-    assert "1000" in place.windlass("logs", run, "--on", "kubernetes", "-n", place.namespace, "--stage", "last")
+    assert "1000" in place.longboat("logs", run, "--on", "kubernetes", "-n", place.namespace, "--stage", "last")
 
 
 def test_a_missed_gate_is_tried_again_and_has_its_own_exit_code(place: Place) -> None:
-    text = jobs.single('python3 -c "import windlass; windlass.report(step=1, accuracy=0.5)"')
+    text = jobs.single('python3 -c "import longboat; longboat.report(step=1, accuracy=0.5)"')
     text += "  gate:\n    gate: {of: main, metric: accuracy, at_least: 0.8, retries: 1}\n"
     run = place.run(place.job(text), code=3)
     events = place.events(run)
@@ -135,7 +135,7 @@ def test_a_failing_mpi_rank_is_the_cause_and_not_its_launcher(place: Place) -> N
     run = place.run(place.job(text + "restarts: 0\nenv: {FAIL: '1'}\n", "mpi_sum.py"), code=1)
     cause = place.events(run)[-1]["cause"]
     assert (cause["kind"], cause["role"], cause["rank"]) == ("user_error", "worker", 1)
-    assert "ValueError: on purpose" in place.windlass("why", run, "--on", "kubernetes", "-n", place.namespace)
+    assert "ValueError: on purpose" in place.longboat("why", run, "--on", "kubernetes", "-n", place.namespace)
 
 
 def test_a_shared_volume_holds_the_run_directory_of_all_pods(place: Place) -> None:
@@ -150,5 +150,5 @@ def test_a_shared_volume_holds_the_run_directory_of_all_pods(place: Place) -> No
     run = place.run(job)
     assert place.cluster.api.find("PersistentVolumeClaim", names.volume(run)) is None
     assert len(place.file(run, "output/train/weights.hex").strip()) == 64 * 16
-    place.windlass("rm", run)
+    place.longboat("rm", run)
     place.cluster.api.delete("PersistentVolumeClaim", "shared")

@@ -8,18 +8,18 @@ import os
 import subprocess
 from pathlib import Path
 
+from longboat.engines.kubernetes import tunnel
+from longboat.kube import names
+from longboat.kube.api import ApiError
 from tests.e2e import jobs
-from tests.e2e.place import WINDLASS, Place, lives
-from windlass.engines.kubernetes import tunnel
-from windlass.kube import names
-from windlass.kube.api import ApiError
+from tests.e2e.place import LONGBOAT, Place, lives
 
 
 def both(place: Place, *words: str | Path) -> list[tuple[int, str]]:
     """The same command twice at once: exit codes with what they printed."""
-    environ = {**os.environ, "WINDLASS_HOME": str(place.home), "NO_COLOR": "1"}
+    environ = {**os.environ, "LONGBOAT_HOME": str(place.home), "NO_COLOR": "1"}
     where = ("--on", "kubernetes", "-n", place.namespace)
-    command = [*WINDLASS, *map(str, words), *where]
+    command = [*LONGBOAT, *map(str, words), *where]
     twins = [
         subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         for _ in range(2)
@@ -43,16 +43,16 @@ def test_of_two_who_resume_a_run_at_once_one_does(place: Place) -> None:
     run = place.start(place.job(jobs.gang(26, 0.1, held=True), "gang_sgd.py"))
     place.until(lambda: place.steps(run) == 13)
     there = ("--on", "kubernetes", "-n", place.namespace)
-    place.windlass("stop", run, *there)
+    place.longboat("stop", run, *there)
     elsewhere = Place(place.namespace, place.directory / "elsewhere")
-    assert json.loads(elsewhere.windlass("status", run, "--json", *there))["state"] == "stopped"
+    assert json.loads(elsewhere.longboat("status", run, "--json", *there))["state"] == "stopped"
     (won, one), (lost, other) = both(place, "run", "--resume", run, "--detach")
     assert (won, lost) == (0, 2), one + other
     assert f"somebody else has just resumed {run}" in other or f"{run} is still running" in other
     place.until(lambda: any(e["ev"] == "gen.started" and e["gen"] == 2 for e in place.events(run)))
-    assert json.loads(elsewhere.windlass("status", run, "--json", *there))["state"] == "running"
+    assert json.loads(elsewhere.longboat("status", run, "--json", *there))["state"] == "running"
     place.let_go(run)
-    assert f"{run} succeeded" in elsewhere.windlass("wait", run, *there)
+    assert f"{run} succeeded" in elsewhere.longboat("wait", run, *there)
     assert sum(event["ev"] == "run.started" for event in place.events(run)) == 2
 
 

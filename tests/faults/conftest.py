@@ -1,1 +1,1 @@
-from tests.local.conftest import windlass as windlass
+from tests.local.conftest import longboat as longboat

@@ -1,19 +1,19 @@
-"""A fault to inject: the job that has it, who does it harm, and what `windlass why` must make of it."""
+"""A fault to inject: the job that has it, who does it harm, and what `longboat why` must make of it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from longboat.causes import Kind
 from tests.local.place import Place
-from windlass.causes import Kind
 
 Injection = Callable[[Place, "Fault"], None]
 
 
-def run(windlass: Place, fault: Fault) -> None:
+def run(longboat: Place, fault: Fault) -> None:
     """The fault is in the job itself: it only has to be run."""
-    windlass.run(fault.job, "--quiet", env=dict(fault.env), **fault.scripts)
+    longboat.run(fault.job, "--quiet", env=dict(fault.env), **fault.scripts)
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Fault:
     not_says: tuple[str, ...] = ()
     because: tuple[str, ...] = ()
     """The ranks that fell as a consequence."""
-    next: str = "windlass run --resume {id}"
+    next: str = "longboat run --resume {id}"
     """A command that must be among the last lines."""
     state: str = "failed"
     work: str = ""

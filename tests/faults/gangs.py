@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import signal
 
+from longboat.causes import Kind
 from tests.faults import injections as do
 from tests.faults.fault import Fault
-from windlass.causes import Kind
 
 ONE = "run: [python, work.py]\nrestarts: 0\n"
 TWO = "run: [python, work.py]\nshape: allreduce\nranks: 2\nrestarts: 0\n"
@@ -94,8 +94,8 @@ HANGS = (
         where="main",
         says=("no progress was reported for 3 s", "worker-0", "worker-1", "work.py:6 in update", "sleeping"),
         work="""\
-            import threading, windlass
-            windlass.report(step=1)
+            import threading, longboat
+            longboat.report(step=1)
             lock = threading.Lock()
             def update():
                 lock.acquire()
@@ -110,8 +110,8 @@ HANGS = (
         where="main",
         says=("in spin", "running"),
         work="""\
-            import windlass
-            windlass.report(step=1)
+            import longboat
+            longboat.report(step=1)
             def spin():
                 while True:
                     pass
@@ -125,11 +125,11 @@ HANGS = (
         where="main",
         says=("worker-1", "stopped by a signal", "in train"),
         work="""\
-            import time, windlass
+            import time, longboat
             print("up", flush=True)
             def train():
                 for step in range(100000):
-                    windlass.report(step=step)
+                    longboat.report(step=step)
                     time.sleep(0.05)
             train()
             """,
@@ -142,7 +142,7 @@ HANGS = (
         where="main",
         says=("work.py:11 in exchange", "worker-0", "worker-1", "sleeping"),
         work="""\
-            import os, socket, windlass
+            import os, socket, longboat
             address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
             def meet():
                 if os.environ["RANK"] == "0":
@@ -150,7 +150,7 @@ HANGS = (
                 while True:
                     try: return socket.create_connection(address)
                     except ConnectionRefusedError: pass
-            peer = meet(); windlass.report(step=1)
+            peer = meet(); longboat.report(step=1)
             def exchange():
                 return peer.recv(8)
             exchange()
@@ -203,7 +203,7 @@ PEERS = (
         not_says=("failed: main/worker-1",),
         work="""\
             import os, time
-            here = os.environ["WINDLASS_OUTPUT_DIR"] + "/"
+            here = os.environ["LONGBOAT_OUTPUT_DIR"] + "/"
             rank = os.environ["RANK"]
             with open(here + "new" + rank, "w") as file:
                 file.write(str(os.getpid()))
@@ -239,11 +239,11 @@ PEERS = (
         says=("KeyError: 'embedding'",),
         work="""\
             import os, time
-            if os.environ["WINDLASS_ROLE"] == "ps":
+            if os.environ["LONGBOAT_ROLE"] == "ps":
                 raise KeyError("embedding")
             time.sleep(600)
             """,
-        next="windlass logs {id} --role ps --rank 0 --tail 50",
+        next="longboat logs {id} --role ps --rank 0 --tail 50",
     ),
     Fault(
         "a merge that fails",
@@ -252,7 +252,7 @@ PEERS = (
         where="main/merge-0",
         says=("ZeroDivisionError: division by zero",),
         work="1 / 0\n",
-        next="windlass logs {id} --role merge --rank 0 --tail 50",
+        next="longboat logs {id} --role merge --rank 0 --tail 50",
     ),
     Fault(
         "an agent that is killed",
@@ -270,9 +270,9 @@ PEERS = (
         "run: [python, work.py]\nrestarts: 0\ngrace: 2\n",
         state="succeeded",
         says=("succeeded", "failed on the way", "preempted"),
-        work="import os, time\nprint('up', flush=True)\nif os.environ['WINDLASS_GENERATION'] == '1': time.sleep(600)\n",
+        work="import os, time\nprint('up', flush=True)\nif os.environ['LONGBOAT_GENERATION'] == '1': time.sleep(600)\n",
         inject=do.agent_signalled(signal.SIGTERM),
-        next="windlass logs {id}",
+        next="longboat logs {id}",
     ),
 )
 
@@ -290,7 +290,7 @@ MPIS = (
                 raise ValueError("shard 1 is empty")
             MPI.COMM_WORLD.barrier()
             """,
-        next="windlass logs {id} --role worker --rank 1 --tail 50",
+        next="longboat logs {id} --role worker --rank 1 --tail 50",
     ),
     Fault(
         "an MPI worker that is killed",
@@ -324,7 +324,7 @@ MPIS = (
                     del os.environ[name]
             from mpi4py import MPI
             """,
-        next="windlass doctor",
+        next="longboat doctor",
     ),
     Fault(
         "MPI workers that wait for each other",
@@ -333,10 +333,10 @@ MPIS = (
         where="main",
         says=("no progress was reported for 6 s", "worker-0:", "work.py:6", "worker-1:", "work.py:8", "mpirun"),
         work="""\
-            import windlass
+            import longboat
             from mpi4py import MPI
             world = MPI.COMM_WORLD
-            windlass.report(step=1)
+            longboat.report(step=1)
             if world.Get_rank() == 0:
                 world.recv(source=1)
             else:
@@ -349,8 +349,8 @@ MPIS = (
         "stages:\n  one: {run: 'rm env/mpirun'}\n"
         "  two: {run: python work.py, shape: mpi, python: ./env/python, after: one}\n",
         where="two/launcher-0",
-        says=("no mpirun was found", "pip install 'windlass[mpi]'"),
+        says=("no mpirun was found", "pip install 'longboat[mpi]'"),
         inject=do.without_mpirun,
-        next="windlass run {file}",
+        next="longboat run {file}",
     ),
 )

@@ -27,87 +27,87 @@ def parent_of(pid: int) -> int:
         return int(file.read().rpartition(")")[2].split()[1])
 
 
-def begin(windlass: Place, fault: Fault, ranks: int = 1) -> Command:
+def begin(longboat: Place, fault: Fault, ranks: int = 1) -> Command:
     """Runs the job until every rank of its only stage has printed `up` and the journal knows it."""
-    command = windlass.start(fault.job, "--quiet", env=dict(fault.env), **fault.scripts)
+    command = longboat.start(fault.job, "--quiet", env=dict(fault.env), **fault.scripts)
     for rank in range(ranks):
-        windlass.printed("up", rank)
-    until(lambda: len([e for e in windlass.events("rank.started") if e["role"] == "worker"]) >= ranks)
+        longboat.printed("up", rank)
+    until(lambda: len([e for e in longboat.events("rank.started") if e["role"] == "worker"]) >= ranks)
     return command
 
 
-def pid_of(windlass: Place, rank: int, role: str = "worker") -> int:
-    found = [e for e in windlass.events("rank.started") if (e["role"], e["rank"]) == (role, rank)]
+def pid_of(longboat: Place, rank: int, role: str = "worker") -> int:
+    found = [e for e in longboat.events("rank.started") if (e["role"], e["rank"]) == (role, rank)]
     return int(found[-1]["pid"])
 
 
 def signalled(number: int, rank: int = 0, ranks: int = 1) -> Injection:
     """A signal to a rank's own process."""
 
-    def inject(windlass: Place, fault: Fault) -> None:
-        command = begin(windlass, fault, ranks)
-        os.kill(pid_of(windlass, rank), number)
+    def inject(longboat: Place, fault: Fault) -> None:
+        command = begin(longboat, fault, ranks)
+        os.kill(pid_of(longboat, rank), number)
         command.said()
 
     return inject
 
 
 def agent_signalled(number: int, rank: int = 0, ranks: int = 1) -> Injection:
-    def inject(windlass: Place, fault: Fault) -> None:
-        command = begin(windlass, fault, ranks)
-        os.kill(parent_of(pid_of(windlass, rank)), number)
+    def inject(longboat: Place, fault: Fault) -> None:
+        command = begin(longboat, fault, ranks)
+        os.kill(parent_of(pid_of(longboat, rank)), number)
         command.said()
 
     return inject
 
 
-def keeper_killed(windlass: Place, fault: Fault) -> None:
-    command = begin(windlass, fault)
-    nursery = parent_of(parent_of(pid_of(windlass, 0)))
+def keeper_killed(longboat: Place, fault: Fault) -> None:
+    command = begin(longboat, fault)
+    nursery = parent_of(parent_of(pid_of(longboat, 0)))
     os.kill(parent_of(nursery), signal.SIGKILL)
     command.said()
 
 
-def supervisor_killed(windlass: Place, fault: Fault) -> None:
-    command = begin(windlass, fault)
+def supervisor_killed(longboat: Place, fault: Fault) -> None:
+    command = begin(longboat, fault)
     command.kill()
-    until(lambda: not windlass.processes(), "the end of all processes")
+    until(lambda: not longboat.processes(), "the end of all processes")
 
 
 def supervisor_signalled(number: int) -> Injection:
     """A key at the terminal, or the terminal's end: to the command's whole process group."""
 
-    def inject(windlass: Place, fault: Fault) -> None:
-        command = begin(windlass, fault)
+    def inject(longboat: Place, fault: Fault) -> None:
+        command = begin(longboat, fault)
         command.signal(number)
         command.said()
 
     return inject
 
 
-def stopped(windlass: Place, fault: Fault) -> None:
-    command = begin(windlass, fault)
-    assert windlass("stop", windlass.id).code == 0
+def stopped(longboat: Place, fault: Fault) -> None:
+    command = begin(longboat, fault)
+    assert longboat("stop", longboat.id).code == 0
     command.said()
 
 
-def at_step(windlass: Place, fault: Fault) -> None:
+def at_step(longboat: Place, fault: Fault) -> None:
     """Stops a rank with SIGSTOP once it has reported."""
-    command = begin(windlass, fault, 2)
-    until(lambda: [e for e in windlass.events("rank.report") if e["rank"] == 1], "a report of rank 1")
-    os.kill(pid_of(windlass, 1), signal.SIGSTOP)
+    command = begin(longboat, fault, 2)
+    until(lambda: [e for e in longboat.events("rank.report") if e["rank"] == 1], "a report of rank 1")
+    os.kill(pid_of(longboat, 1), signal.SIGSTOP)
     command.said()
 
 
-def in_little_memory(windlass: Place, fault: Fault) -> None:
+def in_little_memory(longboat: Place, fault: Fault) -> None:
     """The whole run lives in a memory cgroup of its own with a small limit."""
     with small_cgroup(96 << 20) as procs:
-        python = [*windlass.python]
-        windlass.python = ["sh", "-c", f'echo $$ > {procs}; exec "$@"', "sh", *python]
+        python = [*longboat.python]
+        longboat.python = ["sh", "-c", f'echo $$ > {procs}; exec "$@"', "sh", *python]
         try:
-            windlass.run(fault.job, "--quiet", env=dict(fault.env), **fault.scripts)
+            longboat.run(fault.job, "--quiet", env=dict(fault.env), **fault.scripts)
         finally:
-            windlass.python = python
+            longboat.python = python
 
 
 @contextlib.contextmanager
@@ -116,7 +116,7 @@ def small_cgroup(limit: int) -> Iterator[Path]:
     one, limits = MEMORY, ("memory.limit_in_bytes",)
     if not (MEMORY / limits[0]).exists():
         one, limits = UNIFIED, ("memory.max",)
-    place = one / f"windlass-test-{uuid.uuid4().hex[:8]}"
+    place = one / f"longboat-test-{uuid.uuid4().hex[:8]}"
     try:
         place.mkdir()
         for name in limits:
@@ -141,27 +141,27 @@ def small_cgroup(limit: int) -> Iterator[Path]:
                 time.sleep(0.01)
 
 
-def on_a_small_disk(windlass: Place, fault: Fault) -> None:
+def on_a_small_disk(longboat: Place, fault: Fault) -> None:
     """The home is a disk of two megabytes in a mount namespace; the run is copied out of it at the end."""
     if subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode:
         pytest.skip("mounting is not allowed here")
-    job = windlass.job(fault.job, **fault.scripts)
-    small, kept = windlass.code / "small", windlass.home
+    job = longboat.job(fault.job, **fault.scripts)
+    small, kept = longboat.code / "small", longboat.home
     small.mkdir()
     script = (
         f"mount -t tmpfs -o size=2m tmpfs {small} && "
-        f"WINDLASS_HOME={small} {sys.executable} -m windlass run --quiet {job}; cp -a {small} {kept}"
+        f"LONGBOAT_HOME={small} {sys.executable} -m longboat run --quiet {job}; cp -a {small} {kept}"
     )
-    subprocess.run(["unshare", "--mount", "sh", "-c", script], env=windlass.env, cwd=windlass.code, check=True)
+    subprocess.run(["unshare", "--mount", "sh", "-c", script], env=longboat.env, cwd=longboat.code, check=True)
 
 
-def without_mpirun(windlass: Place, fault: Fault) -> None:
+def without_mpirun(longboat: Place, fault: Fault) -> None:
     """An environment of its own whose mpirun a first stage takes away: too late for the check at the door."""
-    place = windlass.code / "env"
+    place = longboat.code / "env"
     place.mkdir()
     os.symlink(sys.executable, place / "python")
     (place / "mpirun").write_text("#!/bin/sh\n")
     (place / "mpirun").chmod(0o755)
     found = [shutil.which(name) for name in ("mpirun", "mpiexec")]
     path = ":".join(d for d in os.environ["PATH"].split(":") if not any(p and os.path.dirname(p) == d for p in found))
-    windlass.run(fault.job, "--quiet", env={"PATH": path}, **fault.scripts)
+    longboat.run(fault.job, "--quiet", env={"PATH": path}, **fault.scripts)

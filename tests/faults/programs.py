@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from longboat.causes import Kind
 from tests.faults.fault import Fault
-from windlass.causes import Kind
 
 ONE = "run: [python, work.py]\nrestarts: 0\n"
 THREE = "run: [python, work.py]\nshape: allreduce\nranks: 3\nrestarts: 0\n"
-LOGS = "windlass logs {id} --role worker --rank 0 --tail 50"
+LOGS = "longboat logs {id} --role worker --rank 0 --tail 50"
 
 RAISED = (
     Fault(
@@ -58,7 +58,7 @@ RAISED = (
         because=("worker-0", "worker-2"),
         says=("ImportError: cannot import name 'nothing' from 'json'", "work.py:3"),
         work="import os, time\nif os.environ['RANK'] == '1':\n    from json import nothing\ntime.sleep(600)\n",
-        next="windlass logs {id} --role worker --rank 1 --tail 50",
+        next="longboat logs {id} --role worker --rank 1 --tail 50",
     ),
     Fault(
         "an assertion without a text",
@@ -201,7 +201,7 @@ EXITS = (
         Kind.USER_ERROR,
         "run: [python, work.py]\nrestarts: 1\nretries: 1\n",
         says=("exited with code 14", "generation 4", "attempt 2", "failed before", "exited with code 11"),
-        work="import os, sys\nsys.exit(10 + int(os.environ['WINDLASS_GENERATION']))\n",
+        work="import os, sys\nsys.exit(10 + int(os.environ['LONGBOAT_GENERATION']))\n",
     ),
 )
 
@@ -211,14 +211,14 @@ COMMANDS = (
         Kind.NOT_FOUND,
         "run: [no-such-program, --fast]\n",
         says=("the command no-such-program was not found", "PATH="),
-        next="windlass run {file}",
+        next="longboat run {file}",
     ),
     Fault(
         "a command that is not there, in a shell",
         Kind.NOT_FOUND,
         "run: no-such-program --fast\n",
         says=("no-such-program: not found", "exit code 127"),
-        next="windlass run {file}",
+        next="longboat run {file}",
     ),
     Fault(
         "a script without its run bit",
@@ -226,7 +226,7 @@ COMMANDS = (
         "run: [./script.sh]\n",
         says=("the file ./script.sh may not be executed", "chmod +x ./script.sh"),
         files={"script.sh": "#!/bin/sh\n"},
-        next="windlass run {file}",
+        next="longboat run {file}",
     ),
     Fault(
         "a script without its run bit, in a shell",
@@ -234,7 +234,7 @@ COMMANDS = (
         "run: ./script.sh\n",
         says=("script.sh: Permission denied", "exit code 126", "chmod +x"),
         files={"script.sh": "#!/bin/sh\n"},
-        next="windlass run {file}",
+        next="longboat run {file}",
     ),
     Fault(
         "a script whose interpreter is not there",
@@ -242,7 +242,7 @@ COMMANDS = (
         "run: [./tool]\n",
         says=("the interpreter that ./tool names in its first line was not found", "/no/such/python"),
         files={"tool": "#!/no/such/python\n"},
-        next="windlass run {file}",
+        next="longboat run {file}",
     ),
     Fault(
         "a code directory that is gone",
@@ -251,7 +251,7 @@ COMMANDS = (
         where="two/worker-0",
         says=("the code directory", "tree cannot be entered", "No such file or directory"),
         files={"tree/": ""},
-        next="windlass plan {file}",
+        next="longboat plan {file}",
     ),
     Fault(
         "a bucket that nothing entitles to read",
@@ -259,6 +259,6 @@ COMMANDS = (
         "run: 'true'\nstorage: {data: s3://somewhere/data}\n",
         says=("storage data could not be fetched: no right to use S3 was found", "AWS_ACCESS_KEY_ID"),
         env={"AWS_SHARED_CREDENTIALS_FILE": "/nowhere"},
-        next="windlass plan {file}",
+        next="longboat plan {file}",
     ),
 )

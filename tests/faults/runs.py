@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import signal
 
+from longboat.causes import Kind
 from tests.faults import injections as do
 from tests.faults.fault import Fault
-from windlass.causes import Kind
 
 ONE = "run: [python, work.py]\nrestarts: 0\n"
 UP = "import time\nprint('up', flush=True)\ntime.sleep(600)\n"
@@ -44,12 +44,12 @@ RUNS = (
         inject=do.supervisor_signalled(signal.SIGINT),
     ),
     Fault(
-        "`windlass stop`",
+        "`longboat stop`",
         Kind.STOPPED,
         ONE,
         where="",
         state="stopped",
-        says=("was stopped", "windlass stop"),
+        says=("was stopped", "longboat stop"),
         work=UP,
         inject=do.stopped,
     ),
@@ -70,7 +70,7 @@ RUNS = (
         where="good",
         state="gate_missed",
         says=("missed its gate", "accuracy is 0.5", "must be at least 0.9"),
-        work="import windlass\nwindlass.report(step=1, accuracy=0.5)\n",
+        work="import longboat\nlongboat.report(step=1, accuracy=0.5)\n",
     ),
     Fault(
         "a metric that was never reported",
@@ -79,7 +79,7 @@ RUNS = (
         where="good",
         state="gate_missed",
         says=("stage main never reported accuracy", "main reported loss"),
-        work="import windlass\nwindlass.report(step=1, loss=0.5)\n",
+        work="import longboat\nlongboat.report(step=1, loss=0.5)\n",
     ),
     Fault(
         "a metric that is not a number",
@@ -88,7 +88,7 @@ RUNS = (
         where="good",
         state="gate_missed",
         says=("accuracy is nan",),
-        work="import windlass\nwindlass.report(step=1, accuracy=float('nan'))\n",
+        work="import longboat\nlongboat.report(step=1, accuracy=float('nan'))\n",
     ),
     Fault(
         "the run's disk full",
@@ -97,12 +97,12 @@ RUNS = (
         says=("the disk is full", "are free where the run is kept"),
         work="""\
             import os
-            with open(os.environ["WINDLASS_OUTPUT_DIR"] + "/big", "wb") as file:
+            with open(os.environ["LONGBOAT_OUTPUT_DIR"] + "/big", "wb") as file:
                 while True:
                     file.write(b"x" * 65536)
             """,
         inject=do.on_a_small_disk,
-        next="windlass prune --older-than 7d",
+        next="longboat prune --older-than 7d",
     ),
     Fault(
         "another disk full",
@@ -114,7 +114,7 @@ RUNS = (
     Fault(
         "a file where the output directory has to be",
         Kind.NOT_WRITABLE,
-        "stages:\n  one: {run: 'touch $WINDLASS_OUTPUT_DIR/../two'}\n  two: {run: 'true', after: one, retries: 2}\n",
+        "stages:\n  one: {run: 'touch $LONGBOAT_OUTPUT_DIR/../two'}\n  two: {run: 'true', after: one, retries: 2}\n",
         where="two/worker-0",
         says=("cannot write", "output/two", "File exists", "as uid"),
     ),

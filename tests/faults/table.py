@@ -1,4 +1,4 @@
-"""The faults that are injected, and what `windlass why` must say of each. docs/failures.md lists them."""
+"""The faults that are injected, and what `longboat why` must say of each. docs/failures.md lists them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`windlass bench` asks servers of others: TensorFlow Serving's messages as its own package has them, and MLServer,
+"""`longboat bench` asks servers of others: TensorFlow Serving's messages as its own package has them, and MLServer,
 which speaks the Open Inference Protocol without binary tensors."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from bench.places import environment_of
-from tests.commands import Windlass
+from tests.commands import Longboat
 from tests.ports import free_port
 
 RUNTIME = """
@@ -56,12 +56,12 @@ def sums(path: Path) -> Path:
     return path
 
 
-def test_the_official_messages_of_tensorflow_serving(windlass: Windlass, tmp_path: Path) -> None:
+def test_the_official_messages_of_tensorflow_serving(longboat: Longboat, tmp_path: Path) -> None:
     command = [str(environment_of("serving-clients") / "python"), str(Path(__file__).with_name("official_server.py"))]
     with running(command, tmp_path) as server:
         assert server.stdout is not None
         address = f"127.0.0.1:{int(server.stdout.readline())}"
-        said = windlass("bench", "-s", address, "--model", "sum", "-d", sums(tmp_path / "x.csv"), "-b", "33", "--json")
+        said = longboat("bench", "-s", address, "--model", "sum", "-d", sums(tmp_path / "x.csv"), "-b", "33", "--json")
         assert said.code == 0, said.err
         told = json.loads(said.out)
         assert (told["protocol"], told["version"], told["accuracy"], told["failures"]) == ("grpc", "7", 1.0, [])
@@ -70,13 +70,13 @@ def test_the_official_messages_of_tensorflow_serving(windlass: Windlass, tmp_pat
         data.write_text(
             "".join(f"{i % 2},{figures},{'12e45678' if i % 2 else '0badcafe'},{hashes}\n" for i in range(60))
         )
-        said = windlass("bench", "-s", address, "--model", "clicks", "-d", data, "-b", "7", "--json")
+        said = longboat("bench", "-s", address, "--model", "clicks", "-d", data, "-b", "7", "--json")
         assert said.code == 0, said.err
         told = json.loads(said.out)
         assert (told["accuracy"], told["failures"]) == (1.0, [])
 
 
-def test_mlserver_is_asked_over_the_open_inference_protocol(windlass: Windlass, tmp_path: Path) -> None:
+def test_mlserver_is_asked_over_the_open_inference_protocol(longboat: Longboat, tmp_path: Path) -> None:
     http, grpc, metrics = free_port(), free_port(), free_port()
     ends = {"datatype": "FP64", "shape": [-1, 3]}
     model = {"name": "sum", "implementation": "runtime.Sum", "inputs": [{"name": "x", **ends}]}
@@ -87,7 +87,7 @@ def test_mlserver_is_asked_over_the_open_inference_protocol(windlass: Windlass, 
     (tmp_path / "settings.json").write_text(json.dumps({**ports, "host": "127.0.0.1", "parallel_workers": 0}))
     with running([str(environment_of("mlserver") / "mlserver"), "start", "."], tmp_path):
         wait_for(f"http://127.0.0.1:{http}/v2/models/sum/ready")
-        said = windlass(
+        said = longboat(
             "bench", f"127.0.0.1:{http}", "--protocol", "v2", "-d", sums(tmp_path / "x.csv"), "-b", "33", "--json"
         )
     assert said.code == 0, said.err

@@ -1,4 +1,4 @@
-"""TensorFlow Serving's own stubs and Triton's own clients talk to `windlass serve` unchanged."""
+"""TensorFlow Serving's own stubs and Triton's own clients talk to `longboat serve` unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scripts that know nothing of Windlass find their peers: PyTorch, and TensorFlow in both of its ways.
+"""Scripts that know nothing of Longboat find their peers: PyTorch, and TensorFlow in both of its ways.
 
 `make frameworks` runs this; it installs the frameworks (7 GB) below .bench first. JAX and MPI are in `make test`.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.places import WINDLASS, environment, environment_of
+from bench.places import LONGBOAT, environment, environment_of
 
 TORCH = """
 import torch, torch.distributed as dist
@@ -72,7 +72,7 @@ def test_a_bare_script_finds_its_peers(
     (tmp_path / "script.py").write_text(script)
     job = {"name": "bare", "run": "python script.py", "python": str(environment_of(lock).parent), "grace": 2, **stage}
     (tmp_path / "job.yaml").write_text(json.dumps(job))
-    command = [WINDLASS, "run", str(tmp_path)]
+    command = [LONGBOAT, "run", str(tmp_path)]
     done = subprocess.run(
         command, env=environment(tmp_path / "home"), capture_output=True, text=True, timeout=300, check=False
     )

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from bench.places import environment_of
-from windlass import tensors
+from longboat import tensors
 
 WITH_TORCH = """
 import sys, torch
-from windlass import tensors
+from longboat import tensors
 value = torch.arange(12.0).reshape(3, 4)
 arrays = {{"f": value, "turned": value.T, "half": value.to(torch.bfloat16), "n": torch.tensor(7), "b": value > 3,
            "empty": torch.zeros(0, 2), "grad": value.clone().requires_grad_() * 2}}

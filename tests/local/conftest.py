@@ -1,4 +1,4 @@
-"""Tests of real runs: here `windlass` is a process, and a test that leaves anything behind fails."""
+"""Tests of real runs: here `longboat` is a process, and a test that leaves anything behind fails."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.local.place import Place
 
 
 @pytest.fixture
-def windlass(tmp_path: Path) -> Iterator[Place]:
+def longboat(tmp_path: Path) -> Iterator[Place]:
     place = Place(tmp_path)
     yield place
     left = place.close()

@@ -17,12 +17,12 @@ import threading
 import time
 from pathlib import Path
 
-from windlass import journal, plan, shipping
-from windlass.causes import Cause, Kind
-from windlass.driver.driver import Driver
-from windlass.driver.history import look_back
-from windlass.driver.launcher import Gone
-from windlass.driver.links import Seat, name_of
+from longboat import journal, plan, shipping
+from longboat.causes import Cause, Kind
+from longboat.driver.driver import Driver
+from longboat.driver.history import look_back
+from longboat.driver.launcher import Gone
+from longboat.driver.links import Seat, name_of
 
 
 class FarLauncher:
@@ -42,16 +42,16 @@ class FarLauncher:
         env = {
             **os.environ,
             "TMPDIR": str(self._run),
-            "WINDLASS_AGENT_SEAT": name_of(seat),
-            "WINDLASS_AGENT_RUN": self._run.name,
-            "WINDLASS_AGENT_DIRECTORY": str(self._run),
-            "WINDLASS_AGENT_DRIVER": f"localhost:{self._port}",
-            "WINDLASS_AGENT_TOKEN_FILE": str(self._run / "token"),
-            "WINDLASS_AGENT_LEASE": str(self._lease),
-            "WINDLASS_AGENT_TERMINATION": str(self._run / f"last-{seat[1]}-{seat[2]}"),
+            "LONGBOAT_AGENT_SEAT": name_of(seat),
+            "LONGBOAT_AGENT_RUN": self._run.name,
+            "LONGBOAT_AGENT_DIRECTORY": str(self._run),
+            "LONGBOAT_AGENT_DRIVER": f"localhost:{self._port}",
+            "LONGBOAT_AGENT_TOKEN_FILE": str(self._run / "token"),
+            "LONGBOAT_AGENT_LEASE": str(self._lease),
+            "LONGBOAT_AGENT_TERMINATION": str(self._run / f"last-{seat[1]}-{seat[2]}"),
         }
         with open(self._run / "agents.log", "ab") as log:
-            command = [self._python, str(self._run / "windlass.pyz")]
+            command = [self._python, str(self._run / "longboat.pyz")]
             agent = subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
         (self._run / "agents" / "+".join(map(str, seat))).write_text(str(agent.pid))
         self._watch(seat, agent.pid)
@@ -109,9 +109,9 @@ def main(run: Path, port: int, lease: float, python: str) -> int:
     listener.bind(("127.0.0.1", port))
     listener.listen(64)
     (run / "agents").mkdir(exist_ok=True)
-    if not (run / "windlass.pyz").exists():
+    if not (run / "longboat.pyz").exists():
         (run / "token").write_text(os.urandom(16).hex())
-        (run / "windlass.pyz").write_bytes(shipping.build())
+        (run / "longboat.pyz").write_bytes(shipping.build())
     events = journal.read(str(run))
     writer = journal.Writer(str(run))
     writer.write("run.started", run=run.name, name="far", pid=os.getpid(), engine="far", resumed=bool(events) or None)

@@ -21,10 +21,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+from longboat import journal, layout
 from tests.commands import Said
-from windlass import journal, layout
 
-MARK = "TEST_OF_WINDLASS"
+MARK = "TEST_OF_LONGBOAT"
 PATIENCE = 180.0
 """Seconds after which something that must happen is said not to happen."""
 
@@ -41,7 +41,7 @@ def until(found: Callable[[], T], what: str = "it", seconds: float = PATIENCE) -
 
 
 class Command:
-    """A `windlass ...` under way, in a session of its own."""
+    """A `longboat ...` under way, in a session of its own."""
 
     def __init__(self, argv: list[str], env: dict[str, str], cwd: Path) -> None:
         self._out, self._err = tempfile.TemporaryFile(), tempfile.TemporaryFile()
@@ -104,8 +104,8 @@ class Place:
 
     @property
     def env(self) -> dict[str, str]:
-        env = {key: value for key, value in os.environ.items() if not key.startswith(("WINDLASS", "PYTEST", "OMP_"))}
-        env.update({"WINDLASS_HOME": str(self.home), "TMPDIR": str(self.tmp), MARK: self.mark, "NO_COLOR": "1"})
+        env = {key: value for key, value in os.environ.items() if not key.startswith(("LONGBOAT", "PYTEST", "OMP_"))}
+        env.update({"LONGBOAT_HOME": str(self.home), "TMPDIR": str(self.tmp), MARK: self.mark, "NO_COLOR": "1"})
         return env
 
     def file(self, name: str, text: str) -> Path:
@@ -123,7 +123,7 @@ class Place:
         return self.file("job.yaml", f"name: {name}\n" + textwrap.dedent(text))
 
     def begin(self, *argv: str | os.PathLike[str], env: dict[str, str] | None = None) -> Command:
-        words = [*self.python, "-m", "windlass", *(os.fspath(word) for word in argv)]
+        words = [*self.python, "-m", "longboat", *(os.fspath(word) for word in argv)]
         command = Command(words, {**self.env, **(env or {})}, self.code)
         self._begun.append(command)
         return command

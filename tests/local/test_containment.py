@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from longboat.engines.local import containment
 from tests.local.place import Place, until
-from windlass.engines.local import containment
 
 LOOK = """
 import json, os, subprocess, tempfile
-here = os.environ["WINDLASS_OUTPUT_DIR"]
+here = os.environ["LONGBOAT_OUTPUT_DIR"]
 open("/dev/shm/segment", "w").close()
 with tempfile.NamedTemporaryFile(delete=False) as file:
     file.write(b"left")
@@ -42,22 +42,22 @@ time.sleep(600)
 """
 
 
-def contained(windlass: Place) -> str:
-    return str(windlass.events("run.started")[0]["contained"])
+def contained(longboat: Place) -> str:
+    return str(longboat.events("run.started")[0]["contained"])
 
 
-def seen(windlass: Place) -> dict[str, object]:
+def seen(longboat: Place) -> dict[str, object]:
     import json
 
-    found: dict[str, object] = json.loads(windlass.output("seen"))
+    found: dict[str, object] = json.loads(longboat.output("seen"))
     return found
 
 
 @pytest.fixture
-def nobody(windlass: Place) -> Iterator[Place]:
+def nobody(longboat: Place) -> Iterator[Place]:
     """The place, for a user without rights: the interpreter may have to be another one, which nobody can read too."""
     if os.geteuid() != 0:
-        yield windlass
+        yield longboat
         return
     setpriv = shutil.which("setpriv")
     assert setpriv, "setpriv is needed to run as another user"
@@ -74,36 +74,36 @@ def nobody(windlass: Place) -> Iterator[Place]:
     else:
         pytest.fail(f"none of {candidates} can be run by nobody")
     place = Path(tempfile.mkdtemp(prefix="wl-nobody-"))
-    shutil.rmtree(windlass.code)
-    windlass.home, windlass.code = place / "home", place / "code"
-    windlass.code.mkdir()
-    for path in (place, windlass.code, windlass.tmp):
+    shutil.rmtree(longboat.code)
+    longboat.home, longboat.code = place / "home", place / "code"
+    longboat.code.mkdir()
+    for path in (place, longboat.code, longboat.tmp):
         os.chown(path, 65534, 65534)
         path.chmod(0o755)
-    windlass.python = [*become, python]
-    yield windlass
+    longboat.python = [*become, python]
+    yield longboat
     shutil.rmtree(place)
 
 
-def as_nobody(windlass: Place) -> dict[str, str]:
+def as_nobody(longboat: Place) -> dict[str, str]:
     import yaml
 
-    import windlass as package
+    import longboat as package
 
     paths = [str(Path(package.__file__).parents[1]), str(Path(yaml.__file__).parents[1])]
-    return {"HOME": str(windlass.home.parent), "PYTHONPATH": ":".join(paths)}
+    return {"HOME": str(longboat.home.parent), "PYTHONPATH": ":".join(paths)}
 
 
-def test_a_run_has_processes_temporary_files_and_shared_memory_of_its_own(windlass: Place) -> None:
-    said = windlass.run("run: [python, look.py]\n", look=LOOK)
+def test_a_run_has_processes_temporary_files_and_shared_memory_of_its_own(longboat: Place) -> None:
+    said = longboat.run("run: [python, look.py]\n", look=LOOK)
     assert said.code == 0, said.err
-    probe = "from windlass.engines.local import containment; print(containment.probe().kind)"
+    probe = "from longboat.engines.local import containment; print(containment.probe().kind)"
     told = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True).stdout
-    assert contained(windlass) == told.strip()
-    found = seen(windlass)
-    assert str(found["tmp"]).startswith(f"{windlass.tmp}/windlass-")
-    assert windlass.scratch() == []
-    if contained(windlass) == containment.BOX.kind:
+    assert contained(longboat) == told.strip()
+    found = seen(longboat)
+    assert str(found["tmp"]).startswith(f"{longboat.tmp}/longboat-")
+    assert longboat.scratch() == []
+    if contained(longboat) == containment.BOX.kind:
         assert found["self"] == str(found["pid"])
         assert found["shm"] == ["segment"]
         assert str(os.getpid()) not in found["processes"]  # type: ignore[operator]
@@ -127,70 +127,70 @@ def test_a_killed_supervisor_of_a_user_without_rights_leaves_nothing(nobody: Pla
     nobody.nothing_is_left()
 
 
-def without_namespaces(windlass: Place) -> None:
-    """A windlass whose kernel refuses namespaces: it is denied by a limit of none in a user namespace of its own."""
+def without_namespaces(longboat: Place) -> None:
+    """A longboat whose kernel refuses namespaces: it is denied by a limit of none in a user namespace of its own."""
     limits = Path("/proc/sys/user/max_pid_namespaces")
     script = f'echo 0 > {limits}; exec "$@"'
     unshare = ["unshare", "--user", "--map-root-user", "--", "sh", "-c", script, "sh"]
     denied = subprocess.run([*unshare, "unshare", "--pid", "--fork", "true"], capture_output=True, check=False)
     assert limits.exists(), "this kernel has no limits of namespaces"
     assert denied.returncode != 0, "namespaces must be refused, or this test shows nothing"
-    windlass.python = [*unshare, sys.executable]
+    longboat.python = [*unshare, sys.executable]
 
 
-def test_without_namespaces_a_run_works_and_says_how_it_is_contained(windlass: Place) -> None:
-    without_namespaces(windlass)
-    said = windlass.run(
+def test_without_namespaces_a_run_works_and_says_how_it_is_contained(longboat: Place) -> None:
+    without_namespaces(longboat)
+    said = longboat.run(
         "run: [python, once.py]\nshape: allreduce\nranks: 2\n",
         once="""
         import os, subprocess
         subprocess.Popen(["setsid", "sleep", "600"])
-        if os.environ["WINDLASS_GENERATION"] == "1" and os.environ["RANK"] == "1":
+        if os.environ["LONGBOAT_GENERATION"] == "1" and os.environ["RANK"] == "1":
             os.kill(os.getpid(), 9)
         """,
     )
     assert said.code == 0, said.err
-    assert contained(windlass) == containment.REAPER.kind
-    assert [e["gen"] for e in windlass.events("gen.started")] == [1, 2]
+    assert contained(longboat) == containment.REAPER.kind
+    assert [e["gen"] for e in longboat.events("gen.started")] == [1, 2]
 
 
-def test_without_namespaces_a_killed_supervisor_still_leaves_nothing(windlass: Place) -> None:
-    without_namespaces(windlass)
-    command = windlass.start("run: [python, cling.py]\nshape: allreduce\nranks: 2\n", cling=CLING)
-    windlass.printed("up", 0)
-    windlass.printed("up", 1)
-    driver = until(lambda: windlass.events("run.started"))[0]["pid"]
+def test_without_namespaces_a_killed_supervisor_still_leaves_nothing(longboat: Place) -> None:
+    without_namespaces(longboat)
+    command = longboat.start("run: [python, cling.py]\nshape: allreduce\nranks: 2\n", cling=CLING)
+    longboat.printed("up", 0)
+    longboat.printed("up", 1)
+    driver = until(lambda: longboat.events("run.started"))[0]["pid"]
     os.kill(driver, signal.SIGKILL)
     command.said()
-    windlass.nothing_is_left()
+    longboat.nothing_is_left()
 
 
-def test_without_namespaces_a_killed_keeper_leaves_nothing(windlass: Place) -> None:
-    without_namespaces(windlass)
-    command = windlass.start("run: [python, cling.py]\n", cling=CLING)
-    windlass.printed("up")
-    rank = until(lambda: windlass.events("rank.started"))[0]["pid"]
+def test_without_namespaces_a_killed_keeper_leaves_nothing(longboat: Place) -> None:
+    without_namespaces(longboat)
+    command = longboat.start("run: [python, cling.py]\n", cling=CLING)
+    longboat.printed("up")
+    rank = until(lambda: longboat.events("rank.started"))[0]["pid"]
     keeper = rank
     for _ in range(3):
         keeper = int(Path(f"/proc/{keeper}/stat").read_text().rpartition(")")[2].split()[1])
     os.kill(keeper, signal.SIGKILL)
     assert command.said().code == 1
-    windlass.nothing_is_left()
+    longboat.nothing_is_left()
 
 
-def test_a_temporary_directory_with_a_very_long_name_is_no_hindrance(windlass: Place) -> None:
-    long = windlass.code / ("x" * 100)
+def test_a_temporary_directory_with_a_very_long_name_is_no_hindrance(longboat: Place) -> None:
+    long = longboat.code / ("x" * 100)
     long.mkdir()
-    said = windlass.run("run: echo $TMPDIR\n", env={"TMPDIR": str(long)})
+    said = longboat.run("run: echo $TMPDIR\n", env={"TMPDIR": str(long)})
     assert said.code == 0, said.err
 
 
-def test_a_temporary_directory_that_is_not_there_is_said_with_the_fix(windlass: Place) -> None:
-    said = windlass.run("run: 'true'\n", env={"TMPDIR": "/no/such/place"})
+def test_a_temporary_directory_that_is_not_there_is_said_with_the_fix(longboat: Place) -> None:
+    said = longboat.run("run: 'true'\n", env={"TMPDIR": "/no/such/place"})
     assert said.code == 2
     assert said.err.startswith("error: cannot create a directory in /no/such/place: No such file or directory\n")
     assert said.err.endswith("hint: set TMPDIR\n")
-    assert windlass.status()["state"] == "failed"
+    assert longboat.status()["state"] == "failed"
 
 
 def test_a_user_without_rights_can_run_a_command_beside_a_rank_of_his(nobody: Place) -> None:

@@ -26,49 +26,49 @@ except OSError as error:
 """
 
 
-def test_a_home_that_is_a_file_is_said_with_the_fix(windlass: Place) -> None:
-    windlass.home.write_text("")
-    said = windlass.run("run: 'true'\n")
+def test_a_home_that_is_a_file_is_said_with_the_fix(longboat: Place) -> None:
+    longboat.home.write_text("")
+    said = longboat.run("run: 'true'\n")
     assert said.code == 2
-    assert f"error: a run cannot be kept in {windlass.home / 'runs'}: " in said.err
-    assert "hint: make that directory writable, or name another: `export WINDLASS_HOME=DIRECTORY`" in said.err
+    assert f"error: a run cannot be kept in {longboat.home / 'runs'}: " in said.err
+    assert "hint: make that directory writable, or name another: `export LONGBOAT_HOME=DIRECTORY`" in said.err
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs to become another user")
-def test_a_home_that_may_not_be_written_is_said_with_the_fix(windlass: Place) -> None:
+def test_a_home_that_may_not_be_written_is_said_with_the_fix(longboat: Place) -> None:
     """Root without its privilege to write everywhere is refused like anybody else."""
-    windlass.home.mkdir(mode=0o500)
-    windlass.python = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", sys.executable]
-    check = [*windlass.python, "-c", f"open('{windlass.home}/x', 'w')"]
+    longboat.home.mkdir(mode=0o500)
+    longboat.python = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", sys.executable]
+    check = [*longboat.python, "-c", f"open('{longboat.home}/x', 'w')"]
     assert subprocess.run(check, capture_output=True, check=False).returncode == 1, (
         "the directory must be closed to it, or this test shows nothing"
     )
-    said = windlass.run("run: 'true'\n")
+    said = longboat.run("run: 'true'\n")
     assert said.code == 2
-    assert f"a run cannot be kept in {windlass.home / 'runs'}: Permission denied" in said.err
+    assert f"a run cannot be kept in {longboat.home / 'runs'}: Permission denied" in said.err
 
 
 @pytest.fixture
-def small(windlass: Place) -> Place:
+def small(longboat: Place) -> Place:
     """The home is a disk of two megabytes, in a mount namespace of its own."""
     if subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode:
         pytest.skip("mounting is not allowed here")
-    windlass.home.mkdir()
-    return windlass
+    longboat.home.mkdir()
+    return longboat
 
 
-def in_small_disk(windlass: Place, *commands: str, size: str = "2m") -> list[subprocess.CompletedProcess[str]]:
-    """Shell lines, one after the other on the same small disk; `W` is windlass."""
-    results = windlass.code / "results"
+def in_small_disk(longboat: Place, *commands: str, size: str = "2m") -> list[subprocess.CompletedProcess[str]]:
+    """Shell lines, one after the other on the same small disk; `W` is longboat."""
+    results = longboat.code / "results"
     results.mkdir()
-    script = [f"mount -t tmpfs -o size={size} tmpfs {windlass.home}", f'W="{sys.executable} -m windlass"']
+    script = [f"mount -t tmpfs -o size={size} tmpfs {longboat.home}", f'W="{sys.executable} -m longboat"']
     for number, command in enumerate(commands):
         place = f"{results}/{number}"
         script.append(f"{{ {command} ; }} >{place}.out 2>{place}.err; echo $? >{place}.code")
     subprocess.run(
         ["unshare", "--mount", "sh", "-c", "\n".join(script)],
-        env=windlass.env,
-        cwd=windlass.code,
+        env=longboat.env,
+        cwd=longboat.code,
         check=True,
         timeout=PATIENCE,
     )
@@ -88,11 +88,11 @@ def test_a_disk_that_fills_up_ends_the_run_with_that_cause_and_everything_can_st
     run, status, why, events, rm, left = in_small_disk(
         small,
         "$W run --quiet",
-        "$W status --json $(ls $WINDLASS_HOME/runs)",
+        "$W status --json $(ls $LONGBOAT_HOME/runs)",
         "$W why",
-        "cat $WINDLASS_HOME/runs/*/events.jsonl",
-        "$W rm $(ls $WINDLASS_HOME/runs)",
-        "ls -A $WINDLASS_HOME/runs",
+        "cat $LONGBOAT_HOME/runs/*/events.jsonl",
+        "$W rm $(ls $LONGBOAT_HOME/runs)",
+        "ls -A $LONGBOAT_HOME/runs",
     )
     assert run.returncode == 1, run.stderr
     assert json.loads(status.stdout)["cause"]["kind"] == "disk_full", status.stdout
@@ -106,7 +106,7 @@ def test_a_disk_that_fills_up_ends_the_run_with_that_cause_and_everything_can_st
 
 
 def test_a_disk_filled_by_somebody_else_ends_the_run_while_the_rank_goes_on_printing_nothing(small: Place) -> None:
-    small.file("fill.sh", "head -c 10000000 /dev/zero > $WINDLASS_HOME/big; sleep 600\n")
+    small.file("fill.sh", "head -c 10000000 /dev/zero > $LONGBOAT_HOME/big; sleep 600\n")
     small.job("run: sh fill.sh\n")
     run, why = in_small_disk(small, "$W run --quiet", "$W why")
     assert run.returncode == 1, run.stderr
@@ -126,53 +126,53 @@ builtins.open = lambda file, *more, **named: refuse() if "driver.log" in str(fil
 
 @pytest.mark.parametrize("first", ["run.started", "gen.started"])
 def test_a_disk_whose_reserve_the_ranks_have_taken_is_the_cause_and_no_failure_of_ours(
-    windlass: Place, tmp_path: Path, first: str
+    longboat: Place, tmp_path: Path, first: str
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(TAKEN.replace("{first}", first))
-    said = windlass.run("run: sleep 600\n", env={"PYTHONPATH": str(tmp_path)})
+    said = longboat.run("run: sleep 600\n", env={"PYTHONPATH": str(tmp_path)})
     assert said.code == 1
     assert "Traceback" not in said.err
-    assert windlass.cause["kind"] == "disk_full", windlass.cause
+    assert longboat.cause["kind"] == "disk_full", longboat.cause
 
 
 def test_a_disk_that_is_full_before_the_run_is_said(small: Place) -> None:
     small.job("run: 'true'\n")
-    (run,) = in_small_disk(small, "head -c 10000000 /dev/zero > $WINDLASS_HOME/big; $W run")
+    (run,) = in_small_disk(small, "head -c 10000000 /dev/zero > $LONGBOAT_HOME/big; $W run")
     assert run.returncode in (1, 2)
     assert "No space left on device" in run.stderr or "disk is full" in run.stderr, run.stderr
     assert "bug" not in run.stderr
 
 
-def test_output_that_cannot_be_written_names_the_user_and_is_not_tried_again(windlass: Place) -> None:
+def test_output_that_cannot_be_written_names_the_user_and_is_not_tried_again(longboat: Place) -> None:
     """The stage before leaves a file where this one's output directory has to be."""
-    said = windlass.run("""
+    said = longboat.run("""
         stages:
-          first: {run: 'touch $WINDLASS_OUTPUT_DIR/../second'}
+          first: {run: 'touch $LONGBOAT_OUTPUT_DIR/../second'}
           second: {run: 'true', after: first, retries: 2}
         """)
     assert said.code == 1
-    assert windlass.cause["kind"] == "not_writable"
-    assert windlass.cause["evidence"] == [f"as uid {os.geteuid()}, gid {os.getegid()}"]
-    assert [e["attempt"] for e in windlass.events("stage.started") if e["stage"] == "second"] == [1]
-    assert Path(windlass.dir / "output/second").is_file()
+    assert longboat.cause["kind"] == "not_writable"
+    assert longboat.cause["evidence"] == [f"as uid {os.geteuid()}, gid {os.getegid()}"]
+    assert [e["attempt"] for e in longboat.events("stage.started") if e["stage"] == "second"] == [1]
+    assert Path(longboat.dir / "output/second").is_file()
 
 
-def test_a_home_without_file_locks_stops_a_run_before_it_begins(windlass: Place, tmp_path: Path) -> None:
+def test_a_home_without_file_locks_stops_a_run_before_it_begins(longboat: Place, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         "import errno, fcntl, os\n"
         "def refuse(*_): raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))\n"
         "fcntl.lockf = refuse\n"
     )
-    said = windlass.run("run: 'true'\n", env={"PYTHONPATH": str(tmp_path)})
+    said = longboat.run("run: 'true'\n", env={"PYTHONPATH": str(tmp_path)})
     assert said.code == 2
     assert "cannot be locked" in said.err
     assert "No locks available" in said.err
-    assert "export WINDLASS_HOME" in said.err
-    assert windlass.runs == []
+    assert "export LONGBOAT_HOME" in said.err
+    assert longboat.runs == []
 
 
-def test_a_home_on_a_file_system_that_reports_no_blocks_is_not_called_full(windlass: Place, tmp_path: Path) -> None:
+def test_a_home_on_a_file_system_that_reports_no_blocks_is_not_called_full(longboat: Place, tmp_path: Path) -> None:
     """As many FUSE mounts do."""
     (tmp_path / "sitecustomize.py").write_text("import os\nnone = os.statvfs('/proc')\nos.statvfs = lambda _: none\n")
-    said = windlass.run("run: sleep 1.5\n", env={"PYTHONPATH": str(tmp_path)})
+    said = longboat.run("run: sleep 1.5\n", env={"PYTHONPATH": str(tmp_path)})
     assert said.code == 0, said.err

@@ -13,17 +13,17 @@ from pathlib import Path
 
 import pytest
 
+from longboat import journal, plan
+from longboat.journal import Event
 from tests.local.place import PATIENCE
 from tests.ports import free_port
-from windlass import journal, plan
-from windlass.journal import Event
 
 ENGINE = Path(__file__).with_name("far_engine.py")
-HANG_ONCE = 'test "$WINDLASS_GENERATION" -gt 1 || exec sleep 600'
+HANG_ONCE = 'test "$LONGBOAT_GENERATION" -gt 1 || exec sleep 600'
 
 
 def count(steps: int) -> str:
-    return f"for i in $(seq 1 {steps}); do echo windlass: step=$i total={steps}; sleep 0.05; done"
+    return f"for i in $(seq 1 {steps}); do echo longboat: step=$i total={steps}; sleep 0.05; done"
 
 
 def old_python() -> str:

@@ -13,12 +13,12 @@ from subprocess import PIPE, Popen
 
 import pytest
 
+from longboat import layout
 from tests.local.place import Place, until
-from windlass import layout
 
 CLINGING = """
 import os, subprocess, sys, time
-if os.environ["WINDLASS_GENERATION"] == "1":
+if os.environ["LONGBOAT_GENERATION"] == "1":
     subprocess.Popen(["setsid", "sleep", "600"])
     if os.fork() == 0:
         os.setsid()
@@ -41,88 +41,88 @@ def parent_of(pid: int) -> int:
         return int(file.read().rpartition(")")[2].split()[1])
 
 
-def ancestors(windlass: Place, stage: str = "train") -> tuple[int, int, int]:
+def ancestors(longboat: Place, stage: str = "train") -> tuple[int, int, int]:
     """Agent, nursery and keeper of the first rank of the stage that runs."""
-    rank = until(lambda: [e for e in windlass.events("rank.started") if e["stage"] == stage])[0]["pid"]
+    rank = until(lambda: [e for e in longboat.events("rank.started") if e["stage"] == stage])[0]["pid"]
     agent = parent_of(rank)
     nursery = parent_of(agent)
     return agent, nursery, parent_of(nursery)
 
 
-def children(windlass: Place, parent: int) -> set[int]:
+def children(longboat: Place, parent: int) -> set[int]:
     """Processes of the place below the parent: others, as the viewer's `git`, may end while they are looked at."""
     found = set()
-    for pid in windlass.processes():
+    for pid in longboat.processes():
         with suppress(FileNotFoundError, ProcessLookupError):
             found |= {pid} if parent_of(pid) == parent else set()
     return found
 
 
-def begun(windlass: Place) -> int:
+def begun(longboat: Place) -> int:
     """A run with ranks that cling to life; the pid of its driver."""
-    command = windlass.start(TWO, "--detach", work=CLINGING)
+    command = longboat.start(TWO, "--detach", work=CLINGING)
     assert command.said().code == 0, command.err
-    windlass.printed("up", 0, stage="train")
-    windlass.printed("up", 1, stage="train")
-    return int(windlass.events("run.started")[0]["pid"])
+    longboat.printed("up", 0, stage="train")
+    longboat.printed("up", 1, stage="train")
+    return int(longboat.events("run.started")[0]["pid"])
 
 
-def test_a_killed_supervisor_takes_everything_along_and_the_run_says_so(windlass: Place) -> None:
-    os.kill(begun(windlass), signal.SIGKILL)
-    windlass.nothing_is_left()
-    status = windlass.status()
+def test_a_killed_supervisor_takes_everything_along_and_the_run_says_so(longboat: Place) -> None:
+    os.kill(begun(longboat), signal.SIGKILL)
+    longboat.nothing_is_left()
+    status = longboat.status()
     assert (status["state"], status["cause"]["kind"]) == ("lost", "supervisor_lost")
     assert {rank["state"] for rank in status["stages"][1]["ranks"]} == {"lost"}
-    why = windlass("why").out
+    why = longboat("why").out
     assert "is lost" in why
-    assert f"windlass run --resume {windlass.id}" in why
-    assert "[train/worker-0] up" in windlass("logs").out
-    assert windlass("wait").code == 1
-    assert windlass("logs", "-f").code == 0
-    assert windlass("rm", windlass.id).code == 0
-    assert windlass.runs == []
+    assert f"longboat run --resume {longboat.id}" in why
+    assert "[train/worker-0] up" in longboat("logs").out
+    assert longboat("wait").code == 1
+    assert longboat("logs", "-f").code == 0
+    assert longboat("rm", longboat.id).code == 0
+    assert longboat.runs == []
 
 
-def test_a_lost_run_is_resumed_as_the_next_generation_with_what_had_passed(windlass: Place) -> None:
-    os.kill(begun(windlass), signal.SIGKILL)
-    windlass.nothing_is_left()
-    said = windlass("run", "--resume", windlass.id)
+def test_a_lost_run_is_resumed_as_the_next_generation_with_what_had_passed(longboat: Place) -> None:
+    os.kill(begun(longboat), signal.SIGKILL)
+    longboat.nothing_is_left()
+    said = longboat("run", "--resume", longboat.id)
     assert said.code == 0, said.err
-    generations = [(e["stage"], e["gen"]) for e in windlass.events("gen.started")]
+    generations = [(e["stage"], e["gen"]) for e in longboat.events("gen.started")]
     assert generations == [("prepare", 1), ("train", 1), ("train", 2)]
-    assert [e["stage"] for e in windlass.events("stage.reused")] == ["prepare"]
-    assert windlass.log(0, stage="train") == "up\nagain\n"
-    assert windlass.log(0, stage="prepare") == "prepared\n"
-    assert [e["attempt"] for e in windlass.events("stage.started") if e["stage"] == "train"] == [1, 2]
-    assert [e["n"] for e in windlass.events()] == list(range(1, len(windlass.events()) + 1))
-    assert windlass.status()["state"] == "succeeded"
-    again = windlass("run", "--resume", windlass.id)
+    assert [e["stage"] for e in longboat.events("stage.reused")] == ["prepare"]
+    assert longboat.log(0, stage="train") == "up\nagain\n"
+    assert longboat.log(0, stage="prepare") == "prepared\n"
+    assert [e["attempt"] for e in longboat.events("stage.started") if e["stage"] == "train"] == [1, 2]
+    assert [e["n"] for e in longboat.events()] == list(range(1, len(longboat.events()) + 1))
+    assert longboat.status()["state"] == "succeeded"
+    again = longboat("run", "--resume", longboat.id)
     assert (again.code, again.err.splitlines()[0]) == (
         2,
-        f"error: {windlass.id} has succeeded and nothing has changed since; there is nothing to resume",
+        f"error: {longboat.id} has succeeded and nothing has changed since; there is nothing to resume",
     )
 
 
-def test_a_run_that_is_under_way_is_not_resumed(windlass: Place) -> None:
-    begun(windlass)
-    said = windlass("run", "--resume", windlass.id)
+def test_a_run_that_is_under_way_is_not_resumed(longboat: Place) -> None:
+    begun(longboat)
+    said = longboat("run", "--resume", longboat.id)
     assert said.code == 2
-    assert f"{windlass.id} is still running" in said.err
-    assert windlass("stop", "--now").code == 0
+    assert f"{longboat.id} is still running" in said.err
+    assert longboat("stop", "--now").code == 0
 
 
 RIVAL = """
 import os, sys
-import windlass
-from windlass.engines.local import start
-from windlass.errors import WindlassError
-plan = windlass.load("job.yaml", set={"N": 2}).plan()
-run = start.reopened(sys.argv[1], os.environ["WINDLASS_HOME"], os.environ, plan=plan)
+import longboat
+from longboat.engines.local import start
+from longboat.errors import LongboatError
+plan = longboat.load("job.yaml", set={"N": 2}).plan()
+run = start.reopened(sys.argv[1], os.environ["LONGBOAT_HOME"], os.environ, plan=plan)
 print("decided", flush=True)
 sys.stdin.read()
 try:
     print(getattr(run, sys.argv[2])())
-except WindlassError as error:
+except LongboatError as error:
     print(error.message)
 """
 OFTEN = """
@@ -138,160 +138,160 @@ def kept(run: Path, *names: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("way", ["drive", "detach"])
 @pytest.mark.parametrize("ended", [False, True], ids=["while it runs", "when it has ended"])
-def test_of_two_that_resume_a_run_at_once_the_later_one_changes_nothing(windlass: Place, ended: bool, way: str) -> None:
-    assert windlass.run(OFTEN).code == 1
-    script = windlass.file("rival.py", RIVAL)
+def test_of_two_that_resume_a_run_at_once_the_later_one_changes_nothing(longboat: Place, ended: bool, way: str) -> None:
+    assert longboat.run(OFTEN).code == 1
+    script = longboat.file("rival.py", RIVAL)
     rival = Popen(
-        [sys.executable, script, windlass.id, way],
-        env=windlass.env,
-        cwd=windlass.code,
+        [sys.executable, script, longboat.id, way],
+        env=longboat.env,
+        cwd=longboat.code,
         stdin=PIPE,
         stdout=PIPE,
         text=True,
     )
     assert rival.stdout is not None
     assert rival.stdout.readline() == "decided\n"
-    winner = windlass.begin("run", "--resume", windlass.id)
-    times = windlass.code / "times"
+    winner = longboat.begin("run", "--resume", longboat.id)
+    times = longboat.code / "times"
     until(lambda: times.read_text().count("\n") == 2, "the second life")
     assert times.read_text() == "1\n1\n", "the rival's plan has run"
     if ended:
-        windlass.file("go", "")
+        longboat.file("go", "")
         assert winner.said().code == 0
     names = (layout.PLAN, layout.ORDERS, *([layout.FINGERPRINTS] if ended else []))
-    before = kept(windlass.dir, *names)
+    before = kept(longboat.dir, *names)
     said, _ = rival.communicate("")
-    windlass.file("go", "")
+    longboat.file("go", "")
     assert winner.said().code == 0
     words = "somebody else has just resumed" if ended or way == "detach" else "is being driven by another process"
     assert words in said
-    assert kept(windlass.dir, *names) == before
+    assert kept(longboat.dir, *names) == before
     assert "echo 1" in before[layout.PLAN]
     assert times.read_text() == "1\n1\n"
 
 
-def test_supervisor_and_agents_killed_together_leave_nothing(windlass: Place) -> None:
-    driver = begun(windlass)
-    agent, _, _ = ancestors(windlass)
+def test_supervisor_and_agents_killed_together_leave_nothing(longboat: Place) -> None:
+    driver = begun(longboat)
+    agent, _, _ = ancestors(longboat)
     for pid in (agent, driver):
         os.kill(pid, signal.SIGKILL)
-    windlass.nothing_is_left()
-    assert windlass.status()["state"] == "lost"
+    longboat.nothing_is_left()
+    assert longboat.status()["state"] == "lost"
 
 
-def test_supervisor_and_keeper_killed_together_leave_no_process(windlass: Place) -> None:
-    driver = begun(windlass)
-    _, _, keeper = ancestors(windlass)
+def test_supervisor_and_keeper_killed_together_leave_no_process(longboat: Place) -> None:
+    driver = begun(longboat)
+    _, _, keeper = ancestors(longboat)
     for pid in (driver, keeper):
         os.kill(pid, signal.SIGSTOP)
     for pid in (driver, keeper):
         os.kill(pid, signal.SIGKILL)
-    until(lambda: not windlass.processes(), "the end of all processes")
-    assert windlass.status()["state"] == "lost"
-    (scratch,) = windlass.scratch()
-    os.utime(windlass.tmp / scratch, (1, 1))
-    said = windlass("run", "--resume", windlass.id)
+    until(lambda: not longboat.processes(), "the end of all processes")
+    assert longboat.status()["state"] == "lost"
+    (scratch,) = longboat.scratch()
+    os.utime(longboat.tmp / scratch, (1, 1))
+    said = longboat("run", "--resume", longboat.id)
     assert said.code == 0, said.err
-    assert windlass.scratch() == [], "the next run clears away what nobody was left to clear away"
+    assert longboat.scratch() == [], "the next run clears away what nobody was left to clear away"
 
 
-def test_the_scratch_of_a_driver_that_was_killed_before_it_listened_is_cleared_away(windlass: Place) -> None:
-    for name in ("windlass-0123abcd", "windlass-89abcdef", "windlass-mine"):
-        (windlass.tmp / name).mkdir()
-    (windlass.tmp / "windlass-89abcdef/data").write_text("not ours")
-    for name in os.listdir(windlass.tmp):
-        os.utime(windlass.tmp / name, (1, 1))
-    assert windlass.run("run: 'true'\n").code == 0
-    assert windlass.scratch() == ["windlass-89abcdef", "windlass-mine"]
-    for name in windlass.scratch():
-        shutil.rmtree(windlass.tmp / name)
+def test_the_scratch_of_a_driver_that_was_killed_before_it_listened_is_cleared_away(longboat: Place) -> None:
+    for name in ("longboat-0123abcd", "longboat-89abcdef", "longboat-mine"):
+        (longboat.tmp / name).mkdir()
+    (longboat.tmp / "longboat-89abcdef/data").write_text("not ours")
+    for name in os.listdir(longboat.tmp):
+        os.utime(longboat.tmp / name, (1, 1))
+    assert longboat.run("run: 'true'\n").code == 0
+    assert longboat.scratch() == ["longboat-89abcdef", "longboat-mine"]
+    for name in longboat.scratch():
+        shutil.rmtree(longboat.tmp / name)
 
 
-def test_a_run_does_not_clear_away_the_scratch_of_one_that_is_under_way(windlass: Place) -> None:
-    begun(windlass)
-    (scratch,) = windlass.scratch()
-    os.utime(windlass.tmp / scratch, (1, 1))
-    first = windlass.id
-    assert windlass.run("run: 'true'\n").code == 0
-    assert windlass.scratch() == [scratch]
-    assert windlass("stop", "--now", first).code == 0
+def test_a_run_does_not_clear_away_the_scratch_of_one_that_is_under_way(longboat: Place) -> None:
+    begun(longboat)
+    (scratch,) = longboat.scratch()
+    os.utime(longboat.tmp / scratch, (1, 1))
+    first = longboat.id
+    assert longboat.run("run: 'true'\n").code == 0
+    assert longboat.scratch() == [scratch]
+    assert longboat("stop", "--now", first).code == 0
 
 
-def test_a_killed_keeper_ends_the_run_with_a_cause_and_leaves_nothing(windlass: Place) -> None:
-    begun(windlass)
-    _, _, keeper = ancestors(windlass)
+def test_a_killed_keeper_ends_the_run_with_a_cause_and_leaves_nothing(longboat: Place) -> None:
+    begun(longboat)
+    _, _, keeper = ancestors(longboat)
     os.kill(keeper, signal.SIGKILL)
-    assert windlass("wait").code == 1
-    windlass.nothing_is_left()
-    assert windlass.events("run.ended")[-1]["state"] == "failed"
-    assert "the keeper of the run's processes was killed" in windlass("why").out
-    assert windlass("run", "--resume", windlass.id).code == 0
+    assert longboat("wait").code == 1
+    longboat.nothing_is_left()
+    assert longboat.events("run.ended")[-1]["state"] == "failed"
+    assert "the keeper of the run's processes was killed" in longboat("why").out
+    assert longboat("run", "--resume", longboat.id).code == 0
 
 
-def test_a_killed_nursery_ends_the_run_with_a_cause_and_leaves_nothing(windlass: Place) -> None:
-    begun(windlass)
-    _, nursery, _ = ancestors(windlass)
+def test_a_killed_nursery_ends_the_run_with_a_cause_and_leaves_nothing(longboat: Place) -> None:
+    begun(longboat)
+    _, nursery, _ = ancestors(longboat)
     os.kill(nursery, signal.SIGKILL)
-    assert windlass("wait").code == 1
-    windlass.nothing_is_left()
-    assert windlass.events("run.ended")[-1]["state"] == "failed"
-    assert windlass("run", "--resume", windlass.id).code == 0
+    assert longboat("wait").code == 1
+    longboat.nothing_is_left()
+    assert longboat.events("run.ended")[-1]["state"] == "failed"
+    assert longboat("run", "--resume", longboat.id).code == 0
 
 
-def test_a_run_that_failed_is_resumed_too(windlass: Place) -> None:
+def test_a_run_that_failed_is_resumed_too(longboat: Place) -> None:
     script = "import os, sys\nsys.exit(0 if os.path.exists('mended') else 4)\n"
-    assert windlass.run("run: [python, work.py]\nrestarts: 0\n", work=script).code == 1
-    windlass.file("mended", "")
-    said = windlass("run", "--resume", windlass.id)
+    assert longboat.run("run: [python, work.py]\nrestarts: 0\n", work=script).code == 1
+    longboat.file("mended", "")
+    said = longboat("run", "--resume", longboat.id)
     assert said.code == 0, said.err
-    assert [e["gen"] for e in windlass.events("gen.started")] == [1, 2]
-    assert windlass.status()["state"] == "succeeded"
-    assert len(windlass.runs) == 1
+    assert [e["gen"] for e in longboat.events("gen.started")] == [1, 2]
+    assert longboat.status()["state"] == "succeeded"
+    assert len(longboat.runs) == 1
 
 
-def test_a_half_written_journal_line_is_harmless_and_cut_off_on_resume(windlass: Place) -> None:
-    os.kill(begun(windlass), signal.SIGKILL)
-    windlass.nothing_is_left()
-    with open(windlass.dir / "events.jsonl", "ab") as file:
+def test_a_half_written_journal_line_is_harmless_and_cut_off_on_resume(longboat: Place) -> None:
+    os.kill(begun(longboat), signal.SIGKILL)
+    longboat.nothing_is_left()
+    with open(longboat.dir / "events.jsonl", "ab") as file:
         file.write(b'{"t":1,"n":99,"ev":"rank.en')
-    assert windlass.status()["state"] == "lost"
-    assert windlass("run", "--resume", windlass.id).code == 0
-    assert [e["n"] for e in windlass.events()] == list(range(1, len(windlass.events()) + 1))
+    assert longboat.status()["state"] == "lost"
+    assert longboat("run", "--resume", longboat.id).code == 0
+    assert [e["n"] for e in longboat.events()] == list(range(1, len(longboat.events()) + 1))
 
 
-def test_a_run_whose_keeper_is_killed_has_nothing_that_still_seems_to_run(windlass: Place) -> None:
-    command = windlass.start("run: [python, work.py]\n", work='import time\nprint("up", flush=True)\ntime.sleep(600)\n')
-    windlass.printed("up")
-    _, _, keeper = ancestors(windlass, "main")
+def test_a_run_whose_keeper_is_killed_has_nothing_that_still_seems_to_run(longboat: Place) -> None:
+    command = longboat.start("run: [python, work.py]\n", work='import time\nprint("up", flush=True)\ntime.sleep(600)\n')
+    longboat.printed("up")
+    _, _, keeper = ancestors(longboat, "main")
     os.kill(keeper, signal.SIGKILL)
     assert command.said().code == 1
-    told = json.loads(windlass("status", windlass.id, "--json").out)
+    told = json.loads(longboat("status", longboat.id, "--json").out)
     assert (told["state"], told["stages"][0]["state"]) == ("failed", "lost")
     assert [rank["state"] for rank in told["stages"][0]["ranks"]] == ["lost"]
     assert "keeper" in told["cause"]["message"]
 
 
-def test_killing_the_viewer_does_not_touch_the_run(windlass: Place) -> None:
+def test_killing_the_viewer_does_not_touch_the_run(longboat: Place) -> None:
     script = """
         import os, time
         print("up", flush=True)
         while not os.path.exists("go"):
             time.sleep(0.005)
     """
-    command = windlass.start("run: [python, work.py]\n", work=script)
-    windlass.printed("up")
-    _, _, keeper = ancestors(windlass, "main")
-    viewers = until(lambda: children(windlass, command.pid) - {keeper}, "a viewer")
+    command = longboat.start("run: [python, work.py]\n", work=script)
+    longboat.printed("up")
+    _, _, keeper = ancestors(longboat, "main")
+    viewers = until(lambda: children(longboat, command.pid) - {keeper}, "a viewer")
     for pid in viewers:
         os.kill(pid, signal.SIGKILL)
-    windlass.file("go", "")
+    longboat.file("go", "")
     assert command.said().code == 0
-    assert windlass.events("run.ended")[0]["state"] == "succeeded"
+    assert longboat.events("run.ended")[0]["state"] == "succeeded"
 
 
 DYING = """
 import os, sys, time
-from windlass.engines.local.keeper import LocalLauncher
+from longboat.engines.local.keeper import LocalLauncher
 launcher = LocalLauncher(lambda seat, ports: None, sys.argv[1])
 if sys.argv[2] == "in order":
     launcher.close()
@@ -304,17 +304,17 @@ sys.stdin.read()
 
 @pytest.mark.parametrize(("end", "left"), [("by a kill", False), ("in order", True)])
 def test_the_keeper_clears_away_after_a_driver_that_the_kernel_has_not_yet_done_with(
-    windlass: Place, tmp_path: Path, end: str, left: bool
+    longboat: Place, tmp_path: Path, end: str, left: bool
 ) -> None:
     """A process that is killed has lost its files before its children have lost their parent."""
-    scratch = tmp_path / "windlass-of-a-driver"
+    scratch = tmp_path / "longboat-of-a-driver"
     scratch.mkdir()
     command = [sys.executable, "-c", DYING, str(scratch), end]
-    with Popen(command, stdin=PIPE, stdout=PIPE, env=windlass.env, text=True) as driver:
+    with Popen(command, stdin=PIPE, stdout=PIPE, env=longboat.env, text=True) as driver:
         assert driver.stdout is not None
         assert driver.stdout.readline() == "closed\n"
-        keepers = windlass.processes().keys() - {driver.pid}
-        until(lambda: not windlass.processes().keys() & keepers, "the end of the keeper")
+        keepers = longboat.processes().keys() - {driver.pid}
+        until(lambda: not longboat.processes().keys() & keepers, "the end of the keeper")
         assert driver.poll() is None
         assert scratch.exists() is left, "a driver that ends in order removes it itself"
 
@@ -322,7 +322,7 @@ def test_the_keeper_clears_away_after_a_driver_that_the_kernel_has_not_yet_done_
 UNHEARD = """
 import os, signal, sys
 from pathlib import Path
-from windlass.engines.local.keeper import KeeperLost, LocalLauncher
+from longboat.engines.local.keeper import KeeperLost, LocalLauncher
 launcher = LocalLauncher(lambda seat, ports: None, sys.argv[1])
 keeper = launcher._keeper
 os.kill(int(Path(f"/proc/{keeper}/task/{keeper}/children").read_text()), signal.SIGSTOP)
@@ -336,8 +336,8 @@ except KeeperLost as lost:
 
 
 def test_a_keeper_that_is_killed_before_an_order_was_heard_is_lost_like_any_other(
-    windlass: Place, tmp_path: Path
+    longboat: Place, tmp_path: Path
 ) -> None:
     command = [sys.executable, "-c", UNHEARD, str(tmp_path)]
-    with Popen(command, stdout=PIPE, env=windlass.env, text=True) as driver:
+    with Popen(command, stdout=PIPE, env=longboat.env, text=True) as driver:
         assert driver.communicate()[0] == "the keeper of the run's processes was killed\n"

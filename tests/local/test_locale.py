@@ -36,20 +36,20 @@ def locale(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
 
 
 def test_a_job_runs_and_is_read_back_under_a_locale_without_its_characters(
-    windlass: Place, locale: dict[str, str]
+    longboat: Place, locale: dict[str, str]
 ) -> None:
-    (windlass.code / "job.yaml").write_text("name: demo\n" + JOB, encoding="utf-8")
-    windlass.file("work.py", WORK)
-    said = windlass("run", windlass.code / "job.yaml", env=locale)
+    (longboat.code / "job.yaml").write_text("name: demo\n" + JOB, encoding="utf-8")
+    longboat.file("work.py", WORK)
+    said = longboat("run", longboat.code / "job.yaml", env=locale)
     assert said.code == 1, said.err
-    plan = json.loads((windlass.dir / "plan.json").read_text(encoding="utf-8"))
+    plan = json.loads((longboat.dir / "plan.json").read_text(encoding="utf-8"))
     assert plan["stages"][0]["roles"][0]["command"][-1] == "grün → blau"
     name = "Jürgen".encode("latin-1" if "LOCPATH" in locale else "utf-8")
-    (log,) = [path.read_bytes() for path in (windlass.dir / "logs").rglob("*") if path.is_file()]
+    (log,) = [path.read_bytes() for path in (longboat.dir / "logs").rglob("*") if path.is_file()]
     assert log.startswith("Jürgen → you|".encode() + name + "|grün → blau".encode())
-    assert windlass.cause["kind"] == "user_error"
+    assert longboat.cause["kind"] == "user_error"
     for command in ("status", "why", "logs"):
-        told = windlass(command, windlass.id, env=locale)
+        told = longboat(command, longboat.id, env=locale)
         assert told.code == 0, told.err
         assert "bug" not in told.err
-    assert windlass("run", "--resume", windlass.id, env=locale).code == 1
+    assert longboat("run", "--resume", longboat.id, env=locale).code == 1

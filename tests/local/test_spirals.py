@@ -1,4 +1,4 @@
-"""The starter recipe's script, started by hand: it must not need Windlass to be right."""
+"""The starter recipe's script, started by hand: it must not need Longboat to be right."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import windlass
+import longboat
 from tests.ports import free_port
 
 SCRIPT = Path(__file__).parents[2] / "recipes/spirals/train.py"
-RANK_PATH = Path(windlass.__file__).parent / "rank_path"
+RANK_PATH = Path(longboat.__file__).parent / "rank_path"
 FEW_STEPS = ("--steps", "20", "--points", "500", "--batch", "64")
 
 if importlib.util.find_spec("jax") is None:  # asked, not imported: other tests fork, and JAX has threads
@@ -34,10 +34,10 @@ def train(world: int, output: Path, *options: str) -> str:
         "COORDINATOR_ADDRESS": address,
         "JAX_COORDINATOR_BIND_ADDRESS": address,
         "PYTHONPATH": str(RANK_PATH),
-        "WINDLASS_OUTPUT_DIR": str(output),
-        "WINDLASS_RUN_ID": "by-hand",
+        "LONGBOAT_OUTPUT_DIR": str(output),
+        "LONGBOAT_RUN_ID": "by-hand",
     }
-    common.pop("WINDLASS_REPORT_FILE", None)
+    common.pop("LONGBOAT_REPORT_FILE", None)
     command = [sys.executable, str(SCRIPT), *options]
     ranks = [
         subprocess.Popen(command, env={**common, "PROCESS_ID": str(rank)}, stdout=subprocess.PIPE, text=True)
@@ -60,9 +60,9 @@ def test_two_ranks_give_the_same_bits_twice_and_those_of_one_rank_within_roundin
 
 def test_one_process_learns_points_that_it_never_saw_and_reports_every_50_steps(tmp_path: Path) -> None:
     printed = train(1, tmp_path / "output", "--steps", "600", "--seed", "3")
-    steps = [int(step) for step in re.findall(r"^windlass: step=(\d+) total=600", printed, re.MULTILINE)]
+    steps = [int(step) for step in re.findall(r"^longboat: step=(\d+) total=600", printed, re.MULTILINE)]
     assert steps == list(range(50, 601, 50))
-    found = re.findall(r"^windlass: step=600 .*accuracy=(\S+)", printed, re.MULTILINE)
+    found = re.findall(r"^longboat: step=600 .*accuracy=(\S+)", printed, re.MULTILINE)
     assert [float(accuracy) > 0.98 for accuracy in found] == [True]
 
 

@@ -1,4 +1,4 @@
-"""Ending a run on purpose: Ctrl-C, `windlass stop`, and scripts that want to know."""
+"""Ending a run on purpose: Ctrl-C, `longboat stop`, and scripts that want to know."""
 
 from __future__ import annotations
 
@@ -20,73 +20,73 @@ while True:
 """
 
 POLITE = """
-import time, windlass
+import time, longboat
 step = 0
-windlass.stopping()
+longboat.stopping()
 print("up", flush=True)
-while not windlass.stopping():
+while not longboat.stopping():
     time.sleep(0.005)
 print("saved", flush=True)
 """
 
 
-def test_ctrl_c_asks_the_ranks_and_a_script_that_listens_ends_cleanly(windlass: Place) -> None:
-    command = windlass.start("run: [python, work.py]\nshape: allreduce\nranks: 2\n", work=POLITE)
-    windlass.printed("up", 0)
-    windlass.printed("up", 1)
+def test_ctrl_c_asks_the_ranks_and_a_script_that_listens_ends_cleanly(longboat: Place) -> None:
+    command = longboat.start("run: [python, work.py]\nshape: allreduce\nranks: 2\n", work=POLITE)
+    longboat.printed("up", 0)
+    longboat.printed("up", 1)
     command.signal(signal.SIGINT)
     said = command.said()
     assert said.code == 130
-    assert windlass.log(0) == windlass.log(1) == "up\nsaved\n"
-    assert windlass.events("run.ended")[0]["state"] == "stopped"
-    assert windlass.cause["kind"] == "stopped_by_user"
+    assert longboat.log(0) == longboat.log(1) == "up\nsaved\n"
+    assert longboat.events("run.ended")[0]["state"] == "stopped"
+    assert longboat.cause["kind"] == "stopped_by_user"
     assert "stopped by Ctrl-C" in said.err
-    assert f"windlass run --resume {windlass.id}" in said.err
-    assert set(windlass.ends().values()) == {"stopped"}
+    assert f"longboat run --resume {longboat.id}" in said.err
+    assert set(longboat.ends().values()) == {"stopped"}
 
 
-def test_a_program_behind_a_shell_gets_its_grace_though_the_shell_dies_at_once(windlass: Place) -> None:
+def test_a_program_behind_a_shell_gets_its_grace_though_the_shell_dies_at_once(longboat: Place) -> None:
     slow = POLITE.replace('print("saved"', 'time.sleep(0.5)\nprint("saved"')
-    command = windlass.start("run: python work.py; true\n", work=slow)
-    windlass.printed("up")
+    command = longboat.start("run: python work.py; true\n", work=slow)
+    longboat.printed("up")
     command.signal(signal.SIGINT)
     assert command.said().code == 130
-    assert windlass.log() == "up\nsaved\n"
+    assert longboat.log() == "up\nsaved\n"
 
 
-def test_a_rank_that_does_not_listen_is_killed_after_its_grace(windlass: Place) -> None:
-    command = windlass.start("run: [python, work.py]\ngrace: 10\n", work=STUBBORN)
-    windlass.printed("up")
+def test_a_rank_that_does_not_listen_is_killed_after_its_grace(longboat: Place) -> None:
+    command = longboat.start("run: [python, work.py]\ngrace: 10\n", work=STUBBORN)
+    longboat.printed("up")
     command.signal(signal.SIGINT)
     assert command.said().code == 130
-    assert windlass.log() == "up\nasked\n"
-    ended = windlass.events("rank.ended")[0]
+    assert longboat.log() == "up\nasked\n"
+    ended = longboat.events("rank.ended")[0]
     assert (ended["state"], ended["signal"]) == ("stopped", 9)
 
 
-def test_a_second_ctrl_c_kills_at_once(windlass: Place) -> None:
-    command = windlass.start("run: [python, work.py]\ngrace: 3000\n", work=STUBBORN)
-    windlass.printed("up")
+def test_a_second_ctrl_c_kills_at_once(longboat: Place) -> None:
+    command = longboat.start("run: [python, work.py]\ngrace: 3000\n", work=STUBBORN)
+    longboat.printed("up")
     command.signal(signal.SIGINT)
-    windlass.printed("asked")
+    longboat.printed("asked")
     command.signal(signal.SIGINT)
     assert command.said().code == 130
-    assert [e["now"] for e in windlass.events("stopping")] == [False, True]
+    assert [e["now"] for e in longboat.events("stopping")] == [False, True]
 
 
-def test_ctrl_c_typed_at_a_terminal_stops_the_run(windlass: Place) -> None:
-    job = windlass.job("run: [python, work.py]\n", work=POLITE)
+def test_ctrl_c_typed_at_a_terminal_stops_the_run(longboat: Place) -> None:
+    job = longboat.job("run: [python, work.py]\n", work=POLITE)
     terminal, theirs = pty.openpty()
     command = subprocess.Popen(
-        ["setsid", "--ctty", sys.executable, "-m", "windlass", "run", job],
-        env={**windlass.env, "TERM": "xterm"},
+        ["setsid", "--ctty", sys.executable, "-m", "longboat", "run", job],
+        env={**longboat.env, "TERM": "xterm"},
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
     )
     os.close(theirs)
     try:
-        windlass.printed("up")
+        longboat.printed("up")
         os.write(terminal, b"\x03")
         os.set_blocking(terminal, False)
         until(lambda: drained(terminal) or command.poll() is not None)
@@ -94,7 +94,7 @@ def test_ctrl_c_typed_at_a_terminal_stops_the_run(windlass: Place) -> None:
     finally:
         command.kill()
         os.close(terminal)
-    assert windlass.log() == "up\nsaved\n"
+    assert longboat.log() == "up\nsaved\n"
 
 
 def drained(fd: int) -> bool:
@@ -107,55 +107,55 @@ def drained(fd: int) -> bool:
     return False
 
 
-def test_a_stop_before_any_rank_runs_ends_the_run_too(windlass: Place) -> None:
-    command = windlass.start("stages:\n  a: {run: sleep 600}\n  b: {run: sleep 600, after: a}\n")
-    until(lambda: windlass.events("run.started"))
+def test_a_stop_before_any_rank_runs_ends_the_run_too(longboat: Place) -> None:
+    command = longboat.start("stages:\n  a: {run: sleep 600}\n  b: {run: sleep 600, after: a}\n")
+    until(lambda: longboat.events("run.started"))
     command.signal(signal.SIGTERM)
     assert command.said().code == 130
-    assert windlass.events("run.ended")[0]["state"] == "stopped"
+    assert longboat.events("run.ended")[0]["state"] == "stopped"
 
 
-def test_windlass_stop_ends_a_run_from_another_terminal_and_says_who_asked(windlass: Place) -> None:
-    command = windlass.start("run: [python, work.py]\n", work=POLITE)
-    windlass.printed("up")
-    said = windlass("stop", windlass.id)
+def test_longboat_stop_ends_a_run_from_another_terminal_and_says_who_asked(longboat: Place) -> None:
+    command = longboat.start("run: [python, work.py]\n", work=POLITE)
+    longboat.printed("up")
+    said = longboat("stop", longboat.id)
     assert said.code == 0
-    assert said.err.startswith(f"{windlass.id} has ended\n")
+    assert said.err.startswith(f"{longboat.id} has ended\n")
     assert command.said().code == 130
-    assert windlass.cause["message"] == "stopped by windlass stop"
-    again = windlass("stop", windlass.id)
-    assert (again.code, again.err) == (0, f"{windlass.id} is not running: stopped\n")
+    assert longboat.cause["message"] == "stopped by longboat stop"
+    again = longboat("stop", longboat.id)
+    assert (again.code, again.err) == (0, f"{longboat.id} is not running: stopped\n")
 
 
-def test_from_inside_a_rank_nobody_is_signalled_because_the_driver_has_no_number_there(windlass: Place) -> None:
-    command = windlass.start("run: [python, work.py]\n", work=POLITE)
-    windlass.printed("up")
-    if windlass.events("run.started")[0]["contained"] == "pid namespace":
-        said = windlass("exec", windlass.id, "--", *windlass.python, "-m", "windlass", "stop", windlass.id)
+def test_from_inside_a_rank_nobody_is_signalled_because_the_driver_has_no_number_there(longboat: Place) -> None:
+    command = longboat.start("run: [python, work.py]\n", work=POLITE)
+    longboat.printed("up")
+    if longboat.events("run.started")[0]["contained"] == "pid namespace":
+        said = longboat("exec", longboat.id, "--", *longboat.python, "-m", "longboat", "stop", longboat.id)
         assert said.code == 2
-        assert f"{windlass.id} is driven from another PID namespace" in said.err
-        assert windlass.status()["state"] == "running"
-    assert windlass("stop", windlass.id).code == 0
+        assert f"{longboat.id} is driven from another PID namespace" in said.err
+        assert longboat.status()["state"] == "running"
+    assert longboat("stop", longboat.id).code == 0
     assert command.said().code == 130
-    assert windlass.log() == "up\nsaved\n"
+    assert longboat.log() == "up\nsaved\n"
 
 
-def test_ctrl_c_while_packages_are_installed_stops_the_run(windlass: Place) -> None:
-    (windlass.code / "env/bin").mkdir(parents=True)
-    windlass.file("env/bin/python", "#!/bin/sh\ntouch asked\nexec sleep 600\n").chmod(0o755)
-    command = windlass.start("run: 'true'\npython: env\nrequirements: [nothing]\n")
-    until((windlass.code / "asked").exists)
+def test_ctrl_c_while_packages_are_installed_stops_the_run(longboat: Place) -> None:
+    (longboat.code / "env/bin").mkdir(parents=True)
+    longboat.file("env/bin/python", "#!/bin/sh\ntouch asked\nexec sleep 600\n").chmod(0o755)
+    command = longboat.start("run: 'true'\npython: env\nrequirements: [nothing]\n")
+    until((longboat.code / "asked").exists)
     command.signal(signal.SIGINT)
     said = command.said()
     assert said.code == 130, said
-    assert windlass.status()["state"] == "stopped"
+    assert longboat.status()["state"] == "stopped"
     assert "was stopped by Ctrl-C" in said.err
 
 
-def test_a_run_whose_directory_is_removed_ends_and_says_so(windlass: Place) -> None:
-    command = windlass.start("run: sleep 600\n")
-    until(lambda: windlass.events("rank.started"))
-    directory = windlass.dir
+def test_a_run_whose_directory_is_removed_ends_and_says_so(longboat: Place) -> None:
+    command = longboat.start("run: sleep 600\n")
+    until(lambda: longboat.events("rank.started"))
+    directory = longboat.dir
 
     def removed() -> bool:
         shutil.rmtree(directory, ignore_errors=True)  # something may be written into it just then
@@ -167,34 +167,34 @@ def test_a_run_whose_directory_is_removed_ends_and_says_so(windlass: Place) -> N
     assert f"{directory} was removed while the run was under way; its ranks were ended" in said.err
 
 
-def test_windlass_stop_now_does_not_wait_for_the_grace(windlass: Place) -> None:
-    command = windlass.start("run: [python, work.py]\ngrace: 3000\n", work=STUBBORN)
-    windlass.printed("up")
-    assert windlass("stop", "--now").code == 0
+def test_longboat_stop_now_does_not_wait_for_the_grace(longboat: Place) -> None:
+    command = longboat.start("run: [python, work.py]\ngrace: 3000\n", work=STUBBORN)
+    longboat.printed("up")
+    assert longboat("stop", "--now").code == 0
     assert command.said().code == 130
-    assert windlass.log() == "up\n"
+    assert longboat.log() == "up\n"
 
 
-def test_a_stop_that_is_waited_for_in_vain_says_so(windlass: Place) -> None:
-    command = windlass.start("run: [python, work.py]\ngrace: 3000\n", work=STUBBORN)
-    windlass.printed("up")
-    said = windlass("stop", "--timeout", "0.3")
+def test_a_stop_that_is_waited_for_in_vain_says_so(longboat: Place) -> None:
+    command = longboat.start("run: [python, work.py]\ngrace: 3000\n", work=STUBBORN)
+    longboat.printed("up")
+    said = longboat("stop", "--timeout", "0.3")
     assert said.code == 1
-    assert said.err == f"error: {windlass.id} has not ended within 0.3s\n\nhint: windlass stop --now {windlass.id}\n"
-    assert windlass("stop", "--now").code == 0
+    assert said.err == f"error: {longboat.id} has not ended within 0.3s\n\nhint: longboat stop --now {longboat.id}\n"
+    assert longboat("stop", "--now").code == 0
     assert command.said().code == 130
 
 
-def test_a_closed_terminal_stops_the_run(windlass: Place) -> None:
-    command = windlass.start("run: [python, work.py]\n", work=POLITE)
-    windlass.printed("up")
+def test_a_closed_terminal_stops_the_run(longboat: Place) -> None:
+    command = longboat.start("run: [python, work.py]\n", work=POLITE)
+    longboat.printed("up")
     command.signal(signal.SIGHUP)
     command.process.wait(PATIENCE)
-    until(lambda: windlass.events("run.ended"))
-    assert windlass.log() == "up\nsaved\n"
+    until(lambda: longboat.events("run.ended"))
+    assert longboat.log() == "up\nsaved\n"
 
 
-def test_the_run_goes_on_when_nobody_reads_what_it_shows(windlass: Place) -> None:
+def test_the_run_goes_on_when_nobody_reads_what_it_shows(longboat: Place) -> None:
     """The reader of a pipe goes away in the middle."""
     script = """
         import os, time
@@ -203,20 +203,20 @@ def test_the_run_goes_on_when_nobody_reads_what_it_shows(windlass: Place) -> Non
             time.sleep(0.005)
         print("x" * 100000, flush=True)
     """
-    job = windlass.job("run: [python, work.py]\n", work=script)
+    job = longboat.job("run: [python, work.py]\n", work=script)
     command = subprocess.Popen(
-        [sys.executable, "-m", "windlass", "run", job, "--json"],
-        env=windlass.env,
+        [sys.executable, "-m", "longboat", "run", job, "--json"],
+        env=longboat.env,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         start_new_session=True,
     )
-    windlass.printed("up")
+    longboat.printed("up")
     assert command.stdout is not None
     command.stdout.close()
-    windlass.file("go", "")
+    longboat.file("go", "")
     assert command.wait(PATIENCE) == 0
-    assert windlass.events("run.ended")[0]["state"] == "succeeded"
+    assert longboat.events("run.ended")[0]["state"] == "succeeded"
 
 
 SAVING = """
@@ -234,26 +234,26 @@ while True:
 """
 
 
-def test_a_stop_that_is_asked_for_twice_still_leaves_the_ranks_their_grace(windlass: Place) -> None:
-    command = windlass.start("run: [python, work.py]\ngrace: 60\n", work=SAVING)
-    windlass.printed("up")
-    assert windlass("stop", "--no-wait").code == 0
-    windlass.printed("saving")
-    assert windlass("stop", "--no-wait").code == 0
-    until(lambda: len(windlass.events("stopping")) == 2, "the second request")
-    windlass.file("go", "")
+def test_a_stop_that_is_asked_for_twice_still_leaves_the_ranks_their_grace(longboat: Place) -> None:
+    command = longboat.start("run: [python, work.py]\ngrace: 60\n", work=SAVING)
+    longboat.printed("up")
+    assert longboat("stop", "--no-wait").code == 0
+    longboat.printed("saving")
+    assert longboat("stop", "--no-wait").code == 0
+    until(lambda: len(longboat.events("stopping")) == 2, "the second request")
+    longboat.file("go", "")
     assert command.said().code == 130
-    assert windlass.log() == "up\nsaving\nsaved\n"
-    assert [event["now"] for event in windlass.events("stopping")] == [False, False]
+    assert longboat.log() == "up\nsaving\nsaved\n"
+    assert [event["now"] for event in longboat.events("stopping")] == [False, False]
 
 
 SHARED = """
 import argparse, os, select, signal, sys
 from types import SimpleNamespace
 from tests.hasty import signal_children_as_they_begin
-from windlass.cli.run_command import _Viewer
-from windlass.cli.world import World
-from windlass.driver.signals import Signals
+from longboat.cli.run_command import _Viewer
+from longboat.cli.world import World
+from longboat.driver.signals import Signals
 
 signal_children_as_they_begin(signal.SIGINT)
 signals = Signals(leave_on_term=False)

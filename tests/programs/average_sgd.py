@@ -13,10 +13,10 @@ import sys
 import numpy as np
 from numpy_sgd import EVERY, STEPS, Alone, Arrays, Witness, advance, finish, fresh, hold, meet_fate  # type: ignore[import-not-found]
 
-import windlass
+import longboat
 
-OUTPUT = os.environ["WINDLASS_OUTPUT_DIR"]
-ROUND = int(os.environ["WINDLASS_ROUND"])
+OUTPUT = os.environ["LONGBOAT_OUTPUT_DIR"]
+ROUND = int(os.environ["LONGBOAT_ROUND"])
 
 
 def left(name: str) -> Arrays:
@@ -25,33 +25,33 @@ def left(name: str) -> Arrays:
 
 
 def train() -> None:
-    rank = int(os.environ["WINDLASS_RANK"])
+    rank = int(os.environ["LONGBOAT_RANK"])
     witness = Witness(os.path.join(OUTPUT, "witness"), rank)
     state, first = (left(f"merged-{ROUND - 1}.npz") if ROUND > 1 else fresh()), 1
-    found = windlass.checkpoint.load()
+    found = longboat.checkpoint.load()
     if found is not None:
         state, first = dict(found.arrays), found.step + 1
     witness.say(f"round {ROUND} begins at step {first}")
     for step in range(first, STEPS + 1):
         loss = advance(state, STEPS * (ROUND - 1) + step, Alone(), shard=rank)
-        windlass.report(step=step, total=STEPS, loss=loss)
+        longboat.report(step=step, total=STEPS, loss=loss)
         if step % EVERY == 0:
-            windlass.checkpoint.save(state, step=step)
+            longboat.checkpoint.save(state, step=step)
         meet_fate(witness.life, rank, step)
-        if os.environ["WINDLASS_ROUND"] == os.environ["WINDLASS_ROUNDS"]:
+        if os.environ["LONGBOAT_ROUND"] == os.environ["LONGBOAT_ROUNDS"]:
             hold(step)
     finish(state, os.path.join(OUTPUT, f"worker-{rank}-{ROUND}.npz"))
 
 
 def merge() -> None:
-    if os.environ["WINDLASS_GENERATION"] in os.environ.get("MERGE_DIES", "").split(","):
+    if os.environ["LONGBOAT_GENERATION"] in os.environ.get("MERGE_DIES", "").split(","):
         os.abort()
-    parts = [left(f"worker-{rank}-{ROUND}.npz") for rank in range(int(os.environ["WINDLASS_WORKERS"]))]
+    parts = [left(f"worker-{rank}-{ROUND}.npz") for rank in range(int(os.environ["LONGBOAT_WORKERS"]))]
     state = {name: sum(part[name] for part in parts) / len(parts) for name in parts[0] if name != "chain"}
     chains = hashlib.sha256(b"".join(part["chain"].tobytes() for part in parts)).digest()
     state["chain"] = np.frombuffer(chains, np.uint8)
     finish(state, os.path.join(OUTPUT, f"merged-{ROUND}.npz"))
-    if os.environ["WINDLASS_ROUND"] == os.environ["WINDLASS_ROUNDS"]:
+    if os.environ["LONGBOAT_ROUND"] == os.environ["LONGBOAT_ROUNDS"]:
         finish(state, os.path.join(OUTPUT, "weights.npz"))
 
 

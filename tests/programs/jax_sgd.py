@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-import windlass
+import longboat
 
 WIDTH, DEPTH, BATCH, RATE = 512, 4, 512, 0.01
 EVERY = float(os.environ.get("EVERY", "5"))
@@ -51,19 +51,19 @@ def main() -> None:
         x = np.random.default_rng([step, rank]).normal(0, 1, (BATCH // world, WIDTH)).astype(np.float32)
         return share(split, x), share(split, np.sin(3 * x))
 
-    found = windlass.checkpoint.load()
+    found = longboat.checkpoint.load()
     state, first = (found.arrays, found.step + 1) if found else (fresh(), 1)
     weights = {name: share(whole, value) for name, value in state.items()}
     jax.block_until_ready(advance(weights, *batch(first)))
-    windlass.report(step=first - 1, ready=1)
+    longboat.report(step=first - 1, ready=1)
     saved = time.monotonic()
     for step in range(first, STEPS + 1):
         weights, loss = advance(weights, *batch(step))
-        windlass.report(step=step, loss=float(loss))
+        longboat.report(step=step, loss=float(loss))
         if rank == 0 and time.monotonic() - saved >= EVERY:
             saved = time.monotonic()
-            windlass.checkpoint.save({name: value.addressable_data(0) for name, value in weights.items()}, step=step)
-            windlass.report(step=step, held_up=time.monotonic() - saved)
+            longboat.checkpoint.save({name: value.addressable_data(0) for name, value in weights.items()}, step=step)
+            longboat.report(step=step, held_up=time.monotonic() - saved)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-import windlass
+import longboat
 
 STEPS = int(os.environ.get("STEPS", "200"))
 EVERY = int(os.environ.get("EVERY", "10"))
@@ -46,7 +46,7 @@ class Witness:
 
     def __init__(self, directory: str, rank: int) -> None:
         os.makedirs(directory, exist_ok=True)
-        generation, restart = int(os.environ["WINDLASS_GENERATION"]), int(os.environ["WINDLASS_RESTART"])
+        generation, restart = int(os.environ["LONGBOAT_GENERATION"]), int(os.environ["LONGBOAT_RESTART"])
         self.life = f"{generation}.{restart}"
         path = os.path.join(directory, f"{rank}-{generation:06d}-{restart:06d}")
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
@@ -221,12 +221,12 @@ def finish(state: Arrays, path: str) -> None:
 
 def meet_fate(life: str, rank: int, step: int) -> None:
     if f"{life}/{rank}/{step}" in os.environ.get("DIE", "").split(","):
-        windlass.checkpoint.wait()
+        longboat.checkpoint.wait()
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def hurried() -> bool:
-    return os.path.exists(os.path.join(os.environ["WINDLASS_OUTPUT_DIR"], "hurry"))
+    return os.path.exists(os.path.join(os.environ["LONGBOAT_OUTPUT_DIR"], "hurry"))
 
 
 def hold(step: int) -> None:
@@ -236,7 +236,7 @@ def hold(step: int) -> None:
 
 def train(exchange: Exchange, witness: Witness) -> None:
     state, first = fresh(), 1
-    found = windlass.checkpoint.load()
+    found = longboat.checkpoint.load()
     if found is not None:
         state, first = dict(found.arrays), found.step + 1
     witness.say(f"begins at step {first}")
@@ -244,22 +244,22 @@ def train(exchange: Exchange, witness: Witness) -> None:
         began = time.monotonic()
         loss = advance(state, step, exchange)
         witness.say(f"rank {exchange.rank} step {step} loss {loss:.6f}")
-        windlass.report(step=step, total=STEPS, loss=loss)
+        longboat.report(step=step, total=STEPS, loss=loss)
         if step % EVERY == 0 and exchange.rank == 0:
             known = "DIE" in os.environ  # who dies at a given step must know what was saved before it
-            windlass.checkpoint.save(state, step=step, meta={"ranks": exchange.world}, wait=known)
+            longboat.checkpoint.save(state, step=step, meta={"ranks": exchange.world}, wait=known)
         meet_fate(witness.life, exchange.rank, step)
         hold(step)
         if PAUSE and not hurried():
             time.sleep(max(0.0, PAUSE - (time.monotonic() - began)))
     if exchange.rank == 0:
-        finish(state, os.path.join(os.environ["WINDLASS_OUTPUT_DIR"], "weights.npz"))
-        windlass.report(step=STEPS, total=STEPS, accuracy=accuracy(state))
+        finish(state, os.path.join(os.environ["LONGBOAT_OUTPUT_DIR"], "weights.npz"))
+        longboat.report(step=STEPS, total=STEPS, accuracy=accuracy(state))
 
 
 def main() -> int:
-    rank = int(os.environ["WINDLASS_RANK"])
-    witness = Witness(os.path.join(os.environ["WINDLASS_OUTPUT_DIR"], "witness"), rank)
+    rank = int(os.environ["LONGBOAT_RANK"])
+    witness = Witness(os.path.join(os.environ["LONGBOAT_OUTPUT_DIR"], "witness"), rank)
     transports: dict[str, Callable[[], Exchange]] = {"tcp": Tcp, "mpi": Mpi, "none": Alone}
     try:
         train(transports[os.environ.get("TRANSPORT", "tcp")](), witness)

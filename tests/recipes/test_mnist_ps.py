@@ -1,6 +1,6 @@
 """The recipe mnist_ps: parameter servers through killed workers and stops, the synchronous mode, bad files, the model.
 
-TensorFlow is large and not among what `make test` installs: `pip install 'windlass[tensorflow,serve]'` first.
+TensorFlow is large and not among what `make test` installs: `pip install 'longboat[tensorflow,serve]'` first.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from longboat import bundle, tensors
 from tests.commands import Said
 from tests.local.place import Place, until
-from windlass import bundle, tensors
 
 RECIPE = Path(__file__).parents[2] / "recipes/mnist_ps"
 PATIENCE = 300.0
@@ -71,44 +71,44 @@ def weights(place: Place) -> dict[str, Any]:
 
 def prepare(*words: str | Path, cwd: Path) -> Said:
     command = [sys.executable, str(RECIPE / "prepare.py"), *map(str, words)]
-    env = {key: value for key, value in os.environ.items() if not key.startswith("WINDLASS")}
+    env = {key: value for key, value in os.environ.items() if not key.startswith("LONGBOAT")}
     done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
     assert "Traceback" not in done.stderr, done.stderr
     return Said(done.returncode, done.stdout, done.stderr)
 
 
 def test_a_killed_worker_does_not_stop_the_others_and_all_ends_when_the_chief_ends(
-    digits: Path, windlass: Place
+    digits: Path, longboat: Place
 ) -> None:
-    command = windlass.begin("run", *job(digits, "STEPS=1500", "LOG_EVERY=10"))
-    windlass.printed("training step 20 done", 1, "worker", "train")
-    pid = next(e["pid"] for e in windlass.events("rank.started") if e["role"] == "worker" and e["rank"] == 1)
+    command = longboat.begin("run", *job(digits, "STEPS=1500", "LOG_EVERY=10"))
+    longboat.printed("training step 20 done", 1, "worker", "train")
+    pid = next(e["pid"] for e in longboat.events("rank.started") if e["role"] == "worker" and e["rank"] == 1)
     os.kill(pid, signal.SIGKILL)
     said = command.said(PATIENCE)
     assert said.code == 0, said.err
-    started = [(e["role"], e["gen"]) for e in windlass.events("rank.started") if e["stage"] == "train"]
+    started = [(e["role"], e["gen"]) for e in longboat.events("rank.started") if e["stage"] == "train"]
     assert started.count(("worker", 1)) >= 3
     assert {gen for _, gen in started} == {1}
-    log = windlass.log(0, "chief", "train")
+    log = longboat.log(0, "chief", "train")
     assert re.search(r"^training elapsed time: \d+\.\d\d s$", log, re.M)
     assert re.search(r"^global step 1[56]\d\d: test accuracy (0\.9\d+|1\.0+)$", log, re.M)
-    lines = re.findall(r"^training step (\d+) done \(global step: (\d+)\)$", windlass.log(0, "worker", "train"), re.M)
+    lines = re.findall(r"^training step (\d+) done \(global step: (\d+)\)$", longboat.log(0, "worker", "train"), re.M)
     assert [int(local) for local, _ in lines] == list(range(10, 10 * len(lines) + 1, 10))
     assert all(int(local) <= int(everywhere) for local, everywhere in lines)
-    windlass.nothing_is_left()
+    longboat.nothing_is_left()
 
 
 def test_without_a_number_of_steps_it_trains_until_it_is_stopped_and_leaves_checkpoint_and_model(
-    digits: Path, windlass: Place
+    digits: Path, longboat: Place
 ) -> None:
-    command = windlass.begin("run", *job(digits, "STEPS=0"))
-    until(lambda: windlass.runs and windlass.events("checkpoint"), "a checkpoint", PATIENCE)
-    assert windlass("stop", windlass.id).code == 0
+    command = longboat.begin("run", *job(digits, "STEPS=0"))
+    until(lambda: longboat.runs and longboat.events("checkpoint"), "a checkpoint", PATIENCE)
+    assert longboat("stop", longboat.id).code == 0
     assert command.said(PATIENCE).code == 130
-    told = re.search(r"^global step (\d+): test accuracy", windlass.log(0, "chief", "train"), re.M)
+    told = re.search(r"^global step (\d+): test accuracy", longboat.log(0, "chief", "train"), re.M)
     assert told is not None
-    assert windlass.events("checkpoint")[-1]["step"] == int(told[1])
-    assert bundle.versions(str(windlass.dir / "output/train/mnist")) == (1,)
+    assert longboat.events("checkpoint")[-1]["step"] == int(told[1])
+    assert bundle.versions(str(longboat.dir / "output/train/mnist")) == (1,)
 
 
 def test_large_weights_are_divided_among_all_servers_and_the_rest_spread(synchronous: tuple[Place, Said]) -> None:
@@ -121,16 +121,16 @@ def test_large_weights_are_divided_among_all_servers_and_the_rest_spread(synchro
 
 
 def test_synchronous_steps_give_the_same_net_again_after_a_lost_server(
-    synchronous: tuple[Place, Said], digits: Path, windlass: Place, held: dict[str, str]
+    synchronous: tuple[Place, Said], digits: Path, longboat: Place, held: dict[str, str]
 ) -> None:
-    command = windlass.begin("run", *job(digits, "SYNC=yes", "STEPS=60", "PS=2"), env=held)
-    until(lambda: windlass.runs and windlass.events("checkpoint"), "a checkpoint", PATIENCE)
-    os.kill(next(e["pid"] for e in windlass.events("rank.started") if e["role"] == "ps"), signal.SIGKILL)
+    command = longboat.begin("run", *job(digits, "SYNC=yes", "STEPS=60", "PS=2"), env=held)
+    until(lambda: longboat.runs and longboat.events("checkpoint"), "a checkpoint", PATIENCE)
+    os.kill(next(e["pid"] for e in longboat.events("rank.started") if e["role"] == "ps"), signal.SIGKILL)
     said = command.said(PATIENCE)
     assert said.code == 0, said.err
-    assert [e.get("resume_step") for e in windlass.events("gen.started") if e["stage"] == "train"][1] == 40
+    assert [e.get("resume_step") for e in longboat.events("gen.started") if e["stage"] == "train"][1] == 40
     for name, value in weights(synchronous[0]).items():
-        np.testing.assert_array_equal(weights(windlass)[name], value, err_msg=name)
+        np.testing.assert_array_equal(weights(longboat)[name], value, err_msg=name)
 
 
 SERVED = """
@@ -138,7 +138,7 @@ import sys
 import numpy as np
 sys.path.insert(0, sys.argv[2])
 import idx
-from windlass.serve.loading import load
+from longboat.serve.loading import load
 images, labels = idx.examples(sys.argv[3], "test")
 images = images.astype(np.float32) / 255
 scores = load(sys.argv[1]).run({"image": images})["scores"]
@@ -166,7 +166,7 @@ def test_the_script_alone_says_how_it_is_run(tmp_path: Path) -> None:
     command = [sys.executable, str(RECIPE / "train.py")]
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert done.stderr.strip().splitlines()[-1].endswith("parameter servers: windlass run job.yaml")
+    assert done.stderr.strip().splitlines()[-1].endswith("parameter servers: longboat run job.yaml")
 
 
 def test_files_come_out_as_they_went_in_packed_or_not(idx: Any, digits: Path, tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_missing_packed_badly_and_unequal_files_are_named(idx: Any, digits: Path
 
 
 def test_without_npm_the_message_says_what_else_will_do(tmp_path: Path) -> None:
-    env = {"PATH": str(tmp_path), "HOME": str(tmp_path), "WINDLASS_DATA_DIR": str(tmp_path)}
+    env = {"PATH": str(tmp_path), "HOME": str(tmp_path), "LONGBOAT_DATA_DIR": str(tmp_path)}
     command = [sys.executable, str(RECIPE / "prepare.py"), "--out", "out"]
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 1

@@ -140,38 +140,38 @@ def test_predictions_of_the_stored_test_set_are_printed_with_labels_and_the_erro
 
 
 def test_a_second_job_asks_the_weights_wherever_they_were_copied(
-    undisturbed: tuple[Place, Said], windlass: Place, tmp_path: Path
+    undisturbed: tuple[Place, Said], longboat: Place, tmp_path: Path
 ) -> None:
     model = tmp_path / "kept"
     shutil.copytree(undisturbed[0].home / "kept" / undisturbed[0].id, model)
-    said = windlass("run", RECIPE / "predict.yaml", "--set", f"MODEL={model}", timeout=PATIENCE)
+    said = longboat("run", RECIPE / "predict.yaml", "--set", f"MODEL={model}", timeout=PATIENCE)
     assert said.code == 0, said.err
-    assert windlass.log(stage="predict") == undisturbed[0].log(stage="predict")
+    assert longboat.log(stage="predict") == undisturbed[0].log(stage="predict")
 
 
 def test_a_killed_rank_and_a_stop_change_no_bit_of_the_weights(
-    undisturbed: tuple[Place, Said], windlass: Place, compiled: dict[str, str], held: dict[str, str]
+    undisturbed: tuple[Place, Said], longboat: Place, compiled: dict[str, str], held: dict[str, str]
 ) -> None:
-    command = windlass.begin("run", *job(windlass), env=compiled | held | {"HOLD_UNTIL_STOPPED": "1"})
-    until(lambda: windlass.runs and windlass.events("checkpoint"), "a checkpoint", PATIENCE)
-    os.kill(next(event["pid"] for event in windlass.events("rank.started") if event["rank"] == 1), signal.SIGKILL)
-    until(lambda: [e for e in windlass.events("checkpoint") if e["gen"] == 2], "a checkpoint after the kill", PATIENCE)
-    assert windlass("stop", windlass.id).code == 0
+    command = longboat.begin("run", *job(longboat), env=compiled | held | {"HOLD_UNTIL_STOPPED": "1"})
+    until(lambda: longboat.runs and longboat.events("checkpoint"), "a checkpoint", PATIENCE)
+    os.kill(next(event["pid"] for event in longboat.events("rank.started") if event["rank"] == 1), signal.SIGKILL)
+    until(lambda: [e for e in longboat.events("checkpoint") if e["gen"] == 2], "a checkpoint after the kill", PATIENCE)
+    assert longboat("stop", longboat.id).code == 0
     command.said(PATIENCE)
     for rank in (0, 1):
-        assert re.search(r"^asked to stop: stopped after step \d+ of 400$", windlass.log(rank, stage="train"), re.M)
-    assert not (windlass.dir / "output/train/weights.npz").exists()
-    said = windlass("run", "--resume", windlass.id, env=compiled, timeout=PATIENCE)
+        assert re.search(r"^asked to stop: stopped after step \d+ of 400$", longboat.log(rank, stage="train"), re.M)
+    assert not (longboat.dir / "output/train/weights.npz").exists()
+    said = longboat("run", "--resume", longboat.id, env=compiled, timeout=PATIENCE)
     assert said.code == 0, said.err
-    resumed = [event.get("resume_step", 0) for event in windlass.events("gen.started") if event["stage"] == "train"]
+    resumed = [event.get("resume_step", 0) for event in longboat.events("gen.started") if event["stage"] == "train"]
     assert 0 == resumed[0] < resumed[1] < resumed[2] < 400
-    np.testing.assert_array_equal(weights(windlass), weights(undisturbed[0]))
+    np.testing.assert_array_equal(weights(longboat), weights(undisturbed[0]))
 
 
-def test_one_process_without_windlass_finds_the_weights_of_two_ranks(
+def test_one_process_without_longboat_finds_the_weights_of_two_ranks(
     undisturbed: tuple[Place, Said], tmp_path: Path
 ) -> None:
-    env = {name: value for name, value in os.environ.items() if not name.startswith("WINDLASS")}
+    env = {name: value for name, value in os.environ.items() if not name.startswith("LONGBOAT")}
     command = [sys.executable, str(RECIPE / "train.py"), *TINY]
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -148,22 +148,22 @@ def test_two_ranks_learn_images_they_never_saw(undisturbed: tuple[Place, Said]) 
 
 
 def test_a_killed_rank_and_a_stop_change_no_bit_of_the_weights(
-    undisturbed: tuple[Place, Said], windlass: Place, data: Path, compiled: dict[str, str], held: dict[str, str]
+    undisturbed: tuple[Place, Said], longboat: Place, data: Path, compiled: dict[str, str], held: dict[str, str]
 ) -> None:
-    command = windlass.begin("run", *job(data, "SHAPE=allreduce", "RANKS=2"), env=compiled | held)
-    until(lambda: windlass.runs and windlass.events("checkpoint"), "a checkpoint", PATIENCE)
-    started = [event for event in windlass.events("rank.started") if event["stage"] == "train" and event["rank"] == 1]
+    command = longboat.begin("run", *job(data, "SHAPE=allreduce", "RANKS=2"), env=compiled | held)
+    until(lambda: longboat.runs and longboat.events("checkpoint"), "a checkpoint", PATIENCE)
+    started = [event for event in longboat.events("rank.started") if event["stage"] == "train" and event["rank"] == 1]
     os.kill(started[-1]["pid"], signal.SIGKILL)
-    until(lambda: [e for e in windlass.events("checkpoint") if e["gen"] == 2], "a checkpoint after the kill", PATIENCE)
-    windlass("stop", windlass.id)
+    until(lambda: [e for e in longboat.events("checkpoint") if e["gen"] == 2], "a checkpoint after the kill", PATIENCE)
+    longboat("stop", longboat.id)
     stopped = command.said(PATIENCE)
     if stopped.code:
-        said = windlass("run", "--resume", windlass.id, env=compiled, timeout=PATIENCE)
+        said = longboat("run", "--resume", longboat.id, env=compiled, timeout=PATIENCE)
         assert said.code == 0, said.err
-    resumed = [event.get("resume_step", 0) for event in windlass.events("gen.started") if event["stage"] == "train"]
+    resumed = [event.get("resume_step", 0) for event in longboat.events("gen.started") if event["stage"] == "train"]
     assert len(resumed) > 1
     assert 0 == resumed[0] < resumed[1] < 120
-    found, wanted = weights(windlass), weights(undisturbed[0])
+    found, wanted = weights(longboat), weights(undisturbed[0])
     assert found.keys() == wanted.keys()
     for name, value in wanted.items():
         np.testing.assert_array_equal(found[name], value, err_msg=name)
@@ -202,13 +202,13 @@ numpy.savez(sys.argv[1], **{f"weights/{name}": weights[name] for name in kept})
 
 
 def test_a_record_that_one_rank_cannot_use_ends_them_all_and_is_named(
-    rooms: Any, windlass: Place, tmp_path: Path, compiled: dict[str, str]
+    rooms: Any, longboat: Place, tmp_path: Path, compiled: dict[str, str]
 ) -> None:
     place = shards(rooms, tmp_path / "bad")
     spoil(place / "train-00002-of-00003", rooms, "label")
-    said = windlass("run", *job(place, "SHAPE=allreduce", "RANKS=2"), env=compiled, timeout=PATIENCE)
+    said = longboat("run", *job(place, "SHAPE=allreduce", "RANKS=2"), env=compiled, timeout=PATIENCE)
     assert said.code == 1
-    logs = windlass.log(0, stage="train") + windlass.log(1, stage="train")
+    logs = longboat.log(0, stage="train") + longboat.log(1, stage="train")
     assert f"{place}/train-00002-of-00003, record 1: label 11 is not from 1 to 10 (--set BAD_DATA=skip" in logs
 
 
@@ -218,7 +218,7 @@ def test_what_cannot_be_is_refused_with_the_arithmetic(data: Path, tmp_path: Pat
         (["--image", "50"], "--image 50: the network halves an image five times; a multiple of 32 is wanted"),
         (["--input", "imagenet"], "--input imagenet: where are its shards? --set DATASET_DIR=DIR"),
     ):
-        env = {name: value for name, value in os.environ.items() if not name.startswith("WINDLASS")}
+        env = {name: value for name, value in os.environ.items() if not name.startswith("LONGBOAT")}
         command = [sys.executable, str(RECIPE / "train.py"), *words]
         done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
         assert done.returncode == 1
@@ -227,15 +227,15 @@ def test_what_cannot_be_is_refused_with_the_arithmetic(data: Path, tmp_path: Pat
 
 
 def test_changing_root_alone_moves_model_and_output(
-    rooms: Any, windlass: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rooms: Any, longboat: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = windlass("plan", RECIPE / "job.yaml", "--set", f"ROOT={tmp_path}/nfs", "--json")
+    said = longboat("plan", RECIPE / "job.yaml", "--set", f"ROOT={tmp_path}/nfs", "--json")
     assert said.code == 0, said.err
     for name, place in (("MODEL_DIR", "nfs/resnet50"), ("OUTPUT_DIR", "nfs/resnet50/output")):
         assert f'{tmp_path}/{place}"' in said.out
         monkeypatch.setenv(name, f"{tmp_path}/{place}")
-    monkeypatch.setenv("WINDLASS_RUN_ID", "resnet50-abc")
-    monkeypatch.setenv("WINDLASS_OUTPUT_DIR", "/run/output")
+    monkeypatch.setenv("LONGBOAT_RUN_ID", "resnet50-abc")
+    monkeypatch.setenv("LONGBOAT_OUTPUT_DIR", "/run/output")
     monkeypatch.setenv("ROOT", "")
     assert rooms["train"].place_of("MODEL_DIR") == "/run/output"
     monkeypatch.setenv("ROOT", f"{tmp_path}/nfs")
@@ -247,5 +247,5 @@ def test_without_a_jpeg_library_one_message_says_what_to_install(tmp_path: Path)
     code = "import sys; sys.modules['simplejpeg'] = None; import images"
     done = subprocess.run([sys.executable, "-c", code], cwd=RECIPE, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert done.stderr.startswith("JPEG images need simplejpeg: pip install 'windlass[jpeg]'")
+    assert done.stderr.startswith("JPEG images need simplejpeg: pip install 'longboat[jpeg]'")
     assert "Traceback" not in done.stderr

@@ -223,7 +223,7 @@ def test_a_small_set_becomes_shards_like_imagenets_once(
     rooms: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     small = rooms["small"]
-    monkeypatch.setenv("WINDLASS_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("LONGBOAT_DATA_DIR", str(tmp_path / "data"))
     draw = np.random.default_rng(3)
     for prefix, count in (("train", 20), ("t10k", 6)):
         idx(tmp_path / f"{prefix}-images-idx3-ubyte", draw.integers(0, 256, (count, 28, 28), dtype=np.uint8))

@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from longboat import tensors
 from tests.commands import Said
 from tests.local.place import Place, until
 from tests.ports import free_port
-from windlass import tensors
 
 RECIPE = Path(__file__).parents[2] / "recipes/wide_deep"
 BUCKETS = 200
@@ -258,7 +258,7 @@ def test_numbers_are_scaled_by_training_rows_alone(undisturbed: tuple[Place, Sai
 SERVED = """
 import csv, json, math, sys
 import numpy as np
-from windlass.serve.loading import load
+from longboat.serve.loading import load
 model = load(sys.argv[1])
 with open(sys.argv[2]) as file:
     rows = list(csv.reader(file))
@@ -292,44 +292,44 @@ def test_the_served_model_is_tested_with_rows_of_the_csv(undisturbed: tuple[Plac
 
 
 def test_a_killed_rank_changes_no_bit(
-    undisturbed: tuple[Place, Said], windlass: Place, compiled: dict[str, str], held: dict[str, str]
+    undisturbed: tuple[Place, Said], longboat: Place, compiled: dict[str, str], held: dict[str, str]
 ) -> None:
-    command = windlass.begin("run", *job(), env=compiled | held)
-    until(lambda: windlass.runs and windlass.events("checkpoint"), "a checkpoint", PATIENCE)
-    ranks = [event for event in windlass.events("rank.started") if event["stage"] == "train"]
+    command = longboat.begin("run", *job(), env=compiled | held)
+    until(lambda: longboat.runs and longboat.events("checkpoint"), "a checkpoint", PATIENCE)
+    ranks = [event for event in longboat.events("rank.started") if event["stage"] == "train"]
     os.kill(next(event["pid"] for event in ranks if event["rank"] == 1), signal.SIGKILL)
     said = command.said(PATIENCE)
     assert said.code == 0, said.err
-    resumed = [event.get("resume_step", 0) for event in windlass.events("gen.started") if event["stage"] == "train"]
+    resumed = [event.get("resume_step", 0) for event in longboat.events("gen.started") if event["stage"] == "train"]
     assert resumed[1:] == [8]
-    left, right = weights(windlass), weights(undisturbed[0])
+    left, right = weights(longboat), weights(undisturbed[0])
     assert left.keys() == right.keys()
     for name, value in left.items():
         np.testing.assert_array_equal(value, right[name], err_msg=name)
-    assert evaluation(windlass) == evaluation(undisturbed[0])
+    assert evaluation(longboat) == evaluation(undisturbed[0])
 
 
-def test_each_try_after_a_missed_gate_trains_on_new_rows(windlass: Place, compiled: dict[str, str]) -> None:
+def test_each_try_after_a_missed_gate_trains_on_new_rows(longboat: Place, compiled: dict[str, str]) -> None:
     often = job("TARGET_ACCURACY=0.99", "RETRY_LIMIT=1")
-    said = windlass("run", *often, env=compiled, timeout=PATIENCE)
+    said = longboat("run", *often, env=compiled, timeout=PATIENCE)
     assert said.code == 3, said.err
-    begins = re.findall(r"from row (\d+)", windlass.log(stage="train"))
+    begins = re.findall(r"from row (\d+)", longboat.log(stage="train"))
     assert begins == ["1", str(24 * 256 + 1)]
-    assert (evaluation(windlass)["step"], evaluation(windlass)["next_row"]["row"]) == (48, 48 * 256 + 1)
-    versions = sorted(path.name for path in (windlass.dir / "output/train/wide_deep").iterdir())
+    assert (evaluation(longboat)["step"], evaluation(longboat)["next_row"]["row"]) == (48, 48 * 256 + 1)
+    versions = sorted(path.name for path in (longboat.dir / "output/train/wide_deep").iterdir())
     assert versions == ["1", "2"]
-    assert not np.array_equal(weights(windlass, 1)["wide"], weights(windlass, 2)["wide"])
+    assert not np.array_equal(weights(longboat, 1)["wide"], weights(longboat, 2)["wide"])
 
 
 def by_hand(*words: str | Path, cwd: Path, env: dict[str, str]) -> Said:
-    """train.py as a program of its own, with nothing of Windlass around it."""
-    clean = {key: value for key, value in os.environ.items() if not key.startswith("WINDLASS")}
+    """train.py as a program of its own, with nothing of Longboat around it."""
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("LONGBOAT")}
     command = [sys.executable, str(RECIPE / "train.py"), *map(str, words)]
     done = subprocess.run(command, cwd=cwd, env={**clean, **env}, capture_output=True, text=True, check=False)
     return Said(done.returncode, done.stdout, done.stderr)
 
 
-def test_one_process_without_windlass_finds_the_weights_of_two_ranks(
+def test_one_process_without_longboat_finds_the_weights_of_two_ranks(
     undisturbed: tuple[Place, Said], tmp_path: Path, compiled: dict[str, str]
 ) -> None:
     data = undisturbed[0].dir / "output/data"

@@ -195,7 +195,7 @@ def http_case(chance: random.Random) -> bytes:
 
 
 def grpc_case(chance: random.Random) -> tuple[str, bytes]:
-    from windlass.serve.protos import tfs_pb2 as tfs
+    from longboat.serve.protos import tfs_pb2 as tfs
 
     service = "/tensorflow.serving.PredictionService/"
     request: Any = tfs.PredictRequest()
@@ -228,7 +228,7 @@ def grpc_case(chance: random.Random) -> tuple[str, bytes]:
 
 
 def grpc_v2_case(chance: random.Random) -> tuple[str, bytes]:
-    from windlass.serve.protos import oip_pb2 as oip
+    from longboat.serve.protos import oip_pb2 as oip
 
     request = oip.ModelInferRequest(model_name=chance.choice(("mnist", "words", "table")))
     if request.model_name == "words":

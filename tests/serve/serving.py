@@ -38,7 +38,7 @@ class Answer:
 
 @dataclass
 class Serving:
-    """A running `windlass serve`."""
+    """A running `longboat serve`."""
 
     process: subprocess.Popen[str]
     port: int
@@ -93,12 +93,12 @@ class Serving:
 
 @contextlib.contextmanager
 def serving(directory: Path, *words: str | os.PathLike[str], env: dict[str, str] | None = None) -> Iterator[Serving]:
-    """`windlass serve WORDS`, on free ports, until the block ends."""
+    """`longboat serve WORDS`, on free ports, until the block ends."""
     said = directory / f"serve-{time.monotonic_ns()}.err"
     command = [
         sys.executable,
         "-m",
-        "windlass",
+        "longboat",
         "serve",
         *(os.fspath(word) for word in words),
         "--port",
@@ -106,7 +106,7 @@ def serving(directory: Path, *words: str | os.PathLike[str], env: dict[str, str]
         "--grpc-port",
         "0",
     ]
-    environment = {**os.environ, "WINDLASS_HOME": str(directory / "home"), **(env or {})}
+    environment = {**os.environ, "LONGBOAT_HOME": str(directory / "home"), **(env or {})}
     with open(said, "w") as errors:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment)
     assert process.stdout is not None

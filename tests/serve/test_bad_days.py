@@ -14,10 +14,10 @@ import grpc
 import numpy as np
 import pytest
 
+from longboat.serve.protos import tfs_pb2 as tfs
 from tests.serve import making
 from tests.serve.serving import Serving, serving
 from tests.serve.test_grpc import TFS
-from windlass.serve.protos import tfs_pb2 as tfs
 
 WIDTH = 1200
 BODY = b'{"instances":[' + b",".join([b"[" + b",".join([b"0.5"] * WIDTH) + b"]"] * 4) + b"]}"
@@ -33,12 +33,12 @@ def heavy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def count(server: Serving, code: int) -> int:
     text = server.get("/metrics").body.decode()
-    found = re.search(rf'windlass_requests_total{{model="heavy",protocol="rest",code="{code}"}} (\d+)', text)
+    found = re.search(rf'longboat_requests_total{{model="heavy",protocol="rest",code="{code}"}} (\d+)', text)
     return int(found[1]) if found else 0
 
 
 def rows_computed(server: Serving) -> int:
-    found = re.search(r'windlass_rows_total{model="heavy",version="1"} (\d+)', server.get("/metrics").body.decode())
+    found = re.search(r'longboat_rows_total{model="heavy",version="1"} (\d+)', server.get("/metrics").body.decode())
     return int(found[1]) if found else 0
 
 
@@ -87,7 +87,7 @@ def test_what_nobody_waits_for_is_not_computed(tmp_path: Path) -> None:
             link.close()
         server.until(lambda: count(server, 499) + count(server, 200) == 12)
         assert count(server, 499) > 0
-        server.until(lambda: 'windlass_queue_rows{model="heavy",version="1"} 0' in server.get("/metrics").body.decode())
+        server.until(lambda: 'longboat_queue_rows{model="heavy",version="1"} 0' in server.get("/metrics").body.decode())
         assert rows_computed(server) < 4 * 12
         assert server.post("/v1/models/heavy:predict", BODY).status == 200
 

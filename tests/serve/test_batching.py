@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from windlass.bundle import Bundle, Tensor
-from windlass.serve import metrics, server
-from windlass.serve.batching import INLINE, Batcher, Costs, Limits
-from windlass.serve.refusals import Reason, Refused
-from windlass.serve.settings import Settings
+from longboat.bundle import Bundle, Tensor
+from longboat.serve import metrics, server
+from longboat.serve.batching import INLINE, Batcher, Costs, Limits
+from longboat.serve.refusals import Reason, Refused
+from longboat.serve.settings import Settings
 
 
 class Doubling:
@@ -285,5 +285,5 @@ def test_a_batcher_at_the_address_of_one_that_is_gone_is_counted_from_its_start(
     for _ in range(2):
         play(Doubling(), Limits(), scene)
     told = metrics.text([counting._numbers])
-    assert 'windlass_rows_total{model="twice"} 6\n' in told
-    assert 'windlass_batches_total{model="twice",rows="4"} 2\n' in told
+    assert 'longboat_rows_total{model="twice"} 6\n' in told
+    assert 'longboat_batches_total{model="twice",rows="4"} 2\n' in told

@@ -1,4 +1,4 @@
-"""`windlass predict` and `windlass bench` against a real server, and against sockets that misbehave."""
+"""`longboat predict` and `longboat bench` against a real server, and against sockets that misbehave."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.commands import Windlass
+from longboat.errors import LongboatError
+from longboat.serve.client import load, target
+from longboat.serve.client.http import Connection
+from longboat.serve.client.report import Iteration
+from tests.commands import Longboat
 from tests.serve import making
 from tests.serve.serving import PATIENCE, Serving, serving
-from windlass.errors import WindlassError
-from windlass.serve.client import load, target
-from windlass.serve.client.http import Connection
-from windlass.serve.client.report import Iteration
 
 PROTOCOLS = ("rest", "v2", "grpc")
 
@@ -50,10 +50,10 @@ def noise(path: Path, count: int, seed: int = 5, wrong: int = 0) -> Path:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_every_protocol_gives_the_same_predictions(
-    windlass: Windlass, server: Serving, tmp_path: Path, protocol: str
+    longboat: Longboat, server: Serving, tmp_path: Path, protocol: str
 ) -> None:
     data = noise(tmp_path / "rows.csv", 7)
-    said = windlass("predict", address(server, protocol, "mnist"), data, "--json")
+    said = longboat("predict", address(server, protocol, "mnist"), data, "--json")
     assert said.code == 0, said.err
     told = json.loads(said.out)
     rows = np.loadtxt(data, delimiter=",", dtype=np.float32)[:, 1:]
@@ -67,16 +67,16 @@ def test_every_protocol_gives_the_same_predictions(
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_several_inputs_of_several_types_and_text_travel(
-    windlass: Windlass, server: Serving, tmp_path: Path, protocol: str
+    longboat: Longboat, server: Serving, tmp_path: Path, protocol: str
 ) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"a": 1.5, "b": [1, 2, 3]}\n{"a": -1, "b": [0, 0, 9007199254740993]}\n')
-    said = windlass("predict", address(server, protocol, "table"), rows, "--json", "--output", "twice")
+    said = longboat("predict", address(server, protocol, "table"), rows, "--json", "--output", "twice")
     assert said.code == 0, said.err
     assert [each["outputs"]["twice"] for each in json.loads(said.out)["predictions"]] == [3.0, -2.0]
     text = tmp_path / "reviews.txt"
     text.write_text("a good one\nso bad, é 漢\n")
-    said = windlass("predict", address(server, protocol, "words"), text)
+    said = longboat("predict", address(server, protocol, "words"), text)
     assert said.out.splitlines() == [
         "prediction  sure    example",
         "good        88.1 %  a good one",
@@ -84,64 +84,64 @@ def test_several_inputs_of_several_types_and_text_travel(
     ], said.err
 
 
-def test_a_model_on_this_machine_is_asked_without_a_server(windlass: Windlass, models: Path, tmp_path: Path) -> None:
-    said = windlass("predict", models / "words")
+def test_a_model_on_this_machine_is_asked_without_a_server(longboat: Longboat, models: Path, tmp_path: Path) -> None:
+    said = longboat("predict", models / "words")
     assert said.code == 0, said.err
     assert "good        88.1 %  good ✓  a good one" in said.out
     assert "1 of 1 right" in said.err
-    run = windlass.home / "runs" / "job-fadi" / "output" / "train"
+    run = longboat.home / "runs" / "job-fadi" / "output" / "train"
     making.words(run / "words")
-    assert "good ✓" in windlass("predict", "job").out
-    assert windlass("predict", models / "words", "--model-version", "9").err.startswith("error: words has no version 9")
-    assert "which model" in windlass("predict", models).err
+    assert "good ✓" in longboat("predict", "job").out
+    assert longboat("predict", models / "words", "--model-version", "9").err.startswith("error: words has no version 9")
+    assert "which model" in longboat("predict", models).err
     broken = tmp_path / "mnist"
     making.digits(broken)
     weights = broken / "1" / "weights.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"\x55")
-    said = windlass("predict", broken)
+    said = longboat("predict", broken)
     assert (said.code, "weights.safetensors" in said.err) == (2, True)
 
 
 def test_a_server_of_ours_hands_out_its_examples_and_finds_its_own_protocol(
-    windlass: Windlass, server: Serving, models: Path, tmp_path: Path
+    longboat: Longboat, server: Serving, models: Path, tmp_path: Path
 ) -> None:
-    assert "good ✓" in windlass("predict", f"127.0.0.1:{server.port}/words").out
-    said = windlass("predict", f"127.0.0.1:{server.grpc_port}", "--model", "words", "--limit", "1")
+    assert "good ✓" in longboat("predict", f"127.0.0.1:{server.port}/words").out
+    said = longboat("predict", f"127.0.0.1:{server.grpc_port}", "--model", "words", "--limit", "1")
     assert said.err.startswith("error: no examples of words are known"), "gRPC has none, and HTTP is not beside it"
-    assert "which model" in windlass("predict", f"http://127.0.0.1:{server.port}").err
-    assert "it has logarithm, mnist, table, words" in windlass("predict", f"http://127.0.0.1:{server.port}").err
+    assert "which model" in longboat("predict", f"http://127.0.0.1:{server.port}").err
+    assert "it has logarithm, mnist, table, words" in longboat("predict", f"http://127.0.0.1:{server.port}").err
     with serving(tmp_path, models / "words") as alone:
-        assert "good ✓" in windlass("predict", f"http://127.0.0.1:{alone.port}").out, "one model needs no name"
+        assert "good ✓" in longboat("predict", f"http://127.0.0.1:{alone.port}").out, "one model needs no name"
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_what_goes_wrong_is_said_with_what_to_do(windlass: Windlass, server: Serving, protocol: str) -> None:
+def test_what_goes_wrong_is_said_with_what_to_do(longboat: Longboat, server: Serving, protocol: str) -> None:
     url = address(server, protocol, "nowhere")
-    said = windlass("predict", url, "-")
+    said = longboat("predict", url, "-")
     assert said.code == 1
     assert "nowhere" in said.err
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         port = held.getsockname()[1]
-        said = windlass("predict", f"127.0.0.1:{port}", "-", "--protocol", protocol, "--model", "m")
+        said = longboat("predict", f"127.0.0.1:{port}", "-", "--protocol", protocol, "--model", "m")
     assert (said.code, f"nobody answers at 127.0.0.1:{port}" in said.err) == (1, True), said.err
 
 
-def test_a_token_opens_the_server(windlass: Windlass, models: Path, tmp_path: Path) -> None:
+def test_a_token_opens_the_server(longboat: Longboat, models: Path, tmp_path: Path) -> None:
     secret = tmp_path / "token"
     secret.write_text("open-sesame\n")
-    with serving(tmp_path, models / "words", env={"WINDLASS_SERVE_TOKEN": "open-sesame"}) as guarded:
+    with serving(tmp_path, models / "words", env={"LONGBOAT_SERVE_TOKEN": "open-sesame"}) as guarded:
         for protocol in PROTOCOLS:
             url = address(guarded, protocol, "words")
             text = tmp_path / "x.txt"
             text.write_text("good")
-            said = windlass("predict", url, text)
+            said = longboat("predict", url, text)
             assert (said.code, "--token-file" in said.err) == (1, True), said.err
-            assert windlass("predict", url, text, "--token-file", secret).code == 0
-            assert windlass("predict", url, text, env={"WINDLASS_SERVE_TOKEN": "open-sesame"}).code == 0
+            assert longboat("predict", url, text, "--token-file", secret).code == 0
+            assert longboat("predict", url, text, env={"LONGBOAT_SERVE_TOKEN": "open-sesame"}).code == 0
 
 
-def test_a_certificate_is_checked(windlass: Windlass, models: Path, tmp_path: Path) -> None:
+def test_a_certificate_is_checked(longboat: Longboat, models: Path, tmp_path: Path) -> None:
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     make = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost"
     names = ["-addext", "subjectAltName=DNS:localhost", "-out", str(cert), "-keyout", str(key)]
@@ -151,18 +151,18 @@ def test_a_certificate_is_checked(windlass: Windlass, models: Path, tmp_path: Pa
     with serving(tmp_path, models / "words", "--tls-cert", cert, "--tls-key", key) as safe:
         for protocol in PROTOCOLS:
             url = address(safe, protocol, "words").replace("127.0.0.1", "localhost").replace("://", "s://")
-            assert windlass("predict", url, text, "--ca", cert).out.splitlines()[1].startswith("good"), protocol
-            assert windlass("predict", url, text, "--timeout", "5").code == 1, "nobody trusts it by itself"
-        said = windlass("predict", f"https://localhost:{safe.port}/v1/models/words", text)
+            assert longboat("predict", url, text, "--ca", cert).out.splitlines()[1].startswith("good"), protocol
+            assert longboat("predict", url, text, "--timeout", "5").code == 1, "nobody trusts it by itself"
+        said = longboat("predict", f"https://localhost:{safe.port}/v1/models/words", text)
         assert "--ca FILE" in said.err
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_bench_counts_a_short_last_batch_exactly_and_says_that_it_wrapped(
-    windlass: Windlass, server: Serving, tmp_path: Path, protocol: str
+    longboat: Longboat, server: Serving, tmp_path: Path, protocol: str
 ) -> None:
     data = noise(tmp_path / "eval.csv", 50, wrong=5)
-    said = windlass(
+    said = longboat(
         "bench", address(server, protocol, "mnist"), "-d", data, "-b", "16", "-n", "14", "-w", "4", "--json"
     )
     assert said.code == 0, said.err
@@ -182,7 +182,7 @@ def test_bench_counts_a_short_last_batch_exactly_and_says_that_it_wrapped(
 
 
 def test_bench_prints_every_iteration_the_figures_and_a_histogram(
-    windlass: Windlass, server: Serving, tmp_path: Path
+    longboat: Longboat, server: Serving, tmp_path: Path
 ) -> None:
     data, sheet = noise(tmp_path / "eval.csv", 40), tmp_path / "report.html"
     words: list[str | Path] = [
@@ -195,7 +195,7 @@ def test_bench_prints_every_iteration_the_figures_and_a_histogram(
         "--html",
         sheet,
     ]
-    said = windlass("bench", *words)
+    said = longboat("bench", *words)
     assert said.code == 0, said.err
     lines = said.out.splitlines()
     assert len([line for line in lines if line.startswith("iteration ")]) == 30, "40 less 10 of warm-up, as by default"
@@ -208,10 +208,10 @@ def test_bench_prints_every_iteration_the_figures_and_a_histogram(
     assert "http://" not in page.replace("http://127.0.0.1", ""), "the page needs nothing from elsewhere"
 
 
-def test_bench_holds_connections_and_time(windlass: Windlass, server: Serving, tmp_path: Path) -> None:
+def test_bench_holds_connections_and_time(longboat: Longboat, server: Serving, tmp_path: Path) -> None:
     data = noise(tmp_path / "eval.csv", 20)
     words = ("-d", data, "-w", "0", "--concurrency", "8", "--duration", "0.5s", "--json")
-    told = json.loads(windlass("bench", address(server, "v2", "mnist"), *words).out)
+    told = json.loads(longboat("bench", address(server, "v2", "mnist"), *words).out)
     assert told["seconds"] >= 0.5
     assert (told["concurrency"], told["failures"]) == (8, [])
     assert told["requests"] == told["succeeded"] == len({each["number"] for each in told["iterations"]}) >= 8
@@ -233,17 +233,17 @@ def test_bench_holds_connections_and_time(windlass: Windlass, server: Serving, t
     ],
 )
 def test_bench_refuses_what_could_measure_nothing(
-    windlass: Windlass, server: Serving, tmp_path: Path, words: tuple[str, ...], message: str
+    longboat: Longboat, server: Serving, tmp_path: Path, words: tuple[str, ...], message: str
 ) -> None:
     data = noise(tmp_path / "eval.csv", 2)
-    said = windlass("bench", address(server, "rest", "mnist"), "-d", data, *words)
+    said = longboat("bench", address(server, "rest", "mnist"), "-d", data, *words)
     assert (said.code, message in said.err) == (2, True), said.err
 
 
-def test_the_data_is_required_and_zero_warm_up_is_fine(windlass: Windlass, server: Serving, tmp_path: Path) -> None:
-    assert windlass("bench", "-s", "h:1").code == 2
+def test_the_data_is_required_and_zero_warm_up_is_fine(longboat: Longboat, server: Serving, tmp_path: Path) -> None:
+    assert longboat("bench", "-s", "h:1").code == 2
     data = noise(tmp_path / "eval.csv", 1)
-    said = windlass("bench", address(server, "rest", "mnist"), "-d", data, "-n", "1", "-w", "0", "--json")
+    said = longboat("bench", address(server, "rest", "mnist"), "-d", data, "-n", "1", "-w", "0", "--json")
     assert json.loads(said.out)["requests"] == 1
 
 
@@ -352,10 +352,10 @@ def test_a_rate_that_no_server_keeps_up_with_ends_and_says_so(tmp_path: Path) ->
     assert found.succeeded > 0
 
 
-def test_errors_are_counted_by_kind_and_the_rest_is_measured(windlass: Windlass, tmp_path: Path) -> None:
+def test_errors_are_counted_by_kind_and_the_rest_is_measured(longboat: Longboat, tmp_path: Path) -> None:
     data = ones(tmp_path / "x.csv", 10)
     with made({3: 429, 4: 429, 6: "close", 8: 6.0}) as url:
-        said = windlass("bench", url, "-d", data, "-n", "10", "-w", "0", "--timeout", "5", "--json")
+        said = longboat("bench", url, "-d", data, "-n", "10", "-w", "0", "--timeout", "5", "--json")
     assert said.code == 0, said.err
     told = json.loads(said.out)
     kinds = {each["kind"]: (each["count"], each["said"]) for each in told["failures"]}
@@ -365,12 +365,12 @@ def test_errors_are_counted_by_kind_and_the_rest_is_measured(windlass: Windlass,
     assert told["succeeded"] == 10 - sum(count for count, _ in kinds.values())
     assert told["latency"]["maximum"] >= 5, "a request that ran out of time counts with the time it waited"
     with made(dict.fromkeys(range(1, 20), 500)) as url:
-        said = windlass("bench", url, "-d", data, "-n", "4", "-w", "0")
+        said = longboat("bench", url, "-d", data, "-n", "4", "-w", "0")
     assert said.code == 1
     assert "HTTP 500: no" in said.out
 
 
-def test_a_peer_that_speaks_nonsense_is_said_to(windlass: Windlass, tmp_path: Path) -> None:
+def test_a_peer_that_speaks_nonsense_is_said_to(longboat: Longboat, tmp_path: Path) -> None:
     class Nonsense(socketserver.BaseRequestHandler):
         def handle(self) -> None:
             self.request.recv(65536)
@@ -380,7 +380,7 @@ def test_a_peer_that_speaks_nonsense_is_said_to(windlass: Windlass, tmp_path: Pa
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         url = f"http://127.0.0.1:{server.server_address[1]}/v1/models/m"
-        said = windlass("predict", url, "-")
+        said = longboat("predict", url, "-")
         server.shutdown()
         thread.join()
     assert (said.code, "does not speak HTTP" in said.err) == (1, True), said.err
@@ -424,7 +424,7 @@ def test_ctrl_c_tells_the_figures_so_far(server: Serving, tmp_path: Path) -> Non
     data = noise(tmp_path / "eval.csv", 20)
     words = ["bench", address(server, "rest", "mnist"), "-d", str(data), "-w", "0", "--duration", "1m", "--json"]
     before = asked(server)
-    with subprocess.Popen([sys.executable, "-m", "windlass", *words], stdout=subprocess.PIPE, text=True) as bench:
+    with subprocess.Popen([sys.executable, "-m", "longboat", *words], stdout=subprocess.PIPE, text=True) as bench:
         server.until(lambda: asked(server) > before + 50)
         bench.send_signal(signal.SIGINT)
         out, _ = bench.communicate(timeout=PATIENCE)
@@ -439,5 +439,5 @@ def test_a_load_test_that_never_reaches_a_server_is_an_error(tmp_path: Path) -> 
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{held.getsockname()[1]}/v1/models/m"
-        with pytest.raises(WindlassError, match="nobody answers"):
+        with pytest.raises(LongboatError, match="nobody answers"):
             load.run(target.parse(url), load.Settings(ones(tmp_path / "x.csv", 1)))

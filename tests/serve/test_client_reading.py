@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from windlass.errors import WindlassError
-from windlass.serve.client import example, files, report, rows, scoring, target
-from windlass.serve.client.signature import Signature, Tensor, of_tfs, of_v2
-from windlass.serve.client.target import Target
-from windlass.serve.protos import tfs_pb2
+from longboat.errors import LongboatError
+from longboat.serve.client import example, files, report, rows, scoring, target
+from longboat.serve.client.signature import Signature, Tensor, of_tfs, of_v2
+from longboat.serve.client.target import Target
+from longboat.serve.protos import tfs_pb2
 
 DIGITS = Signature("digits", "1", (Tensor("x", "float32", (None, 784)),), (Tensor("p", "float32", (None, 10)),))
 TEXT = Signature("words", "1", (Tensor("text", "string", (None,)),), ())
@@ -59,7 +59,7 @@ CRITEO = (
 )
 def test_an_address_names_server_protocol_and_model(text: str, means: Target | None) -> None:
     if means is None:
-        with pytest.raises(WindlassError, match="no address of a server"):
+        with pytest.raises(LongboatError, match="no address of a server"):
             target.parse(text)
         return
     found = target.parse(text)
@@ -70,7 +70,7 @@ def test_an_address_names_server_protocol_and_model(text: str, means: Target | N
 
 def test_a_protocol_that_is_asked_for_wins_but_does_not_contradict() -> None:
     assert target.parse("http://h:1/v1/models/m", "v2").protocol == "v2"
-    with pytest.raises(WindlassError, match="is a gRPC address"):
+    with pytest.raises(LongboatError, match="is a gRPC address"):
         target.parse("grpc://h/m", "rest")
     assert not target.looks_like_one("models/mnist")
     assert not target.looks_like_one("imdb-fadi")
@@ -111,7 +111,7 @@ def test_columns_go_by_name_and_others_are_left_alone(tmp_path: Path) -> None:
     assert (found.rows, found.labels) == ([{"text": "a, b"}], ["neg"])
     assert rows.fit(files.read(str(path)), TEXT, "reviews.tsv", "source").labels == ["imdb"]
     assert rows.fit(files.read(str(path)), TEXT, "reviews.tsv", "none").labels is None
-    with pytest.raises(WindlassError, match="no column 'truth'"):
+    with pytest.raises(LongboatError, match="no column 'truth'"):
         rows.fit(files.read(str(path)), TEXT, "reviews.tsv", "truth")
 
 
@@ -124,13 +124,13 @@ def test_a_vector_takes_its_columns_in_order_with_the_label_first(tmp_path: Path
     path.write_text("1,2,3\n")
     assert rows.fit(files.read(str(path)), model, "x.csv").labels is None
     path.write_text("1,2\n")
-    with pytest.raises(WindlassError, match=r"has 2 columns .* but the model takes 3 values"):
+    with pytest.raises(LongboatError, match=r"has 2 columns .* but the model takes 3 values"):
         rows.fit(files.read(str(path)), model, "x.csv")
     path.write_text("1,2,3\n1,2\n")
-    with pytest.raises(WindlassError, match=r"x\.csv:2 has 2 columns"):
+    with pytest.raises(LongboatError, match=r"x\.csv:2 has 2 columns"):
         rows.fit(files.read(str(path)), model, "x.csv")
     path.write_text("1,2,3\n1,two,3\n")
-    with pytest.raises(WindlassError, match=r"x\.csv:2: 'two' in column 1 is no float32"):
+    with pytest.raises(LongboatError, match=r"x\.csv:2: 'two' in column 1 is no float32"):
         rows.fit(files.read(str(path)), model, "x.csv")
 
 
@@ -155,13 +155,13 @@ def test_json_comes_in_every_usual_shape(tmp_path: Path, text: str) -> None:
 def test_json_that_does_not_fit_names_the_row(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text('{"text": "a", "label": 1}\n{"words": "b"}\n')
-    with pytest.raises(WindlassError, match="row 2 has no text"):
+    with pytest.raises(LongboatError, match="row 2 has no text"):
         rows.fit(files.read(str(path)), TEXT, "rows.jsonl")
     path.write_text('{"text": "a", "label": 1}\n{"text": "b"}\n')
-    with pytest.raises(WindlassError, match="1 of 2 rows have a label"):
+    with pytest.raises(LongboatError, match="1 of 2 rows have a label"):
         rows.fit(files.read(str(path)), TEXT, "rows.jsonl")
     path.write_text('{"text": "a"}\n{"text": \n')
-    with pytest.raises(WindlassError, match=r"rows\.jsonl:2: not JSON"):
+    with pytest.raises(LongboatError, match=r"rows\.jsonl:2: not JSON"):
         files.read(str(path))
 
 
@@ -178,7 +178,7 @@ def test_mnists_files_bring_their_labels_and_may_be_packed(tmp_path: Path) -> No
     white = dataclasses.replace(DIGITS, pixels=255)
     assert rows.fit(files.read(str(images)), white, "images").rows[0]["x"] == list(pixels[:784]), "as its examples are"
     images.write_bytes(gzip.compress(struct.pack(">IIII", 0x803, 3, 28, 28) + pixels[:1568]))
-    with pytest.raises(WindlassError, match="broken"):
+    with pytest.raises(LongboatError, match="broken"):
         files.read(str(images))
 
 
@@ -217,21 +217,21 @@ def test_a_png_is_read_with_every_filter_as_another_reader_reads_it(tmp_path: Pa
     assert isinstance(image, files.Images)
     assert image.rows[0].pixels == Image.open(path).tobytes()
     path.write_bytes(png(4, 7, 2, 8, lines[:3]))
-    with pytest.raises(WindlassError, match="broken PNG: its pixels end early"):
+    with pytest.raises(LongboatError, match="broken PNG: its pixels end early"):
         files.read(str(path))
 
 
 def test_a_file_that_holds_nothing_of_use_says_so(tmp_path: Path) -> None:
     empty = tmp_path / "none.csv"
     empty.write_text("")
-    with pytest.raises(WindlassError, match="has no rows"):
+    with pytest.raises(LongboatError, match="has no rows"):
         files.read(str(empty))
-    with pytest.raises(WindlassError, match="there is no file"):
+    with pytest.raises(LongboatError, match="there is no file"):
         files.read(str(tmp_path / "absent.csv"))
-    with pytest.raises(WindlassError, match="is a directory"):
+    with pytest.raises(LongboatError, match="is a directory"):
         files.read(str(tmp_path))
     (tmp_path / "x.bin").write_bytes(b"\xff\xfe\x00\x80")
-    with pytest.raises(WindlassError, match="is not UTF-8"):
+    with pytest.raises(LongboatError, match="is not UTF-8"):
         files.read(str(tmp_path / "x.bin"))
 
 
@@ -305,9 +305,9 @@ def test_signatures_of_both_protocols_are_read_as_one_value() -> None:
     ends = (Tensor("x", "float32", (None, 3)),), (Tensor("y", "int64", (None,)),)
     assert of_tfs("m", document) == Signature("m", "4", *ends)
     assert of_tfs("m", document, "other").name == "other"
-    with pytest.raises(WindlassError, match="no signature 'x'"):
+    with pytest.raises(LongboatError, match="no signature 'x'"):
         of_tfs("m", document, "x")
-    with pytest.raises(WindlassError, match="not understood"):
+    with pytest.raises(LongboatError, match="not understood"):
         of_tfs("m", {"metadata": {}})
     open_one = {
         "name": "m",

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from longboat.serve.http import LINGER
 from tests.serve.serving import serving
-from windlass.serve.http import LINGER
 
 CROWD = 10_000
 SPARE = 500
@@ -38,7 +38,7 @@ def test_slow_clients_hold_up_nobody(models: Path, tmp_path: Path, many_files: i
                 link = socket.create_connection(("127.0.0.1", server.port), timeout=60)
                 link.sendall(head[: number % len(head) + 1])
                 links.append(link)
-            server.until(lambda: f"windlass_connections {many_files + 1}\n" in server.get("/metrics").body.decode(), 60)
+            server.until(lambda: f"longboat_connections {many_files + 1}\n" in server.get("/metrics").body.decode(), 60)
             for link in links[::7]:
                 link.sendall(b"x")
             assert server.predict("mnist", ROW)
@@ -50,7 +50,7 @@ def test_slow_clients_hold_up_nobody(models: Path, tmp_path: Path, many_files: i
         finally:
             for link in links:
                 link.close()
-        server.until(lambda: "windlass_connections 1\n" in server.get("/metrics").body.decode(), 60)
+        server.until(lambda: "longboat_connections 1\n" in server.get("/metrics").body.decode(), 60)
         assert server.predict("mnist", ROW)
 
 

@@ -1,4 +1,4 @@
-"""Models that Windlass did not save: Keras files and SavedModels, served by TensorFlow."""
+"""Models that Longboat did not save: Keras files and SavedModels, served by TensorFlow."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.commands import Windlass
+from tests.commands import Longboat
 from tests.serve.serving import serving
 
 MAKE = """
@@ -51,7 +51,7 @@ def test_keras_files_and_a_saved_model_are_served(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_file_that_is_no_model_is_told(tmp_path: Path) -> None:
     (tmp_path / "broken.keras").write_bytes(b"nothing")
-    command = [sys.executable, "-m", "windlass", "serve", str(tmp_path / "broken.keras"), "--port", "0", "--no-grpc"]
+    command = [sys.executable, "-m", "longboat", "serve", str(tmp_path / "broken.keras"), "--port", "0", "--no-grpc"]
     said = subprocess.run(command, capture_output=True, text=True, check=False)
     assert said.returncode == 2
     assert "broken.keras: TensorFlow cannot load it" in said.stderr
@@ -59,10 +59,10 @@ def test_a_file_that_is_no_model_is_told(tmp_path: Path) -> None:
 
 
 def test_without_tensorflow_the_fix_is_told(
-    tmp_path: Path, windlass: Windlass, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, longboat: Longboat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "tensorflow", None)
     (tmp_path / "model.keras").write_bytes(b"")
-    said = windlass("serve", tmp_path / "model.keras", "--port", "0", "--no-grpc")
+    said = longboat("serve", tmp_path / "model.keras", "--port", "0", "--no-grpc")
     assert said.code == 2
-    assert "pip install 'windlass[tensorflow]'" in said.err
+    assert "pip install 'longboat[tensorflow]'" in said.err

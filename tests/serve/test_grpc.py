@@ -10,12 +10,12 @@ import grpc
 import numpy as np
 import pytest
 
+from longboat import bundle
+from longboat.serve import grpc_tensors, grpc_wire
+from longboat.serve.protos import oip_pb2 as oip
+from longboat.serve.protos import tfs_pb2 as tfs
 from tests.serve import making
 from tests.serve.serving import PATIENCE, Serving, serving
-from windlass import bundle
-from windlass.serve import grpc_tensors, grpc_wire
-from windlass.serve.protos import oip_pb2 as oip
-from windlass.serve.protos import tfs_pb2 as tfs
 
 ROWS = np.random.default_rng(0).random((3, 784), dtype=np.float32)
 TFS = "/tensorflow.serving.PredictionService/"
@@ -186,7 +186,7 @@ def test_a_message_beyond_the_limit_is_refused(models: Path, tmp_path: Path) -> 
 
 def test_a_token_is_asked_for(models: Path, tmp_path: Path) -> None:
     with (
-        serving(tmp_path, models / "mnist", env={"WINDLASS_SERVE_TOKEN": "s3cret"}) as guarded,
+        serving(tmp_path, models / "mnist", env={"LONGBOAT_SERVE_TOKEN": "s3cret"}) as guarded,
         grpc.insecure_channel(f"127.0.0.1:{guarded.grpc_port}") as channel,
     ):
         request = predict_request("mnist")

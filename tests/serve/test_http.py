@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from longboat.serve import http, routes
 from tests.serve import making
 from tests.serve.serving import PATIENCE, Serving, serving
-from windlass.serve import http, routes
 
 ROW = json.dumps({"instances": [[0.5] * 784]}).encode()
 REQUEST = b"POST /v1/models/mnist:predict HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n" % len(ROW) + ROW
@@ -231,12 +231,12 @@ def test_metrics_count_what_happened(models: Path, tmp_path: Path) -> None:
             fresh.predict("mnist", [[0.5] * 784] * 2)
         fresh.post("/v1/models/mnist:predict", {"instances": [[1]]})
         text = fresh.get("/metrics").body.decode()
-    assert 'windlass_requests_total{model="mnist",protocol="rest",code="200"} 3' in text
-    assert 'windlass_requests_total{model="mnist",protocol="rest",code="400"} 1' in text
-    assert 'windlass_request_seconds_count{model="mnist",protocol="rest"} 4' in text
-    assert 'windlass_batches_total{model="mnist",version="1",rows="2"} 3' in text
-    assert 'windlass_rows_total{model="mnist",version="1"} 6' in text
-    assert 'windlass_model_state{model="mnist",version="1"} 1' in text
+    assert 'longboat_requests_total{model="mnist",protocol="rest",code="200"} 3' in text
+    assert 'longboat_requests_total{model="mnist",protocol="rest",code="400"} 1' in text
+    assert 'longboat_request_seconds_count{model="mnist",protocol="rest"} 4' in text
+    assert 'longboat_batches_total{model="mnist",version="1",rows="2"} 3' in text
+    assert 'longboat_rows_total{model="mnist",version="1"} 6' in text
+    assert 'longboat_model_state{model="mnist",version="1"} 1' in text
 
 
 def test_it_is_the_digits_that_answer() -> None:

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.commands import Windlass
+from longboat.serve import models
+from longboat.serve.batching import Limits
+from longboat.serve.loading import Runner
+from longboat.serve.sources import Source
+from tests.commands import Longboat
 from tests.serve import making
 from tests.serve.serving import Serving, serving
-from windlass.serve import models
-from windlass.serve.batching import Limits
-from windlass.serve.loading import Runner
-from windlass.serve.sources import Source
 
 ROW: np.ndarray[Any, Any] = np.full((1, 784), 0.25, np.float32)
 
@@ -175,15 +175,15 @@ def test_a_broken_newest_version_at_the_start_falls_back(tmp_path: Path) -> None
     ],
     ids=["a flipped bit", "a missing file", "a torn manifest", "an example that does not fit"],
 )
-def test_a_damaged_model_is_not_served(tmp_path: Path, windlass: Windlass, harm: Any, words: str) -> None:
+def test_a_damaged_model_is_not_served(tmp_path: Path, longboat: Longboat, harm: Any, words: str) -> None:
     making.digits(tmp_path / "mnist")
     harm(tmp_path / "mnist/1")
-    said = windlass("serve", tmp_path / "mnist", "--port", "0", "--no-grpc")
+    said = longboat("serve", tmp_path / "mnist", "--port", "0", "--no-grpc")
     assert said.code == 2
     assert words in said.err
 
 
-def test_a_model_that_is_whole_but_wrong_is_not_served(tmp_path: Path, windlass: Windlass) -> None:
+def test_a_model_that_is_whole_but_wrong_is_not_served(tmp_path: Path, longboat: Longboat) -> None:
     """Its checksums are right and ONNX Runtime refuses it."""
     saved = making.digits(tmp_path / "mnist")
     function = Path(saved.function)
@@ -194,7 +194,7 @@ def test_a_model_that_is_whole_but_wrong_is_not_served(tmp_path: Path, windlass:
 
     told["files"]["function.onnx"] = {"size": 11, "sha256": hashlib.sha256(b"not a model").hexdigest()}
     manifest.write_text(json.dumps(told))
-    said = windlass("serve", tmp_path / "mnist", "--port", "0", "--no-grpc")
+    said = longboat("serve", tmp_path / "mnist", "--port", "0", "--no-grpc")
     assert said.code == 2
     assert "ONNX Runtime cannot load it" in said.err
 

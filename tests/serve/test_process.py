@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands import Windlass
+from longboat.serve.process import bind
+from tests.commands import Longboat
 from tests.serve import making
 from tests.serve.serving import PATIENCE, serving
-from windlass.serve.process import bind
 
 ROW = [[0.5] * 784]
 
@@ -36,7 +36,7 @@ def test_a_process_that_is_killed_is_replaced_and_the_others_answer(models: Path
 
         def counted() -> bool:
             text = server.get("/metrics").body.decode()
-            found = re.search(r'windlass_requests_total{model="mnist",protocol="rest",code="200"} (\d+)', text)
+            found = re.search(r'longboat_requests_total{model="mnist",protocol="rest",code="200"} (\d+)', text)
             return found is not None and int(found[1]) >= 30
 
         for _ in range(30):
@@ -112,8 +112,8 @@ def test_sigterm_answers_what_was_asked_then_ends(workers: str, tmp_path: Path) 
 EARLY = """
 import os, signal, sys
 from tests.hasty import signal_children_as_they_begin
-from windlass.serve.process import _Parent
-from windlass.serve.settings import Settings
+from longboat.serve.process import _Parent
+from longboat.serve.settings import Settings
 
 class Parent(_Parent):
     def _serve(self, index, write):
@@ -139,7 +139,7 @@ def test_ctrl_c_ends_it_quietly(models: Path, tmp_path: Path) -> None:
         assert "Traceback" not in server.said.read_text()
 
 
-def test_a_taken_port_is_said_with_the_fix(models: Path, windlass: Windlass) -> None:
+def test_a_taken_port_is_said_with_the_fix(models: Path, longboat: Longboat) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -149,7 +149,7 @@ def test_a_taken_port_is_said_with_the_fix(models: Path, windlass: Windlass) -> 
             ("--port", "0", "--grpc-port", port),
             ("--port", port, "--workers", "2"),
         ):
-            said = windlass("serve", models / "mnist", *words)
+            said = longboat("serve", models / "mnist", *words)
             assert said.code == 2
             assert f"port {port} on 127.0.0.1 is taken: another program listens there" in said.err
             assert "--port 0 --grpc-port 0" in said.err
@@ -158,7 +158,7 @@ def test_a_taken_port_is_said_with_the_fix(models: Path, windlass: Windlass) -> 
 def test_the_ready_line_and_the_next_commands(models: Path, tmp_path: Path) -> None:
     with serving(tmp_path, models / "mnist", models / "table") as server:
         server.until(lambda: "Ctrl-C" in server.said.read_text())
-        assert f"windlass predict http://127.0.0.1:{server.port}/v1/models/mnist" in server.said.read_text()
+        assert f"longboat predict http://127.0.0.1:{server.port}/v1/models/mnist" in server.said.read_text()
         assert server.get("/v1/models").json == {
             "models": [
                 {"name": "mnist", "versions": ["1"], "title": "Digits"},
@@ -191,8 +191,8 @@ def test_an_open_host_without_a_token_is_warned_of(models: Path, tmp_path: Path)
         (["{models}/mnist", "--host", "256.1.1.1"], "--host 256.1.1.1"),
     ],
 )
-def test_wrong_use_is_told(models: Path, windlass: Windlass, words: list[str], message: str) -> None:
-    said = windlass("serve", *(word.format(models=models) for word in words), "--no-grpc")
+def test_wrong_use_is_told(models: Path, longboat: Longboat, words: list[str], message: str) -> None:
+    said = longboat("serve", *(word.format(models=models) for word in words), "--no-grpc")
     assert said.code == 2
     assert message in said.err
 
@@ -202,28 +202,28 @@ def test_names_are_given_on_the_command_line(models: Path, tmp_path: Path) -> No
         assert server.predict("digits", ROW) == server.predict("numbers", ROW)
 
 
-def test_models_are_listed_with_their_figures(models: Path, windlass: Windlass) -> None:
-    said = windlass("models", models)
+def test_models_are_listed_with_their_figures(models: Path, longboat: Longboat) -> None:
+    said = longboat("models", models)
     assert said.code == 0
     line = next(line for line in said.out.splitlines() if line.startswith("mnist"))
     assert line.split()[:5] == ["mnist", "1", "image", "accuracy", "0.5"]
-    assert "windlass serve" in said.err
+    assert "longboat serve" in said.err
     import json
 
-    (told,) = [each for each in json.loads(windlass("models", models, "--json").out) if each["name"] == "table"]
+    (told,) = [each for each in json.loads(longboat("models", models, "--json").out) if each["name"] == "table"]
     assert told["inputs"][1] == {"name": "b", "dtype": "int64", "shape": [None, 3]}
 
 
-def test_a_damaged_model_is_found_by_a_check(tmp_path: Path, windlass: Windlass) -> None:
+def test_a_damaged_model_is_found_by_a_check(tmp_path: Path, longboat: Longboat) -> None:
     making.digits(tmp_path / "mnist")
     weights = tmp_path / "mnist/1/weights.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"?")
-    assert windlass("models", tmp_path).code == 0
-    said = windlass("models", tmp_path, "--check")
+    assert longboat("models", tmp_path).code == 0
+    said = longboat("models", tmp_path, "--check")
     assert said.code == 1
     assert "weights.safetensors: its bytes are not those that were saved" in said.err
-    assert windlass("models", tmp_path / "nothing").code == 2
-    assert "there is no model in any run" in windlass("models").err
+    assert longboat("models", tmp_path / "nothing").code == 2
+    assert "there is no model in any run" in longboat("models").err
 
 
 def test_every_address_is_those_of_ipv4_and_ipv6(models: Path, tmp_path: Path) -> None:

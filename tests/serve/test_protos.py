@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PROTOS = ROOT / "src/windlass/serve/protos"
+PROTOS = ROOT / "src/longboat/serve/protos"
 
 
 def test_the_descriptors_are_current(tmp_path: Path) -> None:
@@ -21,7 +21,7 @@ def test_the_descriptors_are_current(tmp_path: Path) -> None:
 def test_nothing_is_put_into_the_pool_that_others_use() -> None:
     code = """
 from google.protobuf import descriptor_pool
-from windlass.serve.protos import oip_pb2, tfs_pb2
+from longboat.serve.protos import oip_pb2, tfs_pb2
 tfs_pb2.PredictRequest(), oip_pb2.ModelInferRequest()
 for name in ("tfs.proto", "oip.proto"):
     try:

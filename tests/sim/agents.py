@@ -1,6 +1,6 @@
 """The agents' side: user processes with a fate, and agents that obey the real `Duty`.
 
-What `windlass.agent.agent.Agent` does with sockets and processes is done here with simulated ones, and its habits are
+What `longboat.agent.agent.Agent` does with sockets and processes is done here with simulated ones, and its habits are
 kept: one thread that does not watch its process while it looks for the driver, a heartbeat that says all, messages
 kept for a driver that is away or may not have heard them.
 """
@@ -11,14 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from longboat import wire
+from longboat.agent.duty import Duty, Order
+from longboat.agent.unheard import Unheard
+from longboat.causes import Cause, Kind
+from longboat.gang.words import Life, Seat
+from longboat.journal import plain
 from tests.sim.network import Connection
 from tests.sim.world import World
-from windlass import wire
-from windlass.agent.duty import Duty, Order
-from windlass.agent.unheard import Unheard
-from windlass.causes import Cause, Kind
-from windlass.gang.words import Life, Seat
-from windlass.journal import plain
 
 if TYPE_CHECKING:
     from tests.sim.engine import Pod

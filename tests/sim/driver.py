@@ -1,6 +1,6 @@
 """The driver's side: the real gang, the real speech, and a journal on a disk that may be slow.
 
-It does what `windlass.driver.driver.Driver` does with a gang's actions, one after the other, and can be killed between
+It does what `longboat.driver.driver.Driver` does with a gang's actions, one after the other, and can be killed between
 any two. A new one reads the journal with the real `look_back` and goes on.
 """
 
@@ -10,17 +10,17 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from longboat import wire
+from longboat.causes import Cause, Kind
+from longboat.driver import history, speech
+from longboat.driver.history import Unfinished
+from longboat.gang import words as g
+from longboat.gang.machine import Gang
+from longboat.journal import plain
 from tests.sim.engine import Engine
 from tests.sim.invariants import Watcher
 from tests.sim.network import Connection
 from tests.sim.world import World
-from windlass import wire
-from windlass.causes import Cause, Kind
-from windlass.driver import history, speech
-from windlass.driver.history import Unfinished
-from windlass.gang import words as g
-from windlass.gang.machine import Gang
-from windlass.journal import plain
 
 STOPPED = Cause(Kind.STOPPED, "stopped by somebody")
 WELCOME = wire.encode({"is": "welcome"})

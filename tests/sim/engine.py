@@ -12,13 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from longboat import wire
+from longboat.causes import Cause, Kind
+from longboat.gang.words import Life, Lost, Seat
+from longboat.rankenv import Address
 from tests.sim.agents import LOOK, Fate, SimAgent, SimProcess
 from tests.sim.network import Connection, Node, Weather
 from tests.sim.world import World
-from windlass import wire
-from windlass.causes import Cause, Kind
-from windlass.gang.words import Life, Lost, Seat
-from windlass.rankenv import Address
 
 if TYPE_CHECKING:
     from tests.sim.invariants import Watcher

@@ -18,12 +18,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from longboat.causes import HOPELESS, Cause, Kind
+from longboat.gang import words as g
+from longboat.gang.machine import Gang, Phase
+from longboat.rankenv import Peers
 from tests.sim.agents import SimProcess
 from tests.sim.world import Violation, World
-from windlass.causes import HOPELESS, Cause, Kind
-from windlass.gang import words as g
-from windlass.gang.machine import Gang, Phase
-from windlass.rankenv import Peers
 
 if TYPE_CHECKING:
     from tests.sim.engine import Engine

@@ -11,16 +11,16 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-from windlass.agent.duty import Duty, Order
-from windlass.agent.unheard import Unheard
-from windlass.causes import Cause, Kind
-from windlass.driver import history
-from windlass.gang import endings, machine
-from windlass.gang import words as g
-from windlass.gang.endings import Ending, first_cause
-from windlass.gang.machine import Gang, Phase
-from windlass.gang.members import At, Member, Roster
-from windlass.gang.purse import Purse
+from longboat.agent.duty import Duty, Order
+from longboat.agent.unheard import Unheard
+from longboat.causes import Cause, Kind
+from longboat.driver import history
+from longboat.gang import endings, machine
+from longboat.gang import words as g
+from longboat.gang.endings import Ending, first_cause
+from longboat.gang.machine import Gang, Phase
+from longboat.gang.members import At, Member, Roster
+from longboat.gang.purse import Purse
 
 Patch = tuple[object, str, Any]
 

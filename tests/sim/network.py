@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from longboat import wire
 from tests.sim.world import World
-from windlass import wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable

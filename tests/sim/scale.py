@@ -9,13 +9,13 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from windlass import wire
-from windlass.agent.duty import Duty, Order
-from windlass.causes import Cause, Kind
-from windlass.driver import speech
-from windlass.gang import words as g
-from windlass.gang.machine import Gang
-from windlass.journal import plain
+from longboat import wire
+from longboat.agent.duty import Duty, Order
+from longboat.causes import Cause, Kind
+from longboat.driver import speech
+from longboat.gang import words as g
+from longboat.gang.machine import Gang
+from longboat.journal import plain
 
 
 @dataclass(frozen=True)

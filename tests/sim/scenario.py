@@ -7,15 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from longboat.causes import Cause, Kind
+from longboat.gang import words as g
+from longboat.shapes import SHAPES, finishing_roles
 from tests.sim.agents import Fate, SimAgent, SimProcess
 from tests.sim.driver import SimDriver
 from tests.sim.engine import JUMP, Engine, Odds, Pod
 from tests.sim.invariants import Watcher
 from tests.sim.network import Weather
 from tests.sim.world import Violation, World
-from windlass.causes import Cause, Kind
-from windlass.gang import words as g
-from windlass.shapes import SHAPES, finishing_roles
 
 FORM_TIMEOUT = 120.0
 CALM_LIMIT = 400.0

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from windlass import journal, layout, plan
-from windlass.cli.world import World
-from windlass.runs.store import Store
+from longboat import journal, layout, plan
+from longboat.cli.world import World
+from longboat.runs.store import Store
 
 
 class Written:
@@ -101,4 +101,4 @@ def new_run(tmp_path: Path) -> Iterator[Callable[..., Written]]:
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     """A world of strings whose home is where `new_run` puts its runs."""
-    return World(io.StringIO(), io.StringIO(), {"WINDLASS_HOME": str(tmp_path)})
+    return World(io.StringIO(), io.StringIO(), {"LONGBOAT_HOME": str(tmp_path)})

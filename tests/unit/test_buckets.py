@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
+from longboat.buckets import copying, s3
+from longboat.buckets.gcs import Gcs
+from longboat.buckets.http import PASSING, TRIES, BucketError
+from longboat.buckets.keys import AwsKeys, aws_keys, google_token
+from longboat.buckets.s3 import EMPTY, S3, signed
+from longboat.buckets.wrapping import wrapped
+from longboat.plan import Mount, Plan
 from tests.local.place import until
-from windlass.buckets import copying, s3
-from windlass.buckets.gcs import Gcs
-from windlass.buckets.http import PASSING, TRIES, BucketError
-from windlass.buckets.keys import AwsKeys, aws_keys, google_token
-from windlass.buckets.s3 import EMPTY, S3, signed
-from windlass.buckets.wrapping import wrapped
-from windlass.plan import Mount, Plan
 
 KEYS = AwsKeys("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY")
 THEN = time.strptime("20130524T000000Z", "%Y%m%dT%H%M%SZ")
@@ -45,7 +45,7 @@ def test_a_command_has_its_buckets_around_it_and_is_itself_without() -> None:
     assert wrapped(Plan("job", storage=(Mount("data", "path", "/d", path="/d"),)), command) == command
     mounts = (Mount("data", "s3", "s3://b/d", read_only=True), Mount("weights", "gs", "gs://b/w"))
     found = wrapped(Plan("job", storage=mounts), command)
-    assert found[1:] == ("-m", "windlass.buckets", "data=s3://b/d:ro", "weights=gs://b/w", "--", *command)
+    assert found[1:] == ("-m", "longboat.buckets", "data=s3://b/d:ro", "weights=gs://b/w", "--", *command)
 
 
 def test_keys_come_from_the_environment_or_a_file_and_their_absence_is_said(tmp_path: Path) -> None:
@@ -144,9 +144,9 @@ def test_an_upload_that_the_store_never_ends_is_an_error_and_not_remembered_as_s
 def test_a_bucket_that_cannot_be_had_ends_the_rank_with_its_name(
     tmp_path: Path, rights: dict[str, str], code: int, said: str
 ) -> None:
-    place = {"WINDLASS_MOUNT_DATA": str(tmp_path / "d"), "AWS_ENDPOINT_URL": "http://127.0.0.1:1"}
+    place = {"LONGBOAT_MOUNT_DATA": str(tmp_path / "d"), "AWS_ENDPOINT_URL": "http://127.0.0.1:1"}
     done = subprocess.run(
-        [sys.executable, "-m", "windlass.buckets", "data=s3://b/x", "--", "echo", "never"],
+        [sys.executable, "-m", "longboat.buckets", "data=s3://b/x", "--", "echo", "never"],
         env={**place, **rights, "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "none")},
         capture_output=True,
         text=True,
@@ -224,12 +224,12 @@ def around(command: str, tmp_path: Path, scripted: Scripted, *mounts: str) -> su
 
 
 def begun(command: str, tmp_path: Path, scripted: Scripted, *mounts: str) -> subprocess.Popen[str]:
-    places = {f"WINDLASS_MOUNT_{name.upper()}": str(tmp_path / name) for name in mounts}
+    places = {f"LONGBOAT_MOUNT_{name.upper()}": str(tmp_path / name) for name in mounts}
     for name in mounts:
         scripted.answers.setdefault(("GET", f"/{name}/"), (200, listing()))
     words = [f"{name}=s3://{name}/" for name in mounts]
     return subprocess.Popen(
-        [sys.executable, "-m", "windlass.buckets", *words, "--", "sh", "-c", command],
+        [sys.executable, "-m", "longboat.buckets", *words, "--", "sh", "-c", command],
         env={**scripted.environ, **places, "PATH": "/bin:/usr/bin"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -241,14 +241,14 @@ def begun(command: str, tmp_path: Path, scripted: Scripted, *mounts: str) -> sub
 def test_what_could_not_be_sent_is_told_and_ends_only_a_command_that_succeeded(
     tmp_path: Path, scripted: Scripted, end: str, code: int
 ) -> None:
-    done = around(f"echo new > $WINDLASS_MOUNT_OUT/file; {end}", tmp_path, scripted, "out")
+    done = around(f"echo new > $LONGBOAT_MOUNT_OUT/file; {end}", tmp_path, scripted, "out")
     assert done.returncode == code
     assert "error: storage out could not be sent: PUT " in done.stdout
 
 
 def test_a_mount_that_cannot_be_sent_does_not_keep_the_next_one_from_it(tmp_path: Path, scripted: Scripted) -> None:
     scripted.answers["PUT", "/second/file"] = (200, b"")
-    command = "for place in $WINDLASS_MOUNT_FIRST $WINDLASS_MOUNT_SECOND; do echo new > $place/file; done"
+    command = "for place in $LONGBOAT_MOUNT_FIRST $LONGBOAT_MOUNT_SECOND; do echo new > $place/file; done"
     done = around(command, tmp_path, scripted, "first", "second")
     assert done.returncode == 77
     assert scripted.taken == {"/second/file": b"new\n"}

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands import Windlass
-from windlass import doctor
-from windlass.plan import Mount, Plan, Resources, Role, Secret, Stage
+from longboat import doctor
+from longboat.plan import Mount, Plan, Resources, Role, Secret, Stage
+from tests.commands import Longboat
 
 PATH = {"PATH": os.environ["PATH"]}
 
@@ -23,8 +23,8 @@ def missing(findings: list[doctor.Finding]) -> list[str]:
     return [finding.detail for finding in findings if finding.state == doctor.MISSING]
 
 
-def test_the_machine_is_described_and_nothing_about_it_is_an_error(windlass: Windlass) -> None:
-    said = windlass("doctor")
+def test_the_machine_is_described_and_nothing_about_it_is_an_error(longboat: Longboat) -> None:
+    said = longboat("doctor")
     assert said.code == 0
     rows = {line.split()[0]: line for line in said.out.splitlines() if line.strip()}
     assert sys.executable in rows["Python"]
@@ -32,8 +32,8 @@ def test_the_machine_is_described_and_nothing_about_it_is_an_error(windlass: Win
     assert {"memory", "home", "disk", "containment", "mpirun", "GPUs", "JAX"} <= set(rows)
 
 
-def test_json_has_the_same_findings(windlass: Windlass) -> None:
-    said = windlass("doctor", "--json")
+def test_json_has_the_same_findings(longboat: Longboat) -> None:
+    said = longboat("doctor", "--json")
     found = json.loads(said.out)
     assert found["job"] == []
     assert [f["state"] for f in found["machine"] if f["about"] == "Python"] == ["ok"]
@@ -154,18 +154,18 @@ def test_shape_mpi_needs_an_mpirun(tmp_path: Path) -> None:
     plan = Plan("job", code=str(tmp_path), stages=(Stage("train", shape="mpi", roles=roles, python=str(tmp_path)),))
     found = doctor.of_job(plan, {"PATH": "/nowhere"})
     assert [(f.detail, f.fix) for f in found if f.about == "mpirun"] == [
-        ("not found; a stage has the shape mpi", "pip install 'windlass[mpi]'")
+        ("not found; a stage has the shape mpi", "pip install 'longboat[mpi]'")
     ]
 
 
-def test_a_job_whose_needs_are_not_met_makes_the_exit_code_1(windlass: Windlass, tmp_path: Path) -> None:
+def test_a_job_whose_needs_are_not_met_makes_the_exit_code_1(longboat: Longboat, tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
-    file.write_text("windlass: 1\nname: job\nstages:\n  train: {run: no-such-program --x}\n")
-    said = windlass("doctor", file)
+    file.write_text("longboat: 1\nname: job\nstages:\n  train: {run: no-such-program --x}\n")
+    said = longboat("doctor", file)
     assert said.code == 1
     assert "no-such-program is not on PATH" in said.out
     assert "To mend it:" in said.err
-    file.write_text("windlass: 1\nname: job\nstages:\n  train: {run: cat --version}\n")
-    said = windlass("doctor", file)
+    file.write_text("longboat: 1\nname: job\nstages:\n  train: {run: cat --version}\n")
+    said = longboat("doctor", file)
     assert said.code == 0
-    assert said.err.splitlines()[-1] == f"  windlass run {file}"
+    assert said.err.splitlines()[-1] == f"  longboat run {file}"

@@ -3,7 +3,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from windlass import machine
+from longboat import machine
 
 MIB = 1 << 20
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from windlass import shipping
+from longboat import shipping
 
 ROOT = Path(__file__).parents[2]
 LOCKS = sorted((ROOT / "requirements").glob("*.txt"))
@@ -43,11 +43,11 @@ def test_every_room_that_ships_is_held_to_the_standard_library() -> None:
     rules = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     [alone] = [rule for rule in rules if rule["type"] == "forbidden"]
     rooms = {name.removesuffix(".py") for name in shipping.SHIPPED} - {"__init__", "rank_path"}
-    assert set(alone["source_modules"]) == {f"windlass.{room}" for room in rooms}
+    assert set(alone["source_modules"]) == {f"longboat.{room}" for room in rooms}
 
 
 def test_every_room_is_in_the_architecture_and_every_lock_in_its_readme() -> None:
-    rooms = {path.stem for path in (ROOT / "src/windlass").iterdir() if not path.name.startswith("__")}
+    rooms = {path.stem for path in (ROOT / "src/longboat").iterdir() if not path.name.startswith("__")}
     told = (ROOT / "docs/architecture.md").read_text()
     assert [room for room in sorted(rooms) if f"`{room}" not in told] == []
     read_me = (ROOT / "requirements/README.md").read_text()

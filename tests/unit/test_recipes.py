@@ -9,61 +9,61 @@ from pathlib import Path
 
 import pytest
 
-import windlass
-from tests.commands import Windlass
-from windlass import recipes
-from windlass.errors import WindlassError
+import longboat
+from longboat import recipes
+from longboat.errors import LongboatError
+from tests.commands import Longboat
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_init_alone_lists_each_recipe_with_its_shape_needs_and_first_sentence(windlass: Windlass) -> None:
-    said = windlass("init")
+def test_init_alone_lists_each_recipe_with_its_shape_needs_and_first_sentence(longboat: Longboat) -> None:
+    said = longboat("init")
     assert said.code == 0
     row = next(line for line in said.out.splitlines() if line.startswith("spirals"))
     assert row.split()[:3] == ["spirals", "allreduce", "jax"]
     assert row.endswith("the smallest real data-parallel training.")
-    assert "windlass init NAME" in said.err
+    assert "longboat init NAME" in said.err
 
 
 def test_init_copies_a_recipe_lists_its_files_and_ends_with_the_next_commands(
-    windlass: Windlass, tmp_path: Path
+    longboat: Longboat, tmp_path: Path
 ) -> None:
     target = tmp_path / "mine"
-    said = windlass("init", "spirals", target)
+    said = longboat("init", "spirals", target)
     assert said.code == 0
     assert said.out.splitlines() == [str(target / name) for name in ("README.md", "job.yaml", "train.py")]
     assert (target / "train.py").read_bytes() == (ROOT / "recipes/spirals/train.py").read_bytes()
-    assert said.err.splitlines()[-1] == f"  windlass run {target}/job.yaml --preset demo"
+    assert said.err.splitlines()[-1] == f"  longboat run {target}/job.yaml --preset demo"
 
 
-def test_init_refuses_a_directory_that_is_not_empty_and_leaves_it_alone(windlass: Windlass, tmp_path: Path) -> None:
+def test_init_refuses_a_directory_that_is_not_empty_and_leaves_it_alone(longboat: Longboat, tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text("mine")
-    said = windlass("init", "spirals", tmp_path)
+    said = longboat("init", "spirals", tmp_path)
     assert said.code == 2
     assert "is not empty; nothing was written" in said.err
     assert os.listdir(tmp_path) == ["job.yaml"]
     assert (tmp_path / "job.yaml").read_text() == "mine"
 
 
-def test_init_refuses_a_file_in_the_place_of_the_directory(windlass: Windlass, tmp_path: Path) -> None:
+def test_init_refuses_a_file_in_the_place_of_the_directory(longboat: Longboat, tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("mine")
-    said = windlass("init", "spirals", tmp_path / "taken")
+    said = longboat("init", "spirals", tmp_path / "taken")
     assert said.code == 2
     assert "is a file" in said.err
 
 
-def test_a_misspelt_recipe_is_answered_with_the_nearest_one(windlass: Windlass) -> None:
-    said = windlass("init", "spirlas")
+def test_a_misspelt_recipe_is_answered_with_the_nearest_one(longboat: Longboat) -> None:
+    said = longboat("init", "spirlas")
     assert said.code == 2
     assert "there is no recipe 'spirlas'" in said.err
-    assert "did you mean `windlass init spirals`?" in said.err
+    assert "did you mean `longboat init spirals`?" in said.err
 
 
 def test_a_name_like_no_recipe_is_answered_with_how_to_list_them() -> None:
-    with pytest.raises(WindlassError) as caught:
+    with pytest.raises(LongboatError) as caught:
         recipes.find("zzz")
-    assert caught.value.hint == "`windlass init` lists the recipes"
+    assert caught.value.hint == "`longboat init` lists the recipes"
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_the_wheel_carries_the_recipes_and_finds_them_there(tmp_path: Path) -> N
     )
     with zipfile.ZipFile(tmp_path / done.stdout.split()[-1]) as wheel:
         wheel.extractall(tmp_path / "site")
-    listing = "from windlass import recipes; print(*(r.path for r in recipes.every()))"
+    listing = "from longboat import recipes; print(*(r.path for r in recipes.every()))"
     done = subprocess.run(
         [sys.executable, "-c", listing],
         cwd=tmp_path,
@@ -103,12 +103,12 @@ def test_the_wheel_carries_the_recipes_and_finds_them_there(tmp_path: Path) -> N
         capture_output=True,
         text=True,
     )
-    assert str(tmp_path / "site/windlass/_recipes/spirals") in done.stdout.split()
+    assert str(tmp_path / "site/longboat/_recipes/spirals") in done.stdout.split()
 
 
 @pytest.mark.parametrize("recipe", recipes.every(), ids=lambda recipe: recipe.name)
 def test_what_a_recipe_installs_in_pods_is_what_its_extras_install_here(recipe: recipes.Recipe) -> None:
-    plan = windlass.load(recipe.path).plan()
+    plan = longboat.load(recipe.path).plan()
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     known = {each.partition(";")[0] for extra in extras.values() for each in extra}
     assert plan.image

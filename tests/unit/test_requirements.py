@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from windlass.engines.local import requirements
-from windlass.plan import Plan
+from longboat.engines.local import requirements
+from longboat.plan import Plan
 
 PYTHON = f"""#!/bin/sh
 [ "$2" = "import pip" ] && exit 0

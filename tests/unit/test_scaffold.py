@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.commands import Windlass
-from windlass import scaffold
+from longboat import scaffold
+from tests.commands import Longboat
 
 SCRIPTS = {
     "import jax\njax.distributed.initialize()\n": "allreduce",
@@ -15,7 +15,7 @@ SCRIPTS = {
     "import tensorflow as tf\ns = tf.distribute.ParameterServerStrategy(r)\n": "ps",
     "from mpi4py import MPI\nimport torch.distributed\n": "mpi",
     "import horovod.torch as hvd\n": "mpi",
-    "import os\nshard, of = os.environ['WINDLASS_RANK'], os.environ['WINDLASS_WORLD_SIZE']\n": "average",
+    "import os\nshard, of = os.environ['LONGBOAT_RANK'], os.environ['LONGBOAT_WORLD_SIZE']\n": "average",
     "print('hello')\n": "single",
     "def broken(:\n": "single",
 }
@@ -30,14 +30,14 @@ def test_what_a_script_uses_tells_its_shape(source: str, shape: str, tmp_path: P
 
 @pytest.mark.parametrize(("source", "shape"), SCRIPTS.items())
 def test_the_job_file_written_around_a_script_makes_a_plan(
-    source: str, shape: str, tmp_path: Path, windlass: Windlass
+    source: str, shape: str, tmp_path: Path, longboat: Longboat
 ) -> None:
     script = tmp_path / "my train.py"
     script.write_text(source)
-    said = windlass("init", "--from", script)
+    said = longboat("init", "--from", script)
     assert said.code == 0
     assert said.out.strip() == str(tmp_path / "job.yaml")
-    planned = windlass("plan", tmp_path / "job.yaml")
+    planned = longboat("plan", tmp_path / "job.yaml")
     assert planned.code == 0, planned.err
     assert shape in planned.out
 
@@ -81,24 +81,24 @@ def test_a_shell_script_is_run_as_it_is(tmp_path: Path) -> None:
     assert job["code"] == ".."
 
 
-def test_an_existing_job_file_is_replaced_only_by_force(tmp_path: Path, windlass: Windlass) -> None:
+def test_an_existing_job_file_is_replaced_only_by_force(tmp_path: Path, longboat: Longboat) -> None:
     (tmp_path / "train.py").write_text("")
     (tmp_path / "job.yaml").write_text("mine")
-    refused = windlass("init", "--from", tmp_path / "train.py")
+    refused = longboat("init", "--from", tmp_path / "train.py")
     assert refused.code == 2
     assert "nothing was written" in refused.err
     assert (tmp_path / "job.yaml").read_text() == "mine"
-    assert windlass("init", "--from", tmp_path / "train.py", "--force").code == 0
+    assert longboat("init", "--from", tmp_path / "train.py", "--force").code == 0
     assert (tmp_path / "job.yaml").read_text() != "mine"
 
 
-def test_a_script_that_is_not_there_is_said_so(tmp_path: Path, windlass: Windlass) -> None:
-    said = windlass("init", "--from", tmp_path / "none.py")
+def test_a_script_that_is_not_there_is_said_so(tmp_path: Path, longboat: Longboat) -> None:
+    said = longboat("init", "--from", tmp_path / "none.py")
     assert said.code == 2
     assert "there is no script" in said.err
     assert list(tmp_path.iterdir()) == []
 
 
-def test_options_of_from_without_it_are_wrong_use(windlass: Windlass) -> None:
-    assert windlass("init", "spirals", "--force").code == 2
-    assert windlass("init", "spirals", "--from", "x.py").code == 2
+def test_options_of_from_without_it_are_wrong_use(longboat: Longboat) -> None:
+    assert longboat("init", "spirals", "--force").code == 2
+    assert longboat("init", "spirals", "--from", "x.py").code == 2

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from windlass import shipping
+from longboat import shipping
 
-SOURCE = Path(__file__).parents[2] / "src/windlass"
-SHIPPED = sorted(SOURCE.parent / name for name, _ in shipping.files() if name.startswith("windlass/"))
-OWN = {"windlass." + name.removesuffix(".py") for name in shipping.SHIPPED} | {
-    "windlass",
-    "windlass.__version__",
-    "windlass.api",
+SOURCE = Path(__file__).parents[2] / "src/longboat"
+SHIPPED = sorted(SOURCE.parent / name for name, _ in shipping.files() if name.startswith("longboat/"))
+OWN = {"longboat." + name.removesuffix(".py") for name in shipping.SHIPPED} | {
+    "longboat",
+    "longboat.__version__",
+    "longboat.api",
 }
-"""`windlass.api` is fetched by the package's own `__getattr__`, by whoever asks for it."""
+"""`longboat.api` is fetched by the package's own `__getattr__`, by whoever asks for it."""
 
 LENT = {
     "functions.py": {"jax", "jax2onnx", "onnx", "onnx.helper", "onnx.numpy_helper"},
@@ -34,7 +34,7 @@ def imports(tree: ast.AST) -> set[str]:
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             found |= (
-                {f"{node.module}.{alias.name}" for alias in node.names} if node.module == "windlass" else {node.module}
+                {f"{node.module}.{alias.name}" for alias in node.names} if node.module == "longboat" else {node.module}
             )
     return found
 
@@ -61,7 +61,7 @@ HEAVY = {"asyncio", "email", "http", "logging", "pathlib", "subprocess", "tempfi
 """An image may have no compiled library, and then each of these takes tens of milliseconds of every pod's start."""
 
 
-@pytest.mark.parametrize("module", ["windlass.kube.drive", "windlass.kube.desk", "windlass.agent.__main__"])
+@pytest.mark.parametrize("module", ["longboat.kube.drive", "longboat.kube.desk", "longboat.agent.__main__"])
 def test_a_pod_starts_without_what_only_some_runs_need(module: str) -> None:
     text = f"import sys, {module}; print(*(name.split('.')[0] for name in sys.modules))"
     bare = [sys.executable, "-S", "-E", "-c", f"import sys; sys.path[0] = {str(SOURCE.parent)!r}; {text}"]
@@ -70,9 +70,9 @@ def test_a_pod_starts_without_what_only_some_runs_need(module: str) -> None:
 
 
 def test_the_zipapp_starts_without_what_dataclasses_would_import(tmp_path: Path) -> None:
-    (tmp_path / "windlass.pyz").write_bytes(shipping.build())
-    bare = [sys.executable, "-S", "-E", "-X", "importtime", str(tmp_path / "windlass.pyz")]
+    (tmp_path / "longboat.pyz").write_bytes(shipping.build())
+    bare = [sys.executable, "-S", "-E", "-X", "importtime", str(tmp_path / "longboat.pyz")]
     told = subprocess.run(bare, check=False, capture_output=True, text=True, env={"TMPDIR": str(tmp_path)}).stderr
     found = {line.rpartition("|")[2].strip() for line in told.splitlines() if line.startswith("import time:")}
-    assert {"dataclasses", "windlass.agent.agent"} <= found
+    assert {"dataclasses", "longboat.agent.agent"} <= found
     assert "inspect" not in found

@@ -13,7 +13,7 @@ import grpc.aio
 import numpy as np
 import uvloop
 
-from windlass.serve.protos import tfs_pb2 as tfs
+from longboat.serve.protos import tfs_pb2 as tfs
 
 
 async def predict(request: Any, _: Any) -> Any:

@@ -15,7 +15,7 @@ import struct
 import time
 from typing import Dict, List
 
-import windlass
+import longboat
 
 STEPS = int(os.environ.get("STEPS", "60"))
 EVERY = int(os.environ.get("EVERY", "5"))
@@ -74,8 +74,8 @@ def reduced(peers: List[socket.socket], rank: int, values: List[float]) -> List[
 
 def main() -> None:
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    life = "{}.{}".format(os.environ["WINDLASS_GENERATION"], os.environ["WINDLASS_RESTART"])
-    state = windlass.checkpoint.load()
+    life = "{}.{}".format(os.environ["LONGBOAT_GENERATION"], os.environ["LONGBOAT_RESTART"])
+    state = longboat.checkpoint.load()
     weights, first = [0.0] * SIZE, 0
     if state is not None:
         weights, first = list(memoryview(state.arrays["w"]).cast("B").cast("d")), state.step + 1
@@ -86,15 +86,15 @@ def main() -> None:
         total = reduced(peers, rank, gradient)
         weights = [w - 0.05 * g / world for w, g in zip(weights, total)]  # noqa: B905
         print(f"life {life} line {number} step {step} at {time.time():.3f}", flush=True)
-        windlass.report(step=step + 1, total=STEPS, lines=number, loss=sum(g * g for g in total))
+        longboat.report(step=step + 1, total=STEPS, lines=number, loss=sum(g * g for g in total))
         if rank == 0 and step % EVERY == EVERY - 1:
-            windlass.checkpoint.save({"w": array.array("d", weights)}, step=step)
+            longboat.checkpoint.save({"w": array.array("d", weights)}, step=step)
         while rank == 0 and GO and step + 1 == STEPS // 2 and not os.path.exists(GO):
             time.sleep(0.05)
-        doomed = int(os.environ["WINDLASS_GENERATION"]) < UNDISTURBED
+        doomed = int(os.environ["LONGBOAT_GENERATION"]) < UNDISTURBED
         time.sleep(3600 if doomed and step + 1 >= STEPS // 2 else PAUSE)
     if rank == 0:
-        with open(os.path.join(os.environ["WINDLASS_OUTPUT_DIR"], "weights.hex"), "w") as file:
+        with open(os.path.join(os.environ["LONGBOAT_OUTPUT_DIR"], "weights.hex"), "w") as file:
             file.write(array.array("d", weights).tobytes().hex())
     for peer in peers:
         peer.close()

@@ -8,9 +8,9 @@ import os
 import sys
 import time
 
-import windlass
+import longboat
 
-output, rank = os.environ["WINDLASS_OUTPUT_DIR"], os.environ["WINDLASS_RANK"]
+output, rank = os.environ["LONGBOAT_OUTPUT_DIR"], os.environ["LONGBOAT_RANK"]
 if sys.argv[1:] == ["merge"]:
     total = 0
     for name in sorted(os.listdir(output)):
@@ -18,13 +18,13 @@ if sys.argv[1:] == ["merge"]:
             total += int(file.read())
     print("merged", total, flush=True)
     sys.exit()
-state = windlass.checkpoint.load()
+state = longboat.checkpoint.load()
 first = state.step + 1 if state else 0
 for step in range(first, 60):
-    print(f"life {os.environ['WINDLASS_RESTART']} step {step}", flush=True)
-    windlass.report(step=step + 1, total=60, lines=step)
-    windlass.checkpoint.save({"count": array.array("d", [step])}, step=step, wait=True)
-    doomed = rank == "1" and os.environ["WINDLASS_RESTART"] == "0" and step + 1 >= 30
+    print(f"life {os.environ['LONGBOAT_RESTART']} step {step}", flush=True)
+    longboat.report(step=step + 1, total=60, lines=step)
+    longboat.checkpoint.save({"count": array.array("d", [step])}, step=step, wait=True)
+    doomed = rank == "1" and os.environ["LONGBOAT_RESTART"] == "0" and step + 1 >= 30
     time.sleep(3600 if doomed else 0.15)
 with open(os.path.join(output, f"part-{rank}"), "w") as file:
     file.write(str(step + 1))

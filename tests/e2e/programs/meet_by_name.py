@@ -6,7 +6,7 @@ import socket
 import time
 
 config = json.loads(os.environ["TF_CONFIG"])
-if os.environ["WINDLASS_ROLE"] == "ps":
+if os.environ["LONGBOAT_ROLE"] == "ps":
     time.sleep(600)
 for role, peers in sorted(config["cluster"].items()):
     for peer in peers:

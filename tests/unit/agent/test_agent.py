@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
+from longboat import layout, plan, wire
+from longboat.agent import stacks
+from longboat.causes import Kind
+from longboat.kube import depot
 from tests.local.place import until
 from tests.ports import free_port
-from windlass import layout, plan, wire
-from windlass.agent import stacks
-from windlass.causes import Kind
-from windlass.kube import depot
 
 TOKEN = b"the run's token"
 SEAT = "train/worker-0"
@@ -84,7 +84,7 @@ class Seat:
         self.here = here
         here.mkdir()
         self.driver = Played(here / "door")
-        self.program = ("-m", "windlass.agent")
+        self.program = ("-m", "longboat.agent")
         self._agent: subprocess.Popen[bytes] | None = None
 
     def occupy(self, command: str, lease: float = 0.0, **more: str) -> Played:
@@ -102,7 +102,7 @@ class Seat:
         (self.here / "token").write_bytes(TOKEN)
         told = {"SEAT": SEAT, "RUN": "run", "DIRECTORY": str(self.here), "DRIVER": self.driver.path}
         told |= {"TOKEN_FILE": str(self.here / "token"), "LEASE": str(lease), "TERMINATION": str(self.here / "last")}
-        env = {**os.environ, **{f"WINDLASS_AGENT_{name}": value for name, value in {**told, **more}.items()}}
+        env = {**os.environ, **{f"LONGBOAT_AGENT_{name}": value for name, value in {**told, **more}.items()}}
         self._agent = subprocess.Popen([sys.executable, *self.program], env=env, cwd=self.here)
         self.driver.meet()
         return self.driver
@@ -143,7 +143,7 @@ def there(tmp_path: Path) -> Iterator[tuple[Path, str]]:
 
 
 def test_a_life_is_told_from_its_start_to_its_end_and_then_another_one(seat: Seat) -> None:
-    driver = seat.occupy("echo 'windlass: step=3'; exit $WINDLASS_RESTART")
+    driver = seat.occupy("echo 'longboat: step=3'; exit $LONGBOAT_RESTART")
     driver.start()
     assert driver.hear("started")["life"] == LIFE
     assert driver.hear("report")["points"][0]["step"] == 3
@@ -160,22 +160,22 @@ def test_a_life_is_told_from_its_start_to_its_end_and_then_another_one(seat: Sea
 
 OUTRUN = """
 import os, runpy, time
-from windlass.agent import agent
+from longboat.agent import agent
 
 class Outrun(agent.Process):
     def __init__(self, command, env, *rest):
         super().__init__(command, env, *rest)
-        while not os.path.exists(env["WINDLASS_REPORT_FILE"]):
+        while not os.path.exists(env["LONGBOAT_REPORT_FILE"]):
             time.sleep(0.01)
 
 agent.Process = Outrun
-runpy.run_module("windlass.agent", run_name="__main__")
+runpy.run_module("longboat.agent", run_name="__main__")
 """
 
 
 def test_what_a_rank_reports_before_its_agent_gets_to_look_is_heard(seat: Seat) -> None:
     seat.program = ("-c", OUTRUN)
-    driver = seat.occupy("""file=$WINDLASS_REPORT_FILE; echo '{"step": 3}' > "$file.new"; mv "$file.new" "$file" """)
+    driver = seat.occupy("""file=$LONGBOAT_REPORT_FILE; echo '{"step": 3}' > "$file.new"; mv "$file.new" "$file" """)
     driver.start()
     assert driver.hear("started")["report_offset"] == 0
     assert driver.hear("report")["points"][0]["step"] == 3
@@ -183,7 +183,7 @@ def test_what_a_rank_reports_before_its_agent_gets_to_look_is_heard(seat: Seat) 
 
 
 def test_what_a_rank_says_behind_a_flood_is_heard_before_its_end(seat: Seat) -> None:
-    driver = seat.occupy(f"{sys.executable} -c 'import os; os.ftruncate(1, 400 << 20)'; echo; echo 'windlass: step=7'")
+    driver = seat.occupy(f"{sys.executable} -c 'import os; os.ftruncate(1, 400 << 20)'; echo; echo 'longboat: step=7'")
     driver.start()
     driver.hear("started")
     assert driver.hear("report")["points"][0]["step"] == 7
@@ -200,7 +200,7 @@ def test_without_a_lease_the_drivers_end_is_the_agents(seat: Seat) -> None:
 
 
 def test_what_could_not_be_said_is_said_once_the_driver_is_found(seat: Seat) -> None:
-    driver = seat.occupy("until [ -e go ]; do sleep 0.05; done; echo 'windlass: step=7'; exit 2", lease=60)
+    driver = seat.occupy("until [ -e go ]; do sleep 0.05; done; echo 'longboat: step=7'; exit 2", lease=60)
     driver.start()
     pid = driver.hear("started")["pid"]
     driver.hang_up()
@@ -212,7 +212,7 @@ def test_what_could_not_be_said_is_said_once_the_driver_is_found(seat: Seat) -> 
 
 
 def test_what_a_driver_took_to_its_grave_is_said_again_and_the_end_after_it(seat: Seat) -> None:
-    driver = seat.occupy("until [ -e go ]; do sleep 0.05; done; echo 'windlass: accuracy=0.9'", lease=60)
+    driver = seat.occupy("until [ -e go ]; do sleep 0.05; done; echo 'longboat: accuracy=0.9'", lease=60)
     driver.start()
     driver.hear("started")
     (seat.here / "go").touch()
@@ -226,7 +226,7 @@ def test_what_a_driver_took_to_its_grave_is_said_again_and_the_end_after_it(seat
 
 
 def test_what_a_driver_has_answered_for_is_not_said_again(seat: Seat) -> None:
-    driver = seat.occupy("echo 'windlass: step=1'; exec sleep 600", lease=60)
+    driver = seat.occupy("echo 'longboat: step=1'; exec sleep 600", lease=60)
     driver.start()
     driver.hear("started")
     word = driver.hear("report")["word"]
@@ -310,7 +310,7 @@ def test_a_life_begins_with_its_files_and_its_end_is_told_when_what_it_wrote_is_
     earlier, output = (Path(layout.output(str(depot_dir), stage)) for stage in ("prepare", "train"))
     earlier.mkdir(parents=True)
     (earlier / "data").write_text("prepared")
-    driver = seat.occupy('cp "$WINDLASS_INPUT_PREPARE/data" "$WINDLASS_OUTPUT_DIR/copy"; echo done', DEPOT=address)
+    driver = seat.occupy('cp "$LONGBOAT_INPUT_PREPARE/data" "$LONGBOAT_OUTPUT_DIR/copy"; echo done', DEPOT=address)
     driver.start()
     driver.hear("started")
     assert driver.hear("exited")["code"] == 0
@@ -341,9 +341,9 @@ def test_a_checkpoint_is_told_once_it_is_there_and_an_end_by_order_leaves_the_ou
     seat: Seat, there: tuple[Path, str]
 ) -> None:
     depot_dir, address = there
-    record = '{"checkpoint": {"step": 1, "part": 0, "of": 1, "bytes": 5, "path": "\'$WINDLASS_CHECKPOINT_DIR\'/part"}}'
-    save = f'touch "$WINDLASS_OUTPUT_DIR/half"; echo five > "$WINDLASS_CHECKPOINT_DIR/part"; echo \'{record}\''
-    driver = seat.occupy(f'{save} >> "$WINDLASS_REPORT_FILE"; exec sleep 600', DEPOT=address)
+    record = '{"checkpoint": {"step": 1, "part": 0, "of": 1, "bytes": 5, "path": "\'$LONGBOAT_CHECKPOINT_DIR\'/part"}}'
+    save = f'touch "$LONGBOAT_OUTPUT_DIR/half"; echo five > "$LONGBOAT_CHECKPOINT_DIR/part"; echo \'{record}\''
+    driver = seat.occupy(f'{save} >> "$LONGBOAT_REPORT_FILE"; exec sleep 600', DEPOT=address)
     driver.start()
     driver.hear("started")
     told = driver.hear("checkpoint")
@@ -361,7 +361,7 @@ def test_a_checkpoint_is_resumed_from_where_the_agent_has_the_runs_directory(
     step = "checkpoints/train/generation-1/step-000000005"
     (depot_dir / step).mkdir(parents=True)
     (depot_dir / step / "part").write_text("five\n")
-    driver = seat.occupy("cp $WINDLASS_RESUME_FROM/part resumed", DEPOT=address)
+    driver = seat.occupy("cp $LONGBOAT_RESUME_FROM/part resumed", DEPOT=address)
     driver.start([2, 0], step)
     driver.hear("started")
     assert driver.hear("exited")["code"] == 0
@@ -372,7 +372,7 @@ def test_one_that_was_given_up_and_comes_back_leaves_the_files_of_its_successor_
     seat: Seat, there: tuple[Path, str], tmp_path: Path
 ) -> None:
     depot_dir, address = there
-    write = 'echo {0}-one; until [ -e go ]; do sleep 0.05; done; echo {0}-two; echo {0} > "$WINDLASS_OUTPUT_DIR/model"'
+    write = 'echo {0}-one; until [ -e go ]; do sleep 0.05; done; echo {0}-two; echo {0} > "$LONGBOAT_OUTPUT_DIR/model"'
     log = layout.log("", "train", "worker", 0)
     given_up = seat.occupy(write.format("A"), lease=60, DEPOT=address)
     given_up.start()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from windlass.agent.duty import Duty, Order
+from longboat.agent.duty import Duty, Order
 
 
 def duty(lease: float = 10.0) -> Duty:

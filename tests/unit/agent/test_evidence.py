@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from windlass.agent import evidence
-from windlass.agent.process import CannotStart
-from windlass.causes import Cause, Kind, signal_name
+from longboat.agent import evidence
+from longboat.agent.process import CannotStart
+from longboat.causes import Cause, Kind, signal_name
 
 TRACEBACK = """\
 step 1
@@ -105,7 +105,7 @@ def test_a_file_system_that_reports_no_blocks_is_not_called_full() -> None:
 
 
 def test_an_mpi_mismatch_is_known_by_our_own_words() -> None:
-    assert of_exit(1, lines=["windlass: mpi mismatch: mpirun started 2 ranks"]).kind is Kind.MPI_MISMATCH
+    assert of_exit(1, lines=["longboat: mpi mismatch: mpirun started 2 ranks"]).kind is Kind.MPI_MISMATCH
 
 
 def test_a_start_that_failed_is_told_with_what_was_tried() -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from windlass.agent import follow
-from windlass.agent.follow import LONGEST, Follower, Point, Tail, parse_line
+from longboat.agent import follow
+from longboat.agent.follow import LONGEST, Follower, Point, Tail, parse_line
 
 
 def points(found: list[Point]) -> list[Point]:
@@ -18,24 +18,24 @@ def points(found: list[Point]) -> list[Point]:
 @pytest.mark.parametrize(
     ("line", "found"),
     [
-        ("windlass: step=10 total=100 loss=0.31", {"step": 10, "total": 100, "loss": 0.31}),
-        ("windlass: step=1e3", {"step": 1000}),
-        ("windlass: step=1_000 loss=1_0.5", {"step": 1000, "loss": 10.5}),
-        ("windlass: loss=-.5 norm=+3 tiny=1e-300", {"loss": -0.5, "norm": 3, "tiny": 1e-300}),
-        ("windlass: eval/top-5.acc=0.9", {"eval/top-5.acc": 0.9}),
-        ("windlass: loss=nan up=inf down=-inf", {"loss": "nan", "up": "inf", "down": "-inf"}),
-        ("windlass: loss=1e999", {"loss": "inf"}),
-        ("windlass: count=" + "9" * 400, {"count": "inf"}),
-        ("windlass: step=nan loss=1", {"loss": 1}),
-        ("windlass: step=1e999 total=" + "9" * 3000, {}),
-        ("windlass: loss=1_ x=2__0", {"loss": 1, "x": 20}),
-        ("windlass:step=1", {}),
-        (" windlass: step=1", {}),
-        ("windlass: step=1 and more", {}),
-        ("windlass: step=", {}),
-        ("windlass: step=0x10", {}),
-        ("windlass: 1step=1", {}),
-        ("windlass: ", {}),
+        ("longboat: step=10 total=100 loss=0.31", {"step": 10, "total": 100, "loss": 0.31}),
+        ("longboat: step=1e3", {"step": 1000}),
+        ("longboat: step=1_000 loss=1_0.5", {"step": 1000, "loss": 10.5}),
+        ("longboat: loss=-.5 norm=+3 tiny=1e-300", {"loss": -0.5, "norm": 3, "tiny": 1e-300}),
+        ("longboat: eval/top-5.acc=0.9", {"eval/top-5.acc": 0.9}),
+        ("longboat: loss=nan up=inf down=-inf", {"loss": "nan", "up": "inf", "down": "-inf"}),
+        ("longboat: loss=1e999", {"loss": "inf"}),
+        ("longboat: count=" + "9" * 400, {"count": "inf"}),
+        ("longboat: step=nan loss=1", {"loss": 1}),
+        ("longboat: step=1e999 total=" + "9" * 3000, {}),
+        ("longboat: loss=1_ x=2__0", {"loss": 1, "x": 20}),
+        ("longboat:step=1", {}),
+        (" longboat: step=1", {}),
+        ("longboat: step=1 and more", {}),
+        ("longboat: step=", {}),
+        ("longboat: step=0x10", {}),
+        ("longboat: 1step=1", {}),
+        ("longboat: ", {}),
     ],
 )
 def test_a_line_is_progress_only_in_its_exact_grammar(line: str, found: Point) -> None:
@@ -60,13 +60,13 @@ def append(path: Path, data: bytes) -> None:
 def test_files_that_do_not_exist_yet_hold_nothing(files: tuple[Path, Path]) -> None:
     it = follower(files)
     assert it.news() == ([], [])
-    append(files[0], b"windlass: step=1\n")
+    append(files[0], b"longboat: step=1\n")
     assert points(it.news()[0]) == [{"step": 1}]
     it.close()
 
 
 def test_lines_are_found_however_the_bytes_arrive(files: tuple[Path, Path]) -> None:
-    text = b"begin\nwindlass: step=1\nnoise windlass: step=9\nwindlass: step=2 loss=0.5\r\nwindlass: step=3\n"
+    text = b"begin\nlongboat: step=1\nnoise longboat: step=9\nlongboat: step=2 loss=0.5\r\nlongboat: step=3\n"
     it = follower(files)
     found: list[Point] = []
     for byte in text:
@@ -77,10 +77,10 @@ def test_lines_are_found_however_the_bytes_arrive(files: tuple[Path, Path]) -> N
 
 
 def test_what_stood_in_the_files_before_the_rank_started_is_not_its_progress(files: tuple[Path, Path]) -> None:
-    append(files[0], b"windlass: step=1\n")
+    append(files[0], b"longboat: step=1\n")
     append(files[1], b'{"step":2}\n')
     it = follower(files, files[0].stat().st_size, files[1].stat().st_size)
-    append(files[0], b"windlass: step=3\n")
+    append(files[0], b"longboat: step=3\n")
     append(files[1], b'{"step":4}\n')
     assert points(it.news()[0]) == [{"step": 4}, {"step": 3}]
     it.close()
@@ -88,10 +88,10 @@ def test_what_stood_in_the_files_before_the_rank_started_is_not_its_progress(fil
 
 def test_an_endless_line_is_not_kept_in_memory(files: tuple[Path, Path]) -> None:
     it = follower(files)
-    append(files[0], b"windlass: step=1 " + b"x" * LONGEST)
+    append(files[0], b"longboat: step=1 " + b"x" * LONGEST)
     assert it.news()[0] == []
     assert len(it._line_start) < LONGEST
-    append(files[0], b"\nwindlass: step=2\n")
+    append(files[0], b"\nlongboat: step=2\n")
     assert points(it.news()[0]) == [{"step": 2}]
     it.close()
 
@@ -146,7 +146,7 @@ def test_whoever_reads_on_while_it_is_behind_has_all_that_a_rank_wrote_at_once(
 ) -> None:
     monkeypatch.setattr(follow, "CHUNK", 100)
     monkeypatch.setattr(follow, "AT_ONCE", 3)
-    form = ("windlass: step=%d\n", '{"step":%d}\n')[way]
+    form = ("longboat: step=%d\n", '{"step":%d}\n')[way]
     append(files[way], b"".join((form % step).encode() for step in range(200)))
     it = follower(files)
     looks = [it.news()[0]]

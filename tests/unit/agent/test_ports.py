@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from windlass.agent.ports import HeldPorts
+from longboat.agent.ports import HeldPorts
 
 
 def server(port: int, *options: int) -> socket.socket:

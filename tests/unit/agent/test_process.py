@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from windlass.agent import berth, system
-from windlass.agent.process import CannotStart, Process
+from longboat.agent import berth, system
+from longboat.agent.process import CannotStart, Process
 
 pytestmark = pytest.mark.filterwarnings("ignore:os.fork.* was called:RuntimeWarning")
 """Another test may have brought JAX's threads into this process; the forks here run none of it."""
@@ -169,7 +169,7 @@ def test_it_is_asked_once_whatever_stands_between(tmp_path: Path, between: str) 
     def work() -> None:
         command = [sys.executable, "-c", SAVING, str(log)]
         if "bucket" in between:
-            command = [sys.executable, "-m", "windlass.buckets", "--", *command]
+            command = [sys.executable, "-m", "longboat.buckets", "--", *command]
         if "daemon" in between:
             command = standing(tmp_path, log, command)
         process = Process(command, ENV, "/", str(log))
@@ -189,7 +189,7 @@ def test_what_mpirun_alone_asks_is_passed_on_once(tmp_path: Path, bucket: bool) 
     def work() -> None:
         command = [sys.executable, "-c", SAVING, str(log)]
         if bucket:
-            command = [sys.executable, "-m", "windlass.buckets", "--", *command]
+            command = [sys.executable, "-m", "longboat.buckets", "--", *command]
         process = Process(standing(tmp_path, log, command), ENV, "/", str(log))
         waits(log, "up")
         os.killpg(process.pid, signal.SIGTERM)

@@ -6,8 +6,8 @@ import socket
 import threading
 from pathlib import Path
 
-from windlass.agent import evidence, resolver
-from windlass.causes import Kind
+from longboat.agent import evidence, resolver
+from longboat.causes import Kind
 
 
 def test_a_server_that_answers_is_told_from_one_that_is_silent(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from longboat.agent import inquiry, stacks, system
 from tests.local.place import until
-from windlass.agent import inquiry, stacks, system
 
 THREE_THREADS = """\
 Thread 0x00007f0000000001 (most recent call first):

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from windlass.agent import system
+from longboat.agent import system
 
 pytestmark = pytest.mark.filterwarnings("ignore:os.fork.* was called:RuntimeWarning")
 """Another test may have brought JAX's threads into this process; the forks here run none of it."""
@@ -78,8 +78,8 @@ def test_outside_of_a_box_a_process_has_one_number() -> None:
 def test_from_within_a_box_the_outside_number_is_found() -> None:
     script = """
 import os
-from windlass.agent import system
-from windlass.engines.local import containment
+from longboat.agent import system
+from longboat.engines.local import containment
 system.outer_proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
 containment.unshare()
 first = os.fork()

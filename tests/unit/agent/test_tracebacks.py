@@ -8,8 +8,8 @@ import textwrap
 
 import pytest
 
-from windlass.agent import tracebacks
-from windlass.agent.tracebacks import Traceback
+from longboat.agent import tracebacks
+from longboat.agent.tracebacks import Traceback
 
 
 def printed(script: str) -> list[str]:

@@ -16,10 +16,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from safetensors.numpy import load_file
 
-from windlass import bundle
-from windlass.driver.aside import put_aside
-from windlass.driver.history import Before
-from windlass.errors import WindlassError
+from longboat import bundle
+from longboat.driver.aside import put_aside
+from longboat.driver.history import Before
+from longboat.errors import LongboatError
 
 WEIGHTS = np.arange(784 * 10, dtype=np.float32).reshape(784, 10) / 7840
 
@@ -55,7 +55,7 @@ def test_an_onnx_model_is_saved_with_its_weights_once_and_runs(tmp_path: Path) -
 SAVED_WITH_JAX = """
 import sys
 import jax
-from windlass import bundle
+from longboat import bundle
 
 def scores(ids, scale):
     return jax.nn.softmax(weights[ids].sum(1) * scale)
@@ -146,14 +146,14 @@ def test_a_flipped_bit_a_short_file_and_a_missing_file_are_named(tmp_path: Path,
             path.unlink()
         else:
             path.write_bytes(bad)
-        with pytest.raises(WindlassError, match=f"{name}.*{why}"):
+        with pytest.raises(LongboatError, match=f"{name}.*{why}"):
             bundle.read(saved.path)
 
 
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"windlass_bundle": 9}, "form 9"),
+        ({"longboat_bundle": 9}, "form 9"),
         ({"inputs": [{"name": "x", "dtype": "complex64", "shape": [None]}]}, "complex64"),
         ({"files": {"../x": {"size": 1, "sha256": ""}}}, "outside"),
         ({"transform": "transform.py"}, "not among its files"),
@@ -164,12 +164,12 @@ def test_a_wrong_manifest_is_refused_with_its_reason(tmp_path: Path, change: dic
     saved = bundle.save(tmp_path / "digits", linear())
     path = Path(saved.path, "bundle.json")
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
-    with pytest.raises(WindlassError, match=why):
+    with pytest.raises(LongboatError, match=why):
         bundle.read(saved.path)
 
 
 def test_no_bundle_here_is_said(tmp_path: Path) -> None:
-    with pytest.raises(WindlassError, match=r"bundle\.json: No such file"):
+    with pytest.raises(LongboatError, match=r"bundle\.json: No such file"):
         bundle.read(str(tmp_path))
 
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from windlass.causes import Cause, Kind
-from windlass.cli.world import World
+from longboat.causes import Cause, Kind
+from longboat.cli.world import World
 
 New = Callable[..., Any]
 
@@ -35,8 +35,8 @@ def failed(run: Any) -> None:
     run.event("run.ended", state="failed", code=1, cause=BOOM)
 
 
-def windlass(home: Path, *args: str) -> subprocess.Popen[bytes]:
-    environ = {**os.environ, "WINDLASS_HOME": str(home)}
+def longboat(home: Path, *args: str) -> subprocess.Popen[bytes]:
+    environ = {**os.environ, "LONGBOAT_HOME": str(home)}
     return subprocess.Popen(
-        [sys.executable, "-m", "windlass", *args], env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "-m", "longboat", *args], env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )

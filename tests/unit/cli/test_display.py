@@ -12,10 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from windlass import journal
-from windlass.causes import Cause, Kind
-from windlass.cli.display import Display
-from windlass.cli.world import World
+from longboat import journal
+from longboat.causes import Cause, Kind
+from longboat.cli.display import Display
+from longboat.cli.world import World
 
 New = Callable[..., Any]
 
@@ -68,7 +68,7 @@ def test_a_failed_run_ends_with_its_cause_and_the_way_to_learn_more(new_run: New
     assert any(
         line.endswith("train/worker-1 killed SIGKILL: out of memory: the limit of 4 GB was reached") for line in lines
     )
-    assert f"  windlass why {run.id}" in lines
+    assert f"  longboat why {run.id}" in lines
 
 
 def test_json_is_the_journal_and_nothing_else_on_stdout(new_run: New, world: World) -> None:
@@ -118,7 +118,7 @@ def on_a_terminal(run_dir: Path, **environ: str) -> str:
     """What a terminal receives when the run is displayed on it."""
     main_end, far_end = pty.openpty()
     code = (
-        "from windlass.cli.display import Display; from windlass.cli.world import World; "
+        "from longboat.cli.display import Display; from longboat.cli.world import World; "
         f"Display(World(), {str(run_dir)!r}).follow()"
     )
     child = subprocess.Popen(

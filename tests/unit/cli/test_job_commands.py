@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands import Windlass
+from longboat import plan as plans
+from longboat import spec
+from longboat.cli.plan_text import command, plan_text, seconds, size
+from longboat.spec.json_schema import document
+from tests.commands import Longboat
 from tests.unit.spec.jobs import SHORT, WIDE_DEEP, write
-from windlass import plan as plans
-from windlass import spec
-from windlass.cli.plan_text import command, plan_text, seconds, size
-from windlass.spec.json_schema import document
 
 
 @pytest.fixture
@@ -23,8 +23,8 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return write(tmp_path, WIDE_DEEP)
 
 
-def test_plan_shows_what_a_person_would_check(windlass: Windlass, job: Path) -> None:
-    said = windlass("plan", "job.yaml", "--preset", "demo", env={"MY_TOKEN": "hunter2"})
+def test_plan_shows_what_a_person_would_check(longboat: Longboat, job: Path) -> None:
+    said = longboat("plan", "job.yaml", "--preset", "demo", env={"MY_TOKEN": "hunter2"})
     assert said.code == 0
     lines = [" ".join(line.split()) for line in said.out.splitlines()]
     for expected in (
@@ -51,11 +51,11 @@ def test_plan_shows_what_a_person_would_check(windlass: Windlass, job: Path) -> 
         assert expected in lines, said.out
     assert any(line.startswith("train 5 restarts, 1h30m at most for an attempt, hung after 5m") for line in lines)
     assert "hunter2" not in said.out + said.err
-    assert "next:\n  windlass run job.yaml --preset demo\n" in said.err
+    assert "next:\n  longboat run job.yaml --preset demo\n" in said.err
 
 
-def test_plan_as_json_is_the_plan_itself(windlass: Windlass, job: Path) -> None:
-    said = windlass("plan", "--json", "--set", "STEPS=7", "--on", "kubernetes")
+def test_plan_as_json_is_the_plan_itself(longboat: Longboat, job: Path) -> None:
+    said = longboat("plan", "--json", "--set", "STEPS=7", "--on", "kubernetes")
     assert (
         plans.from_json(said.out) == spec.load(job, sets={"STEPS": "7"}, engine="kubernetes", environ={"A": "b"}).plan()
     )
@@ -63,17 +63,17 @@ def test_plan_as_json_is_the_plan_itself(windlass: Windlass, job: Path) -> None:
 
 
 def test_without_a_job_file_the_way_to_one_is_shown(
-    windlass: Windlass, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    longboat: Longboat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    said = windlass("plan")
+    said = longboat("plan")
     assert (said.code, said.out) == (2, "")
-    assert said.err.startswith("error: there is no job.yaml in this directory\n\nhint: `windlass init`")
+    assert said.err.startswith("error: there is no job.yaml in this directory\n\nhint: `longboat init`")
 
 
-def test_problems_are_printed_with_one_error_each(windlass: Windlass, job: Path) -> None:
+def test_problems_are_printed_with_one_error_each(longboat: Longboat, job: Path) -> None:
     write(job.parent, SHORT + "colour: red\nranks: -1\n")
-    said = windlass("plan")
+    said = longboat("plan")
     assert (said.code, said.out) == (2, "")
     assert said.err == (
         "error: job.yaml:3:1: unknown key `colour`\n"
@@ -88,27 +88,27 @@ def test_problems_are_printed_with_one_error_each(windlass: Windlass, job: Path)
     )
 
 
-def test_options_that_are_wrong_are_told(windlass: Windlass, job: Path) -> None:
-    assert windlass("plan", "--set", "STEPS").err.startswith("error: --set STEPS: must be NAME=VALUE")
-    assert windlass("plan", "--on", "mars").err.startswith("error: there is no engine 'mars'")
-    said = windlass("plan", "--set", "STEP=5")
+def test_options_that_are_wrong_are_told(longboat: Longboat, job: Path) -> None:
+    assert longboat("plan", "--set", "STEPS").err.startswith("error: --set STEPS: must be NAME=VALUE")
+    assert longboat("plan", "--on", "mars").err.startswith("error: there is no engine 'mars'")
+    said = longboat("plan", "--set", "STEP=5")
     assert (said.code, said.err) == (2, "error: --set STEP: there is no such param\n  hint: did you mean `STEPS`?\n")
 
 
-def test_params_lists_them_in_three_forms(windlass: Windlass, job: Path) -> None:
-    table = windlass("params", "job.yaml", "--set", "STEPS=5", env={"WINDLASS_PARAM_PORT": "9000"})
+def test_params_lists_them_in_three_forms(longboat: Longboat, job: Path) -> None:
+    table = longboat("params", "job.yaml", "--set", "STEPS=5", env={"LONGBOAT_PARAM_PORT": "9000"})
     lines = [" ".join(line.split()) for line in table.out.splitlines()]
     assert lines[0] == "NAME VALUE SET BY DESCRIPTION COUNT REQUIRED"
     assert "DATASET_DIR /datasets file input dataset directory 1 Yes" in lines
     assert "STEPS 5 --set 1 No" in lines
     assert "PORT 9000 environment 1 No" in lines
-    markdown = windlass("params", "--markdown").out.splitlines()
+    markdown = longboat("params", "--markdown").out.splitlines()
     assert markdown[:3] == [
         "| NAME | VALUE | SET BY | DESCRIPTION | COUNT | REQUIRED |",
         "| --- | --- | --- | --- | --- | --- |",
         "| DATASET_DIR | /datasets | file | input dataset directory | 1 | Yes |",
     ]
-    found = json.loads(windlass("params", "--json").out)
+    found = json.loads(longboat("params", "--json").out)
     assert found[1] == {
         "name": "TARGET_ACCURACY",
         "value": 0.75,
@@ -119,40 +119,40 @@ def test_params_lists_them_in_three_forms(windlass: Windlass, job: Path) -> None
     }
 
 
-def test_params_can_be_listed_while_a_required_one_is_missing(windlass: Windlass, job: Path) -> None:
+def test_params_can_be_listed_while_a_required_one_is_missing(longboat: Longboat, job: Path) -> None:
     write(job.parent, SHORT + "params: {HOST: {value: 0.0.0.0, required: true}}\n")
-    assert windlass("params").code == 0
-    said = windlass("plan")
+    assert longboat("params").code == 0
+    said = longboat("plan")
     assert said.code == 2
     assert "the required param `HOST` is still the placeholder 0.0.0.0" in said.err
 
 
-def test_set_changes_the_file_and_tells_what_it_was(windlass: Windlass, job: Path) -> None:
-    said = windlass("set", "job.yaml", "STEPS", "2000")
+def test_set_changes_the_file_and_tells_what_it_was(longboat: Longboat, job: Path) -> None:
+    said = longboat("set", "job.yaml", "STEPS", "2000")
     assert (said.code, said.out) == (0, "set STEPS to 2000 (was 1000), used in 1 place\n")
     assert "STEPS: 2000   # a try" in job.read_text()
-    assert windlass("set", ".", "IMAGE_SUFFIX", "-x").out == "set IMAGE_SUFFIX to -x (was nothing), used in 1 place\n"
-    assert windlass("set", "job.yaml", "STEP", "1").code == 2
-    assert windlass("set", "job.yaml", "STEPS", "1", "2").err.startswith("error: one value is needed for STEPS, not 2")
-    assert windlass("set", "job.yaml", "STEPS").code == 2
+    assert longboat("set", ".", "IMAGE_SUFFIX", "-x").out == "set IMAGE_SUFFIX to -x (was nothing), used in 1 place\n"
+    assert longboat("set", "job.yaml", "STEP", "1").code == 2
+    assert longboat("set", "job.yaml", "STEPS", "1", "2").err.startswith("error: one value is needed for STEPS, not 2")
+    assert longboat("set", "job.yaml", "STEPS").code == 2
 
 
-def test_schema_is_printed_as_json(windlass: Windlass) -> None:
-    assert json.loads(windlass("schema").out) == document()
+def test_schema_is_printed_as_json(longboat: Longboat) -> None:
+    assert json.loads(longboat("schema").out) == document()
 
 
 def test_the_environment_may_not_bring_in_heavy_packages(job: Path) -> None:
-    """`windlass plan` is on the path of every start: yaml is the one package it may import."""
+    """`longboat plan` is on the path of every start: yaml is the one package it may import."""
     code = (
         "import sys\n"
         "before = {name.partition('.')[0] for name in sys.modules}\n"
-        "from windlass.cli.main import main\nfrom windlass.cli.world import World\n"
+        "from longboat.cli.main import main\nfrom longboat.cli.world import World\n"
         "main(['plan', 'job.yaml'], World())\n"
         "now = {name.partition('.')[0] for name in sys.modules} - before - set(sys.stdlib_module_names)\n"
         "print(sorted(name for name in now if 'cython' not in name and name != '_yaml'), file=sys.stderr)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=job.parent)
-    assert done.stderr.splitlines()[-1] == "['windlass', 'yaml']"
+    assert done.stderr.splitlines()[-1] == "['longboat', 'yaml']"
 
 
 def test_commands_are_shortened_for_a_terminal_alone(tmp_path: Path) -> None:
@@ -172,8 +172,8 @@ def test_amounts_are_written_as_in_a_job_file() -> None:
 
 
 @pytest.mark.parametrize("run", ["BAD ID", "-x", "x-", "a" * 47])
-def test_an_export_refuses_an_id_that_no_cluster_takes(windlass: Windlass, tmp_path: Path, run: str) -> None:
-    said = windlass("export", str(write(tmp_path, SHORT)), f"--run={run}")
+def test_an_export_refuses_an_id_that_no_cluster_takes(longboat: Longboat, tmp_path: Path, run: str) -> None:
+    said = longboat("export", str(write(tmp_path, SHORT)), f"--run={run}")
     assert (said.code, said.out) == (2, "")
     assert f"--run {run!r} cannot be a run's id" in said.err
 
@@ -182,7 +182,7 @@ def test_a_viewer_closes_what_is_open_and_not_all_that_might_be() -> None:
     """A container may allow a thousand million open files."""
     script = """
 import os
-from windlass.cli.run_command import close_inherited
+from longboat.cli.run_command import close_inherited
 os.dup2(1, 3), os.dup2(1, 200), os.pipe()
 os.closerange = None
 close_inherited()

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from tests.unit.cli.reading import New, err, failed, out, windlass
-from windlass import api
-from windlass.causes import Cause, Kind
-from windlass.cli import exec_command
-from windlass.cli.main import main
-from windlass.cli.world import World
-from windlass.errors import WindlassError
+from longboat import api
+from longboat.causes import Cause, Kind
+from longboat.cli import exec_command
+from longboat.cli.main import main
+from longboat.cli.world import World
+from longboat.errors import LongboatError
+from tests.unit.cli.reading import New, err, failed, longboat, out
 
 
 def test_wait_takes_over_the_exit_code_and_gives_up_in_time(new_run: New, world: World) -> None:
@@ -63,8 +63,8 @@ def test_who_has_waited_for_a_run_may_remove_it(
     run.driven()
     run.start(0, 1)
     run.succeed(0, 1)
-    monkeypatch.setenv("WINDLASS_HOME", str(tmp_path))
-    monkeypatch.setattr("windlass.runs.watch.time", Hands(1.0, run.undriven))
+    monkeypatch.setenv("LONGBOAT_HOME", str(tmp_path))
+    monkeypatch.setattr("longboat.runs.watch.time", Hands(1.0, run.undriven))
     waits(run, world)
     assert main(["rm", run.id], world) == 0
 
@@ -76,7 +76,7 @@ def test_a_driver_that_does_not_leave_is_waited_for_until_the_timeout(
     run.driven()
     run.start(0, 1)
     run.succeed(0, 1)
-    monkeypatch.setattr("windlass.runs.watch.time", SimpleNamespace(monotonic=lambda: math.inf, sleep=None))
+    monkeypatch.setattr("longboat.runs.watch.time", SimpleNamespace(monotonic=lambda: math.inf, sleep=None))
     assert main(["wait", "--timeout", "5s"], world) == 0
 
 
@@ -89,7 +89,7 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         pids.append(pid)
         return 7
 
-    monkeypatch.setattr("windlass.engines.local.beside.execute", execute)
+    monkeypatch.setattr("longboat.engines.local.beside.execute", execute)
     return pids
 
 
@@ -100,7 +100,7 @@ def test_exec_waits_for_a_rank_that_has_not_started_yet(
     run.driven()
     run.start(0)
     clock = Hands(5.0, lambda: run.rank("rank.started", 1, pid=101))
-    monkeypatch.setattr("windlass.cli.exec_command.time", clock)
+    monkeypatch.setattr("longboat.cli.exec_command.time", clock)
     assert main(["exec", run.id, "--", "true"], world) == 7
     assert (joined, clock.slept) == ([100], 0.0), "one that fits runs already"
     assert main(["exec", run.id, "--rank", "1", "--", "true"], world) == 7
@@ -114,18 +114,18 @@ def test_exec_does_not_wait_for_a_rank_that_will_not_start(
     run.driven()
     run.start(0)
     clock = Hands(math.inf, run.undriven)
-    monkeypatch.setattr("windlass.cli.exec_command.time", clock)
-    with pytest.raises(WindlassError, match="no such rank is running"):
+    monkeypatch.setattr("longboat.cli.exec_command.time", clock)
+    with pytest.raises(LongboatError, match="no such rank is running"):
         main(["exec", run.id, "--rank", "2", "--", "true"], world)
     run.rank("rank.ended", 0, state="succeeded", code=0)
-    with pytest.raises(WindlassError, match=r"no rank of .* is running: it is running"):
+    with pytest.raises(LongboatError, match=r"no rank of .* is running: it is running"):
         main(["exec", run.id, "--rank", "0", "--", "true"], world)
     assert clock.slept == 0.0
-    with pytest.raises(WindlassError, match=r"no rank of .* is running: it is running"):
+    with pytest.raises(LongboatError, match=r"no rank of .* is running: it is running"):
         main(["exec", run.id, "--rank", "1", "--", "true"], world)
     assert clock.slept == pytest.approx(exec_command.PATIENCE)
     run.undriven()
-    with pytest.raises(WindlassError, match=r"no rank of .* is running: it is lost"):
+    with pytest.raises(LongboatError, match=r"no rank of .* is running: it is lost"):
         main(["exec", run.id, "--", "true"], world)
     assert clock.slept == pytest.approx(exec_command.PATIENCE)
     assert joined == []
@@ -158,7 +158,7 @@ def test_attach_to_a_run_that_is_over_gives_its_end_and_code(new_run: New, world
     run = new_run()
     failed(run)
     assert main(["attach"], world) == 1
-    assert f"windlass why {run.id}" in err(world)
+    assert f"longboat why {run.id}" in err(world)
 
 
 def test_interrupting_attach_ends_the_viewing_alone(new_run: New, tmp_path: Path) -> None:
@@ -168,12 +168,12 @@ def test_interrupting_attach_ends_the_viewing_alone(new_run: New, tmp_path: Path
     run.start(0, 1)
     run.driven()
     run.log(0, b"shown\n")
-    viewer = windlass(tmp_path, "attach")
+    viewer = longboat(tmp_path, "attach")
     assert viewer.stderr is not None
     while viewer.stderr.readline() != b"[worker-0] shown\n":
         pass
     viewer.send_signal(signal.SIGINT)
     _, said = viewer.communicate(timeout=30)
     assert viewer.returncode == 130
-    assert f"windlass attach {run.id}".encode() in said
-    assert f"windlass stop {run.id}".encode() in said
+    assert f"longboat attach {run.id}".encode() in said
+    assert f"longboat stop {run.id}".encode() in said

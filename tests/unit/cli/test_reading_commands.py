@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from tests.unit.cli.reading import New, err, failed, out, windlass
-from windlass import layout, plan
-from windlass.cli.main import main
-from windlass.cli.world import World
-from windlass.errors import WindlassError
-from windlass.plan import Mount
+from longboat import layout, plan
+from longboat.cli.main import main
+from longboat.cli.world import World
+from longboat.errors import LongboatError
+from longboat.plan import Mount
+from tests.unit.cli.reading import New, err, failed, longboat, out
 
 
 def test_status_without_runs_says_how_to_start_one(world: World) -> None:
     assert main(["status"], world) == 0
-    assert "windlass run job.yaml" in err(world)
+    assert "longboat run job.yaml" in err(world)
 
 
 def test_status_lists_all_runs_newest_first_even_one_that_died_at_birth(new_run: New, world: World) -> None:
@@ -47,7 +47,7 @@ def test_status_of_a_run_shows_each_rank_with_exit_and_cause(new_run: New, world
     assert "SIGKILL" in rows["train/worker-0"]
     assert "because worker-1 fell" in rows["train/worker-0"]
     assert "ValueError: boom" in rows["train/worker-1"]
-    assert out(world).rstrip().splitlines()[-1] == f"  windlass run --resume {run.id}"
+    assert out(world).rstrip().splitlines()[-1] == f"  longboat run --resume {run.id}"
 
 
 def test_status_puts_many_equal_ranks_into_one_row_unless_all_are_wanted(new_run: New, world: World) -> None:
@@ -83,7 +83,7 @@ def test_why_ends_with_the_next_command(new_run: New, world: World) -> None:
     lines = out(world).splitlines()
     assert lines[0] == f"{run.id} failed: train/worker-1: the program failed: ValueError: boom"
     assert "fell because of it: worker-0" in lines
-    assert lines[-1] == f"  windlass run --resume {run.id}"
+    assert lines[-1] == f"  longboat run --resume {run.id}"
 
 
 def test_logs_name_the_rank_and_the_stage_only_where_there_are_more(new_run: New, world: World) -> None:
@@ -118,13 +118,13 @@ def test_logs_choose_by_rank_tail_and_grep_and_show_bars_in_their_last_state(new
 def test_logs_of_a_stage_role_or_rank_that_is_not_there_name_what_is(new_run: New, world: World) -> None:
     run = new_run()
     run.start(0, 1)
-    with pytest.raises(WindlassError, match="no stage 'trian'") as error:
+    with pytest.raises(LongboatError, match="no stage 'trian'") as error:
         main(["logs", "--stage", "trian"], world)
     assert error.value.hint == "did you mean train?"
-    with pytest.raises(WindlassError, match="no rank 2") as error:
+    with pytest.raises(LongboatError, match="no rank 2") as error:
         main(["logs", "--rank", "2"], world)
     assert "0 to 1" in error.value.hint
-    with pytest.raises(WindlassError, match="regular expression"):
+    with pytest.raises(LongboatError, match="regular expression"):
         main(["logs", "--grep", "("], world)
 
 
@@ -133,14 +133,14 @@ def test_raw_logs_are_the_bytes_as_written(new_run: New, tmp_path: Path) -> None
     run.start(0, 1)
     body = b"\xff\0 10%\r20%\r\n" * 100 + b"no newline"
     run.log(0, body)
-    shown, _ = windlass(tmp_path, "logs", "--raw", "--rank", "0").communicate(timeout=30)
+    shown, _ = longboat(tmp_path, "logs", "--raw", "--rank", "0").communicate(timeout=30)
     assert shown == body
 
 
 def test_following_logs_waits_for_ranks_and_ends_with_the_run(new_run: New, tmp_path: Path) -> None:
     run = new_run()
     run.driven()
-    follower = windlass(tmp_path, "logs", "-f")
+    follower = longboat(tmp_path, "logs", "-f")
     assert follower.stdout is not None
     run.start(0, 1)
     run.log(0, b"first\n")
@@ -159,7 +159,7 @@ def test_following_logs_ends_when_the_driver_is_gone(new_run: New, tmp_path: Pat
     run.start(0, 1)
     run.driven()
     run.log(0, b"first\n")
-    follower = windlass(tmp_path, "logs", "-f")
+    follower = longboat(tmp_path, "logs", "-f")
     assert follower.stdout is not None
     assert follower.stdout.readline() == b"[worker-0] first\n"
     run.undriven()
@@ -181,9 +181,9 @@ def test_ls_and_cat_show_files_of_the_run_and_nothing_else(new_run: New, world: 
     main(["cat", run.id, "logs/train/worker-0.log"], world)
     assert out(world).endswith("text\ntext\n")
     for path in ("../../secret", "link", "logs/../../../secret"):
-        with pytest.raises(WindlassError, match="leads out of the run"):
+        with pytest.raises(LongboatError, match="leads out of the run"):
             main(["cat", f"{run.id}:{path}"], world)
-    with pytest.raises(WindlassError, match="has no") as error:
+    with pytest.raises(LongboatError, match="has no") as error:
         main(["cat", f"{run.id}:plan.jsn"], world)
     assert error.value.hint == f"did you mean {run.id}:plan.json?"
 
@@ -238,7 +238,7 @@ def test_cp_refuses_what_cannot_be_copied_with_the_reason(
 ) -> None:
     run = new_run()
     stored(run, tmp_path)
-    with pytest.raises(WindlassError, match=wrong) as error:
+    with pytest.raises(LongboatError, match=wrong) as error:
         main(["cp", *(word.format(run=run.id) for word in words)], world)
     assert error.value.hint
 
@@ -249,7 +249,7 @@ def test_rm_names_what_it_removed_and_refuses_a_living_run(new_run: New, world: 
     gone.succeed(0, 1)
     living.start(0, 1)
     living.driven()
-    with pytest.raises(WindlassError, match=f"{living.id} is under way"):
+    with pytest.raises(LongboatError, match=f"{living.id} is under way"):
         main(["rm", living.id, gone.id], world)
     assert out(world).startswith(f"removed {gone.id} (")
     assert living.dir.is_dir()
@@ -263,7 +263,7 @@ def test_what_rm_and_prune_removed_can_be_read_by_a_machine(new_run: New, world:
     living.driven()
     gone.succeed(0, 1)
     old.succeed(0, 1)
-    with pytest.raises(WindlassError, match="nosuch"):
+    with pytest.raises(LongboatError, match="nosuch"):
         main(["rm", "--json", living.id, "nosuch", gone.id], world)
     told = json.loads(out(world))
     assert [each["what"] for each in told["refused"]] == [living.id, "nosuch"]
@@ -292,5 +292,5 @@ def test_prune_removes_old_runs_but_never_a_living_or_a_kept_one(new_run: New, w
     assert old.dir.exists()
     main(["prune", "--older-than", "7d", "--keep", "1"], world)
     assert [run.dir.exists() for run in (living, old, kept)] == [True, False, True]
-    with pytest.raises(WindlassError, match="which runs"):
+    with pytest.raises(LongboatError, match="which runs"):
         main(["prune"], world)

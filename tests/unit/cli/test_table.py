@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from windlass.cli.loglines import tame
-from windlass.cli.table import markdown, render, shorten, width
+from longboat.cli.loglines import tame
+from longboat.cli.table import markdown, render, shorten, width
 
 
 def test_columns_are_as_wide_as_their_widest_cell_and_lines_have_no_trailing_blanks() -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 
-from windlass import journal, layout
-from windlass.driver.board import DIRECTORY, EVENTS, Board
-from windlass.errors import WindlassError
+from longboat import journal, layout
+from longboat.driver.board import DIRECTORY, EVENTS, Board
+from longboat.errors import LongboatError
 
 SEAT = {"stage": "train", "role": "worker", "rank": 0, "gen": 1}
 
@@ -126,6 +126,6 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path, writer: journal
     writer.write("rank.report", **SEAT, points=[point(1, 1.0)])
     (tmp_path / DIRECTORY).mkdir()
     (tmp_path / DIRECTORY / "train").write_text("a file")
-    with pytest.raises(WindlassError, match="the board's files cannot be written") as error:
+    with pytest.raises(LongboatError, match="the board's files cannot be written") as error:
         look(tmp_path)
     assert str(tmp_path / DIRECTORY) in str(error.value.hint)

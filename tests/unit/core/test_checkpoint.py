@@ -1,4 +1,4 @@
-"""`windlass.checkpoint` in a rank, and the driver's book of what is complete."""
+"""`longboat.checkpoint` in a rank, and the driver's book of what is complete."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from windlass import checkpoint, layout, tensors
-from windlass.driver.checkpoints import Checkpoints
-from windlass.plan import Role, Stage
+from longboat import checkpoint, layout, tensors
+from longboat.driver.checkpoints import Checkpoints
+from longboat.plan import Role, Stage
 
 
 @pytest.fixture
 def rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The environment of a rank; the report file is `reports`."""
-    monkeypatch.setenv("WINDLASS_CHECKPOINT_DIR", str(tmp_path / "checkpoints"))
-    monkeypatch.setenv("WINDLASS_REPORT_FILE", str(tmp_path / "reports"))
-    monkeypatch.delenv("WINDLASS_RESUME_FROM", raising=False)
-    monkeypatch.setattr("windlass._rank._file", (-1, -1))
+    monkeypatch.setenv("LONGBOAT_CHECKPOINT_DIR", str(tmp_path / "checkpoints"))
+    monkeypatch.setenv("LONGBOAT_REPORT_FILE", str(tmp_path / "reports"))
+    monkeypatch.delenv("LONGBOAT_RESUME_FROM", raising=False)
+    monkeypatch.setattr("longboat._rank._file", (-1, -1))
     return tmp_path
 
 
@@ -36,8 +36,8 @@ def told(rank: Path) -> list[dict[str, Any]]:
 def python(rank: Path, script: str) -> subprocess.CompletedProcess[str]:
     env = {
         **os.environ,
-        "WINDLASS_CHECKPOINT_DIR": str(rank / "checkpoints"),
-        "WINDLASS_REPORT_FILE": str(rank / "reports"),
+        "LONGBOAT_CHECKPOINT_DIR": str(rank / "checkpoints"),
+        "LONGBOAT_REPORT_FILE": str(rank / "reports"),
     }
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script)],
@@ -56,7 +56,7 @@ def test_there_is_nothing_to_load_at_the_first_start(rank: Path) -> None:
 def test_what_was_saved_is_loaded_with_its_step_and_meta(rank: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint.save({"w": np.arange(6.0).reshape(2, 3)}, step=np.int64(12), meta={"epoch": 3, "loss": 0.5}, wait=True)  # type: ignore[arg-type]
     (record,) = told(rank)
-    monkeypatch.setenv("WINDLASS_RESUME_FROM", os.path.dirname(record["path"]))
+    monkeypatch.setenv("LONGBOAT_RESUME_FROM", os.path.dirname(record["path"]))
     found = checkpoint.load()
     assert found is not None
     assert (found.step, found.meta) == (12, {"epoch": 3, "loss": 0.5})
@@ -66,8 +66,8 @@ def test_what_was_saved_is_loaded_with_its_step_and_meta(rank: Path, monkeypatch
     assert os.listdir(os.path.dirname(record["path"])) == ["part-00000-of-00001.safetensors"]
 
 
-def test_outside_of_windlass_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("WINDLASS_CHECKPOINT_DIR", raising=False)
+def test_outside_of_longboat_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LONGBOAT_CHECKPOINT_DIR", raising=False)
     monkeypatch.chdir(tmp_path)
     checkpoint.save({"w": np.ones(3)}, step=1, wait=True)
     assert list(tmp_path.iterdir()) == []
@@ -97,8 +97,8 @@ def test_a_program_that_ends_after_save_has_its_checkpoint_on_disk(rank: Path) -
     done = python(
         rank,
         """
-        import numpy as np, windlass
-        windlass.checkpoint.save({"w": np.ones(5_000_000)}, step=1)
+        import numpy as np, longboat
+        longboat.checkpoint.save({"w": np.ones(5_000_000)}, step=1)
         """,
     )
     assert done.returncode == 0, done.stderr
@@ -110,9 +110,9 @@ def test_a_checkpoint_may_be_saved_while_the_interpreter_ends(rank: Path) -> Non
         rank,
         """
         import atexit
-        import numpy as np, windlass
-        windlass.checkpoint.save({"w": np.ones(5)}, step=1)
-        atexit.register(lambda: windlass.checkpoint.save({"w": np.ones(5)}, step=2))
+        import numpy as np, longboat
+        longboat.checkpoint.save({"w": np.ones(5)}, step=1)
+        atexit.register(lambda: longboat.checkpoint.save({"w": np.ones(5)}, step=2))
         """,
     )
     assert (done.returncode, done.stderr) == (0, "")
@@ -124,10 +124,10 @@ def test_a_forked_child_saves_by_itself_and_does_not_disturb_its_parent(rank: Pa
         rank,
         """
         import os
-        import numpy as np, windlass
-        windlass.checkpoint.save({"w": np.full(3_000_000, 1.0)}, step=1)
+        import numpy as np, longboat
+        longboat.checkpoint.save({"w": np.full(3_000_000, 1.0)}, step=1)
         child = os.fork()
-        windlass.checkpoint.save({"w": np.full(3_000_000, 2.0 if child else 3.0)}, step=2 if child else 3)
+        longboat.checkpoint.save({"w": np.full(3_000_000, 2.0 if child else 3.0)}, step=2 if child else 3)
         if child:
             assert os.waitpid(child, 0)[1] == 0
         """,
@@ -144,9 +144,9 @@ def test_threads_may_save_at_the_same_time(rank: Path) -> None:
         rank,
         """
         import threading
-        import numpy as np, windlass
+        import numpy as np, longboat
         def save(step):
-            windlass.checkpoint.save({"w": np.full(300_000, step)}, step=step)
+            longboat.checkpoint.save({"w": np.full(300_000, step)}, step=step)
         threads = [threading.Thread(target=save, args=(step,)) for step in range(8)]
         for thread in threads: thread.start()
         for thread in threads: thread.join()
@@ -216,9 +216,9 @@ class Book:
     def save(self, step: int, generation: int = 1, rank: int = 0, round_: int = 1, **keys: Any) -> Any:
         place = layout.checkpoints(str(self.directory), "main", generation, self.book.owner("worker", rank))
         reports = self.directory / "reports"
-        self._monkeypatch.setenv("WINDLASS_CHECKPOINT_DIR", place)
-        self._monkeypatch.setenv("WINDLASS_REPORT_FILE", str(reports))
-        self._monkeypatch.setattr("windlass._rank._file", (-1, -1))
+        self._monkeypatch.setenv("LONGBOAT_CHECKPOINT_DIR", place)
+        self._monkeypatch.setenv("LONGBOAT_REPORT_FILE", str(reports))
+        self._monkeypatch.setattr("longboat._rank._file", (-1, -1))
         checkpoint.save({"w": np.full(50, step)}, step, wait=True, **keys)
         record = json.loads(reports.read_text().splitlines()[-1])["checkpoint"]
         return self.book.part("worker", rank, generation, round_, record)

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from windlass import lock
-from windlass.errors import WindlassError
+from longboat import lock
+from longboat.errors import LongboatError
 
-HOLD = "import sys, signal; from windlass import lock; lock.take(sys.argv[1]); print(flush=True); signal.pause()"
+HOLD = "import sys, signal; from longboat import lock; lock.take(sys.argv[1]); print(flush=True); signal.pause()"
 
 
 def test_nobody_drives_a_run_without_a_lock(tmp_path: Path) -> None:
@@ -27,7 +27,7 @@ def test_the_holder_is_named_keeps_others_out_and_is_gone_when_it_is_killed(tmp_
         assert driver.stdout is not None
         driver.stdout.readline()
         assert lock.holder(str(tmp_path)) == driver.pid
-        with pytest.raises(WindlassError, match="is being driven by another process"):
+        with pytest.raises(LongboatError, match="is being driven by another process"):
             lock.take(str(tmp_path))
         driver.send_signal(signal.SIGKILL)
         driver.wait()
@@ -49,9 +49,9 @@ def test_a_file_system_without_locks_is_named_and_nobody_is_said_to_drive(
     monkeypatch.setattr("fcntl.lockf", refuse)
     monkeypatch.setattr("fcntl.fcntl", refuse)
     for ask in (lock.take, lock.try_take, lock.holder):
-        with pytest.raises(WindlassError, match=f"{tmp_path} cannot be locked.*{os.strerror(number)}") as said:
+        with pytest.raises(LongboatError, match=f"{tmp_path} cannot be locked.*{os.strerror(number)}") as said:
             ask(str(tmp_path))
-        assert "WINDLASS_HOME" in said.value.hint
+        assert "LONGBOAT_HOME" in said.value.hint
 
 
 def test_a_fork_of_the_driver_does_not_hold_on_to_the_run(tmp_path: Path) -> None:

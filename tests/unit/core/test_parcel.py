@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from windlass import parcel
-from windlass.parcel import Item, NotThere
+from longboat import parcel
+from longboat.parcel import Item, NotThere
 
 
 def tree(top: Path) -> dict[str, bytes]:

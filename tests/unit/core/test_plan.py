@@ -7,8 +7,8 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
-from windlass import plan
-from windlass.plan import Gate, Mount, Param, Plan, Resources, Role, Secret, Security, Stage, Variable
+from longboat import plan
+from longboat.plan import Gate, Mount, Param, Plan, Resources, Role, Secret, Security, Stage, Variable
 
 FULL = Plan(
     "job",

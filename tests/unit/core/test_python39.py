@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-import windlass
-from windlass import shipping
+import longboat
+from longboat import shipping
 
-SOURCE = Path(windlass.__file__).parent
+SOURCE = Path(longboat.__file__).parent
 MODULES = [
     name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     for name, _ in shipping.files()
-    if name.startswith("windlass/") and not name.endswith("__main__.py") and "rank_path" not in name
+    if name.startswith("longboat/") and not name.endswith("__main__.py") and "rank_path" not in name
 ]
 
 WORK = """
@@ -29,15 +29,15 @@ for name in sys.argv[2:]:
 foreign = [n for n, m in sys.modules.items() if "site-packages" in (getattr(m, "__file__", "") or "")]
 assert not foreign, foreign
 
-from windlass import journal, plan, rankenv, wire
-from windlass.gang import words
-from windlass.gang.machine import Gang
+from longboat import journal, plan, rankenv, wire
+from longboat.gang import words
+from longboat.gang.machine import Gang
 stage = plan.Stage("train", shape="allreduce", roles=(plan.Role("worker", 2),))
 whole = plan.Plan("job", stages=(stage,), params=(plan.Param("A", 1),))
 assert plan.from_json(plan.to_json(whole)) == whole
 
 writer = journal.Writer(sys.argv[1])
-from windlass.causes import Cause, Kind
+from longboat.causes import Cause, Kind
 writer.write("run.ended", state="failed", cause=Cause(Kind.USER_ERROR, "no", lines=("a",)))
 writer.close()
 assert journal.cause_of(journal.read(sys.argv[1])[0]).lines == ("a",)
@@ -53,11 +53,11 @@ places = rankenv.Places("r", "/d", "/o", "/c", "/f", "/s", "/p", "/b")
 assert rankenv.environment(stage, "worker", 1, 0, world, places, {})["RANK"] == "1"
 assert wire.Decoder().feed(wire.encode({"is": "a"})) == [{"is": "a"}]
 
-os.environ["WINDLASS_REPORT_FILE"] = os.path.join(sys.argv[1], "reports")
-import windlass
-windlass.report(step=1, loss=float("nan"))
-assert json.loads(open(os.environ["WINDLASS_REPORT_FILE"]).read())["loss"] == "nan"
-assert windlass.stopping() is False
+os.environ["LONGBOAT_REPORT_FILE"] = os.path.join(sys.argv[1], "reports")
+import longboat
+longboat.report(step=1, loss=float("nan"))
+assert json.loads(open(os.environ["LONGBOAT_REPORT_FILE"]).read())["loss"] == "nan"
+assert longboat.stopping() is False
 print("fine")
 """
 
@@ -91,7 +91,7 @@ def test_shipped_modules_work_with_the_standard_library_alone(interpreter: str, 
 
 
 def test_the_sitecustomize_of_ranks_starts_in_every_python_that_is_to_be_found(tmp_path: Path) -> None:
-    """Old interpreters too: a rank's Python may be older than any that Windlass runs on."""
+    """Old interpreters too: a rank's Python may be older than any that Longboat runs on."""
     programs = {
         sys.executable,
         shutil.which("python3"),
@@ -103,8 +103,8 @@ def test_the_sitecustomize_of_ranks_starts_in_every_python_that_is_to_be_found(t
             [program, "-c", "import sys; print('started'); sys.modules['sitecustomize']"],
             env={
                 "PYTHONPATH": str(SOURCE / "rank_path"),
-                "WINDLASS_RUN_ID": "x",
-                "WINDLASS_STACKS_FILE": str(stacks),
+                "LONGBOAT_RUN_ID": "x",
+                "LONGBOAT_STACKS_FILE": str(stacks),
                 "PYTHONDONTWRITEBYTECODE": "1",
             },
             capture_output=True,

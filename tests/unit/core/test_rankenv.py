@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from windlass.plan import Role, Stage, Variable
-from windlass.rankenv import TABLE, THREADS, Address, Places, World, counted, environment, variable
+from longboat.plan import Role, Stage, Variable
+from longboat.rankenv import TABLE, THREADS, Address, Places, World, counted, environment, variable
 
 PLACES = Places("demo-babab", "/data", "/out", "/ckpt", "/reports", "/stacks", "/rank_path", "/venv/bin")
 
@@ -96,11 +96,11 @@ def test_mpi_workers_are_counted_though_the_launcher_is_what_must_finish() -> No
 
 def test_single_and_average_ranks_are_told_of_no_peers() -> None:
     single = env(Stage("s", shape="single", roles=(Role("worker", 1),)))
-    assert not {"RANK", "MASTER_ADDR", "TF_CONFIG", "WINDLASS_ROUND"} & set(single)
+    assert not {"RANK", "MASTER_ADDR", "TF_CONFIG", "LONGBOAT_ROUND"} & set(single)
     average = env(AVERAGE, rank=1, round=2)
-    assert (average["WINDLASS_RANK"], average["WINDLASS_WORLD_SIZE"]) == ("1", "2")
-    assert (average["WINDLASS_ROUND"], average["WINDLASS_ROUNDS"], average["WINDLASS_WORKERS"]) == ("2", "3", "2")
-    assert env(AVERAGE, "merge")["WINDLASS_WORLD_SIZE"] == "1"
+    assert (average["LONGBOAT_RANK"], average["LONGBOAT_WORLD_SIZE"]) == ("1", "2")
+    assert (average["LONGBOAT_ROUND"], average["LONGBOAT_ROUNDS"], average["LONGBOAT_WORKERS"]) == ("2", "3", "2")
+    assert env(AVERAGE, "merge")["LONGBOAT_WORLD_SIZE"] == "1"
 
 
 def test_ours_stand_above_the_jobs_and_the_jobs_above_the_callers() -> None:
@@ -110,10 +110,10 @@ def test_ours_stand_above_the_jobs_and_the_jobs_above_the_callers() -> None:
         roles=(Role("worker", 1, env=(Variable("C", "role"),)),),
         env=(Variable("B", "stage"), Variable("C", "stage"), Variable("S", secret="TOKEN")),
     )
-    found = env(stage, base={"A": "caller", "B": "caller", "S": "from the base", "WINDLASS_RANK": "9"})
+    found = env(stage, base={"A": "caller", "B": "caller", "S": "from the base", "LONGBOAT_RANK": "9"})
     assert (found["A"], found["B"], found["C"]) == ("caller", "stage", "role")
     assert found["S"] == "from the base", "a secret's value comes with the base, never with the plan"
-    assert found["WINDLASS_RANK"] == "0"
+    assert found["LONGBOAT_RANK"] == "0"
 
 
 def test_threads_are_set_unless_somebody_did() -> None:
@@ -145,7 +145,7 @@ def test_mounts_and_earlier_stages_have_variables() -> None:
 
     places = replace(PLACES, mounts={"my-data.v2": "/m"}, inputs={"pre-train": "/i"})
     found = env(ALLREDUCE, places=places)
-    assert (found["WINDLASS_MOUNT_MY_DATA_V2"], found["WINDLASS_INPUT_PRE_TRAIN"]) == ("/m", "/i")
+    assert (found["LONGBOAT_MOUNT_MY_DATA_V2"], found["LONGBOAT_INPUT_PRE_TRAIN"]) == ("/m", "/i")
     assert variable("a-b.c") == "A_B_C"
 
 

@@ -1,4 +1,4 @@
-"""Event files that Windlass writes, read by TensorBoard's own reader."""
+"""Event files that Longboat writes, read by TensorBoard's own reader."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tensorboard.backend.event_processing.event_file_loader import EventFileLoad
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 from tensorboard.util.tensor_util import make_ndarray
 
-from windlass import tensorboard
+from longboat import tensorboard
 
 
 def read(directory: Path) -> Any:

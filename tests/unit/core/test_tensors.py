@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from windlass import tensors
+from longboat import tensors
 
 ROOT = Path(__file__).parents[3]
 PLAIN = [
@@ -55,7 +55,7 @@ def test_the_real_package_reads_what_we_write(tmp_path: Path) -> None:
         "scalar": np.array(2.5),
         "empty": np.zeros((0, 3), np.float32),
     }
-    found = load_file(write(tmp_path / "a", arrays, {"windlass": "{}"}))
+    found = load_file(write(tmp_path / "a", arrays, {"longboat": "{}"}))
     assert sorted(found) == sorted(arrays)
     for name, value in arrays.items():
         assert (found[name].dtype, found[name].shape) == (value.dtype, value.shape)
@@ -89,7 +89,7 @@ def test_types_that_numpy_lacks_keep_their_bits(tmp_path: Path, dtype: str) -> N
 
 READ_BY_A_STRANGER = """
 import sys
-from windlass import tensors
+from longboat import tensors
 {before}
 assert "ml_dtypes" not in sys.modules or sys.modules["ml_dtypes"] is None
 found = tensors.read({path!r})[0]["w"]
@@ -180,7 +180,7 @@ WITHOUT_NUMPY = """
 import sys
 sys.modules["numpy"] = None
 from array import array
-from windlass import tensors
+from longboat import tensors
 table = memoryview(bytes(range(6))).cast("B", (2, 3))
 arrays = {{"d": array("d", [1.5, 2.5]), "l": array("l", [3, 4]), "b": b"abc", "m": table, "e": array("f")}}
 views = {{name: tensors.view(value, name) for name, value in arrays.items()}}

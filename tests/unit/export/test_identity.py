@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from longboat.export import identity
+from longboat.plan import Security
 from tests.unit.export.test_objects import made, of, planned
-from windlass.export import identity
-from windlass.plan import Security
 
 JOB = """
 name: wide
@@ -29,7 +29,7 @@ def test_launcher_workers_and_driver_run_as_the_user_that_the_job_names(tmp_path
         assert (held["runAsUser"], held["runAsGroup"], held["fsGroup"]) == (2000, 3000, 4000)
         places = {each["mountPath"]: each for each in spec["containers"][0]["volumeMounts"]}
         assert (places["/etc/passwd"]["subPath"], places["/etc/group"]["subPath"]) == ("passwd", "group")
-    assert root["data"]["passwd"].splitlines()[0] == "ada:x:2000:3000:ada:/windlass/home:/bin/sh"
+    assert root["data"]["passwd"].splitlines()[0] == "ada:x:2000:3000:ada:/longboat/home:/bin/sh"
     assert root["data"]["group"].splitlines()[:2] == ["lab:x:3000:", "volumes:x:4000:"]
     assert pods["pod.main.worker.json"]["serviceAccountName"] == "wide", "named after the job"
     assert of(found, "ServiceAccount", "wide")["metadata"]["annotations"] == {"cloud/role": "trainer"}

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from windlass import spec
-from windlass.errors import WindlassError
-from windlass.export import cargo, objects, text
-from windlass.export.cargo import Cargo
-from windlass.export.objects import Setting
-from windlass.kube import names, seats
-from windlass.kube.api import Manifest
-from windlass.plan import Plan, from_json
+from longboat import spec
+from longboat.errors import LongboatError
+from longboat.export import cargo, objects, text
+from longboat.export.cargo import Cargo
+from longboat.export.objects import Setting
+from longboat.kube import names, seats
+from longboat.kube.api import Manifest
+from longboat.plan import Plan, from_json
 
 GOLDEN = Path(__file__).with_name("golden.yaml")
 JOB = """
@@ -61,9 +61,9 @@ def of(found: list[Manifest], kind: str, name: str) -> Manifest:
 
 def test_the_objects_of_a_job_are_those_of_the_golden_file(tmp_path: Path) -> None:
     written = text.yaml_of(made(planned(tmp_path)))
-    if os.environ.get("WINDLASS_WRITE_GOLDEN"):
+    if os.environ.get("LONGBOAT_WRITE_GOLDEN"):
         GOLDEN.write_text(written)
-    assert written == GOLDEN.read_text(), "if this is meant: WINDLASS_WRITE_GOLDEN=1, then read the difference"
+    assert written == GOLDEN.read_text(), "if this is meant: LONGBOAT_WRITE_GOLDEN=1, then read the difference"
 
 
 def test_the_file_holds_the_very_objects(tmp_path: Path) -> None:
@@ -102,8 +102,8 @@ def test_every_pod_meets_restricted_pod_security(tmp_path: Path) -> None:
 
 def test_the_plan_in_the_root_is_what_pods_see(tmp_path: Path) -> None:
     plan = from_json(of(made(planned(tmp_path)), "ConfigMap", "wide-bobok")["data"]["plan.json"])
-    assert (plan.code, plan.file, plan.engine) == ("/windlass/code", "", "kubernetes")
-    assert [mount.path for mount in plan.storage] == ["/windlass/mounts/data", "/windlass/mounts/scratch"]
+    assert (plan.code, plan.file, plan.engine) == ("/longboat/code", "", "kubernetes")
+    assert [mount.path for mount in plan.storage] == ["/longboat/mounts/data", "/longboat/mounts/scratch"]
 
 
 def test_a_volume_named_run_is_shared_by_all_pods_and_no_claim_is_made(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_a_volume_named_run_is_shared_by_all_pods_and_no_claim_is_made(tmp_path:
     assert not [obj for obj in found if obj["kind"] == "PersistentVolumeClaim"]
     pod = json.loads(of(found, "ConfigMap", "wide-bobok")["data"]["pod.main.worker.json"])
     mounts = {mount["mountPath"]: mount for mount in pod["spec"]["containers"][0]["volumeMounts"]}
-    assert mounts["/windlass/run"]["subPath"] == "windlass/wide-bobok"
+    assert mounts["/longboat/run"]["subPath"] == "longboat/wide-bobok"
 
 
 def test_a_seat_fills_the_template_in(tmp_path: Path) -> None:
@@ -120,9 +120,9 @@ def test_a_seat_fills_the_template_in(tmp_path: Path) -> None:
     root = {"metadata": {"name": "wide-bobok", "uid": "u"}}
     pod = seats.pod(template, "name-1", ("train", "worker", 1), root, "10.0.0.1", (5, 6, 7))
     env = {each["name"]: each.get("value") for each in pod["spec"]["containers"][0]["env"]}
-    assert env["WINDLASS_AGENT_SEAT"] == "train/worker-1"
-    assert env["WINDLASS_AGENT_HOST"] == "train-worker-1.wide-bobok", "its peers go on without it: a name, no address"
-    assert env["WINDLASS_AGENT_PORTS"] == "5,6,7"
+    assert env["LONGBOAT_AGENT_SEAT"] == "train/worker-1"
+    assert env["LONGBOAT_AGENT_HOST"] == "train-worker-1.wide-bobok", "its peers go on without it: a name, no address"
+    assert env["LONGBOAT_AGENT_PORTS"] == "5,6,7"
     assert pod["metadata"]["ownerReferences"][0]["uid"] == "u"
     assert seats.seat_of(pod["metadata"]["labels"]) == ("train", "worker", 1)
     assert template["spec"].get("hostname") is None, "the template is not changed"
@@ -140,7 +140,7 @@ def test_a_seat_fills_the_template_in(tmp_path: Path) -> None:
     ],
 )
 def test_what_no_pod_can_be_is_refused_with_a_fix(tmp_path: Path, job: str, wrong: str) -> None:
-    with pytest.raises(WindlassError, match=wrong) as error:
+    with pytest.raises(LongboatError, match=wrong) as error:
         made(planned(tmp_path, job))
     assert error.value.hint
 
@@ -161,9 +161,9 @@ def test_a_tree_that_is_too_large_names_its_largest_files(tmp_path: Path, monkey
     monkeypatch.setattr(cargo, "PARTS", 1)
     (tmp_path / "weights.bin").write_bytes(os.urandom(1_200_000))
     (tmp_path / "train.py").write_text("print(1)\n")
-    with pytest.raises(WindlassError, match=r"weights.bin 1.2 MB") as error:
+    with pytest.raises(LongboatError, match=r"weights.bin 1.2 MB") as error:
         cargo.pack(str(tmp_path), b"")
-    assert ".windlassignore" in error.value.hint
+    assert ".longboatignore" in error.value.hint
 
 
 def test_a_tree_is_cut_into_parts_that_a_configmap_holds(tmp_path: Path) -> None:

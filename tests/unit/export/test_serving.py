@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from windlass import spec
-from windlass.errors import WindlassError
-from windlass.export import board, objects, serving, text
-from windlass.export.cargo import Cargo, load, whole
-from windlass.export.objects import Setting
-from windlass.kube import names
-from windlass.kube.api import Manifest
-from windlass.kube.servers import filled
-from windlass.kube.stock import Stock
-from windlass.plan import Plan
+from longboat import spec
+from longboat.errors import LongboatError
+from longboat.export import board, objects, serving, text
+from longboat.export.cargo import Cargo, load, whole
+from longboat.export.objects import Setting
+from longboat.kube import names
+from longboat.kube.api import Manifest
+from longboat.kube.servers import filled
+from longboat.kube.stock import Stock
+from longboat.plan import Plan
 
 GOLDEN = Path(__file__).with_name("golden-serving.yaml")
 JOB = """
@@ -67,9 +67,9 @@ def container(deployment: Manifest, name: str = names.SERVER) -> Manifest:
 
 def test_the_objects_of_a_served_model_are_those_of_the_golden_file(tmp_path: Path) -> None:
     written = text.yaml_of(json.loads(root(planned(tmp_path))["serve.serve.json"]))
-    if os.environ.get("WINDLASS_WRITE_GOLDEN"):
+    if os.environ.get("LONGBOAT_WRITE_GOLDEN"):
         GOLDEN.write_text(written)
-    assert written == GOLDEN.read_text(), "if this is meant: WINDLASS_WRITE_GOLDEN=1, then read the difference"
+    assert written == GOLDEN.read_text(), "if this is meant: LONGBOAT_WRITE_GOLDEN=1, then read the difference"
 
 
 def test_the_params_port_reaches_server_probe_service_and_load_test(tmp_path: Path) -> None:
@@ -80,8 +80,8 @@ def test_the_params_port_reaches_server_probe_service_and_load_test(tmp_path: Pa
     assert server["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": 9501}
     assert {p["name"]: p["port"] for p in made["Service"]["spec"]["ports"]} == {"rest": 9501, "grpc": 8500}
     client = json.loads(root(plan)["pod.load.client.json"])["spec"]["containers"][0]
-    assert {"name": "WINDLASS_SERVER", "value": "wide-bobok-serve"} in client["env"]
-    assert "http://$WINDLASS_SERVER:9501/v1/models/wide" in plan.stage("load").roles[0].command[2]
+    assert {"name": "LONGBOAT_SERVER", "value": "wide-bobok-serve"} in client["env"]
+    assert "http://$LONGBOAT_SERVER:9501/v1/models/wide" in plan.stage("load").roles[0].command[2]
 
 
 def test_the_server_holds_no_token_of_the_run_and_only_its_fetcher_does(tmp_path: Path) -> None:
@@ -97,12 +97,12 @@ def test_a_stock_server_keeps_its_program_and_gets_tf_servings_options(tmp_path:
     server = container(made["Deployment"])
     assert "command" not in server
     assert server["args"] == [
-        "--port=9500", "--rest_api_port=8501", "--model_name=wide", "--model_base_path=/windlass/models/wide"
+        "--port=9500", "--rest_api_port=8501", "--model_name=wide", "--model_base_path=/longboat/models/wide"
     ]  # fmt: skip
     assert server["readinessProbe"]["httpGet"]["path"] == "/v1/models/wide"
     assert container(made["Deployment"], names.FETCHER)["image"] == "registry.example/wide:1"
     assert "PodDisruptionBudget" not in made, "one server cannot be kept up by forbidding its end"
-    assert not whole(plan), "nothing in these pods needs more of Windlass"
+    assert not whole(plan), "nothing in these pods needs more of Longboat"
 
 
 def test_what_is_known_only_when_its_turn_comes_is_filled_in(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_what_is_known_only_when_its_turn_comes_is_filled_in(tmp_path: Path) -> 
     made = filled(templates, Stock(4, 2, "models/serve/4"), "10.0.0.1")
     deployment = next(obj for obj in made if obj["kind"] == "Deployment")
     env = {each["name"]: each.get("value") for each in container(deployment, names.FETCHER)["env"]}
-    assert (env["WINDLASS_MODEL"], env["WINDLASS_DEPOT"]) == ("models/serve/4", "10.0.0.1:7078")
+    assert (env["LONGBOAT_MODEL"], env["LONGBOAT_DEPOT"]) == ("models/serve/4", "10.0.0.1:7078")
     assert deployment["spec"]["template"]["metadata"]["annotations"][names.MODEL] == "4"
     assert filled(templates, Stock(4, 2, "models/serve/4"), "10.0.0.1") == made, "the template is not changed"
 
@@ -143,7 +143,7 @@ def test_a_run_that_goes_on_brings_its_cargo_under_other_names(tmp_path: Path) -
     plan = planned(tmp_path)
     first, again = load(plan), load(plan, edition=True)
     assert whole(plan)
-    assert b"windlass/serve/server.py" in first.archive, "a server's image need not have Windlass"
+    assert b"longboat/serve/server.py" in first.archive, "a server's image need not have Longboat"
     data = root(plan, again)
     sources = json.loads(data["pod.train.worker.json"])["spec"]["volumes"][3]["projected"]["sources"]
     assert [source["configMap"]["name"] for source in sources] == [
@@ -160,7 +160,7 @@ def test_names_that_no_service_may_have_are_cut_and_stay_apart() -> None:
 
 
 def test_no_image_at_all_is_refused_with_a_fix(tmp_path: Path) -> None:
-    with pytest.raises(WindlassError, match="needs an image") as error:
+    with pytest.raises(LongboatError, match="needs an image") as error:
         root(planned(tmp_path, JOB.replace("image: registry.example/wide:1", "")))
     assert error.value.hint
 

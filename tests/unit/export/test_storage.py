@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from longboat.errors import LongboatError
+from longboat.export import pods, storage, text
+from longboat.kube import names
 from tests.unit.export.test_objects import made, of, planned
-from windlass.errors import WindlassError
-from windlass.export import pods, storage, text
-from windlass.kube import names
 
 GOLDEN = Path(__file__).with_name("golden-storage.yaml")
 JOB = """
@@ -28,9 +28,9 @@ run: python train.py
 
 def test_the_objects_of_made_storage_are_those_of_the_golden_file(tmp_path: Path) -> None:
     written = text.yaml_of(storage.objects(planned(tmp_path, JOB), "wide-bobok", "team"))
-    if os.environ.get("WINDLASS_WRITE_GOLDEN"):
+    if os.environ.get("LONGBOAT_WRITE_GOLDEN"):
         GOLDEN.write_text(written)
-    assert written == GOLDEN.read_text(), "if this is meant: WINDLASS_WRITE_GOLDEN=1, then read the difference"
+    assert written == GOLDEN.read_text(), "if this is meant: LONGBOAT_WRITE_GOLDEN=1, then read the difference"
 
 
 def test_what_a_run_removes_holds_no_made_storage(tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_what_a_run_removes_holds_no_made_storage(tmp_path: Path) -> None:
     assert all(
         obj["metadata"]["labels"][names.PART_LABEL] == "storage" for obj in storage.objects(plan, "wide-bobok", "team")
     )
-    with pytest.raises(WindlassError, match="names its namespace"):
+    with pytest.raises(LongboatError, match="names its namespace"):
         storage.objects(plan, "wide-bobok", "")
 
 
@@ -63,7 +63,7 @@ def test_a_helper_sees_one_mount_with_no_rights_and_ends_by_itself(tmp_path: Pat
     assert (claim["activeDeadlineSeconds"], claim["restartPolicy"]) == (pods.HELPER_SECONDS, "Never")
     assert claim["automountServiceAccountToken"] is False
     assert claim["securityContext"]["runAsNonRoot"] is True
-    assert {"name": "storage", "mountPath": "/windlass/mounts/theirs", "readOnly": True} in claim["containers"][0][
+    assert {"name": "storage", "mountPath": "/longboat/mounts/theirs", "readOnly": True} in claim["containers"][0][
         "volumeMounts"
     ]
     assert not [each for each in claim["containers"][0]["env"] if each["name"] == "KEY"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from windlass.causes import Cause, Kind
-from windlass.gang.machine import Gang, Phase
-from windlass.gang.members import At
-from windlass.gang.words import (
+from longboat.causes import Cause, Kind
+from longboat.gang.machine import Gang, Phase
+from longboat.gang.members import At
+from longboat.gang.words import (
     NO_LIFE,
     Action,
     Exited,
@@ -21,7 +21,7 @@ from windlass.gang.words import (
     Seen,
     Tick,
 )
-from windlass.rankenv import Address
+from longboat.rankenv import Address
 
 W0, W1, W2 = ("worker", 0), ("worker", 1), ("worker", 2)
 CHIEF, PS = ("chief", 0), ("ps", 0)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from tests.unit.gang.driven import ALONE, PS, SERVES, STOPPED, TOGETHER, W0, W1, Driven, ends, only, records, running
-from windlass.causes import Cause, Kind
-from windlass.gang.machine import Phase
-from windlass.gang.members import At
-from windlass.gang.words import (
+from longboat.causes import Cause, Kind
+from longboat.gang.machine import Phase
+from longboat.gang.members import At
+from longboat.gang.words import (
     Action,
     DumpStacks,
     Fault,
@@ -17,6 +16,7 @@ from windlass.gang.words import (
     Start,
     Stop,
 )
+from tests.unit.gang.driven import ALONE, PS, SERVES, STOPPED, TOGETHER, W0, W1, Driven, ends, only, records, running
 
 # Stopping.
 

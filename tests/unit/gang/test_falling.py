@@ -4,6 +4,21 @@ from __future__ import annotations
 
 import pytest
 
+from longboat.causes import Cause, Kind
+from longboat.gang.machine import Phase
+from longboat.gang.words import (
+    Checkpoint,
+    Exited,
+    Kill,
+    Launch,
+    Lost,
+    Notice,
+    Over,
+    Progress,
+    Start,
+    Stop,
+)
+from longboat.rankenv import Address
 from tests.unit.gang.driven import (
     ALONE,
     GONE,
@@ -21,21 +36,6 @@ from tests.unit.gang.driven import (
     running,
     user_error,
 )
-from windlass.causes import Cause, Kind
-from windlass.gang.machine import Phase
-from windlass.gang.words import (
-    Checkpoint,
-    Exited,
-    Kill,
-    Launch,
-    Lost,
-    Notice,
-    Over,
-    Progress,
-    Start,
-    Stop,
-)
-from windlass.rankenv import Address
 
 # Falling together.
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from tests.unit.gang.driven import CHIEF, PS, SERVES, TOGETHER, W0, W1, W2, Driven, ends, only, records, running
-from windlass.causes import Kind
-from windlass.gang.machine import Phase
-from windlass.gang.words import (
+from longboat.causes import Kind
+from longboat.gang.machine import Phase
+from longboat.gang.words import (
     NO_LIFE,
     Kill,
     Launch,
@@ -14,7 +13,8 @@ from windlass.gang.words import (
     Seen,
     Start,
 )
-from windlass.rankenv import Address
+from longboat.rankenv import Address
+from tests.unit.gang.driven import CHIEF, PS, SERVES, TOGETHER, W0, W1, W2, Driven, ends, only, records, running
 
 # Coming together.
 

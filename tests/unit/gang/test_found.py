@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from windlass.causes import Cause, Kind
-from windlass.gang.machine import Gang, Phase
-from windlass.gang.words import (
+from longboat.causes import Cause, Kind
+from longboat.gang.machine import Gang, Phase
+from longboat.gang.words import (
     NO_LIFE,
     Action,
     DumpStacks,
@@ -27,7 +27,7 @@ from windlass.gang.words import (
     Stop,
     Tick,
 )
-from windlass.rankenv import Address
+from longboat.rankenv import Address
 
 W0, W1 = ("worker", 0), ("worker", 1)
 TOGETHER, ALONE = (True, False), (True, True)

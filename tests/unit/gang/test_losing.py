@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from tests.unit.gang.driven import STOPPED, TOGETHER, W0, W1, Driven, ends, only, records, running
-from windlass.causes import Kind
-from windlass.gang.machine import Phase
-from windlass.gang.words import (
+from longboat.causes import Kind
+from longboat.gang.machine import Phase
+from longboat.gang.words import (
     NO_LIFE,
     Exited,
     Fence,
@@ -15,6 +14,7 @@ from windlass.gang.words import (
     Start,
     Stop,
 )
+from tests.unit.gang.driven import STOPPED, TOGETHER, W0, W1, Driven, ends, only, records, running
 
 # Losing agents.
 

@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from longboat.causes import Cause, Kind
+from longboat.gang.machine import Phase
+from longboat.gang.words import Action, Checkpoint, Launch, Progress, Seat, Start, Stop
 from tests.unit.gang.driven import GONE, STOPPED, TOGETHER, W0, W1, W2, Driven, records, running
-from windlass.causes import Cause, Kind
-from windlass.gang.machine import Phase
-from windlass.gang.words import Action, Checkpoint, Launch, Progress, Seat, Start, Stop
 
 
 def fail(it: Driven, number: int) -> float:

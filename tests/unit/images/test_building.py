@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from longboat.errors import LongboatError
+from longboat.images import building, packages, reference
+from longboat.images.building import Built, Order
 from tests.unit.images import making
-from windlass.errors import WindlassError
-from windlass.images import building, packages, reference
-from windlass.images.building import Built, Order
 
 WHEELS = ("--no-index", "--find-links ./wheels", "tool==1.0")
 
@@ -81,18 +81,18 @@ def test_an_image_holds_code_and_packages_for_an_ordinary_user(tmp_path: Path) -
     assert str(found.reference) == f"localhost/job:{found.key}", "whoever loads the file can name it"
     told = config["config"]
     assert isinstance(told, dict)
-    assert (told["User"], told["WorkingDir"]) == ("1234:1000", "/opt/windlass/code")
-    assert "PYTHONPATH=/opt/windlass/packages:/theirs" in told["Env"]
+    assert (told["User"], told["WorkingDir"]) == ("1234:1000", "/opt/longboat/code")
+    assert "PYTHONPATH=/opt/longboat/packages:/theirs" in told["Env"]
     assert told["Labels"]["org.opencontainers.image.title"] == "job"
     ours = {name: entry for name, entry in entries.items() if name.startswith("opt")}
     assert {(e.uid, e.gid, e.mtime) for e in ours.values()} == {(0, 0, 315532800)}
     assert {e.mode for e in ours.values()} == {0o644, 0o755}
-    assert ours["opt/windlass/code/start.sh"].mode == 0o755
-    assert contents["opt/windlass/code/sub/data.txt"] == "ü\n".encode()
+    assert ours["opt/longboat/code/start.sh"].mode == 0o755
+    assert contents["opt/longboat/code/sub/data.txt"] == "ü\n".encode()
     assert not any(".git" in name for name in ours)
-    assert contents["opt/windlass/packages/bin/tool"].startswith(b"#!/usr/bin/env python3\n")
-    assert "opt/windlass/packages/tool.py" in ours
-    record = contents["opt/windlass/packages/tool-1.0.dist-info/RECORD"].decode()
+    assert contents["opt/longboat/packages/bin/tool"].startswith(b"#!/usr/bin/env python3\n")
+    assert "opt/longboat/packages/tool.py" in ours
+    record = contents["opt/longboat/packages/tool-1.0.dist-info/RECORD"].decode()
     assert "bin/tool,sha256=" in record
     assert "INSTALLER" not in record
     assert str(tmp_path) not in record
@@ -117,7 +117,7 @@ def test_a_change_of_code_leaves_the_packages_as_they_are(tmp_path: Path) -> Non
 def test_what_cannot_be_written_is_said_and_nothing_half_done_is_left(tmp_path: Path) -> None:
     code, base = making.tree(tmp_path / "code"), making.base(tmp_path / "base.tar")
     order = Order("job", str(code), str(base), push=False, output=str(tmp_path / "no/such/place.tar"))
-    with pytest.raises(WindlassError, match=r"could not be built: .*No such file or directory: .*place.tar"):
+    with pytest.raises(LongboatError, match=r"could not be built: .*No such file or directory: .*place.tar"):
         built(order, tmp_path / "home")
     assert sorted(path.name for path in (tmp_path / "home/images").iterdir()) == ["blobs", "layers"]
 
@@ -127,7 +127,7 @@ def test_the_moment_that_files_show_can_be_said(tmp_path: Path) -> None:
     order = Order("job", str(code), str(base), push=False, output=str(tmp_path / "image.tar"))
     built(order, tmp_path / "home", {"SOURCE_DATE_EPOCH": "1700000000"})
     config, entries, _ = inside(tmp_path / "image.tar")
-    assert entries["opt/windlass/code/train.py"].mtime == 1700000000
+    assert entries["opt/longboat/code/train.py"].mtime == 1700000000
     assert config["created"] == "2023-11-14T22:13:20Z"
 
 
@@ -142,7 +142,7 @@ def test_an_image_can_be_built_on_one_that_was_written_before(tmp_path: Path) ->
     for below in (tmp_path / "first.tar", layout):
         built(Order("job", str(code), str(below), push=False, output=str(tmp_path / "second.tar")), tmp_path / "home")
         config, entries, _ = inside(tmp_path / "second.tar")
-        assert "opt/windlass/code/more.py" in entries
+        assert "opt/longboat/code/more.py" in entries
         assert len(config["rootfs"]["diff_ids"]) == 3  # type: ignore[index]
 
 
@@ -191,20 +191,20 @@ def test_pip_and_uv_leave_the_same_files(tmp_path: Path, by: str, monkeypatch: p
 def test_the_base_tells_for_which_python_packages_are(
     tmp_path: Path, python: str, variables: dict[str, str], expected: str
 ) -> None:
-    from windlass.images import base
+    from longboat.images import base
 
     found = base.find(str(making.base(tmp_path / "b.tar", python, variables)), "linux/amd64", str(tmp_path / "x"), {})
     assert found.target("amd64") == packages.Target(expected, "amd64", "glibc")
 
 
 def test_a_base_without_python_or_for_another_machine_is_refused(tmp_path: Path) -> None:
-    from windlass.images import base
+    from longboat.images import base
 
     path = str(making.base(tmp_path / "base.tar", "bin/true"))
-    with pytest.raises(WindlassError, match="has no Python"):
+    with pytest.raises(LongboatError, match="has no Python"):
         base.find(path, "linux/amd64", str(tmp_path / "x"), {}).target("amd64")
-    with pytest.raises(WindlassError, match="made for linux/amd64, not for linux/arm64"):
+    with pytest.raises(LongboatError, match="made for linux/amd64, not for linux/arm64"):
         base.find(path, "linux/arm64", str(tmp_path / "x"), {})
     (tmp_path / "noise").write_bytes(b"noise")
-    with pytest.raises(WindlassError, match="is no image"):
+    with pytest.raises(LongboatError, match="is no image"):
         base.find(str(tmp_path / "noise"), "linux/amd64", str(tmp_path / "x"), {})

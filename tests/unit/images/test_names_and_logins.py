@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from windlass.errors import WindlassError
-from windlass.images import login
-from windlass.images.reference import parse
+from longboat.errors import LongboatError
+from longboat.images import login
+from longboat.images.reference import parse
 
 DIGEST = "sha256:" + "a" * 64
 
@@ -35,7 +35,7 @@ def test_a_name_says_where_and_what(text: str, host: str, repository: str, asked
 
 @pytest.mark.parametrize("text", ["", "Upper/case", "a b", "x:", "x@sha256:1", "ghcr.io/", "ghcr.io/a//b", "x:-bad"])
 def test_what_is_no_name_is_refused(text: str) -> None:
-    with pytest.raises(WindlassError, match="is no name of an image"):
+    with pytest.raises(LongboatError, match="is no name of an image"):
         parse(text)
 
 
@@ -93,13 +93,13 @@ def test_a_helper_is_asked_before_the_file(environ: dict[str, str]) -> None:
 
 def test_a_helper_that_is_missing_or_broken_is_named(environ: dict[str, str]) -> None:
     config(environ, {"credsStore": "gone"})
-    with pytest.raises(WindlassError, match="docker-credential-gone"):
+    with pytest.raises(LongboatError, match="docker-credential-gone"):
         login.find("ghcr.io", environ)
     helper(environ, "gone", "echo boom >&2; exit 3")
-    with pytest.raises(WindlassError, match="boom"):
+    with pytest.raises(LongboatError, match="boom"):
         login.find("ghcr.io", environ)
     (Path(environ["HOME"]) / ".docker/config.json").write_text("{")
-    with pytest.raises(WindlassError, match="cannot be read"):
+    with pytest.raises(LongboatError, match="cannot be read"):
         login.find("ghcr.io", environ)
 
 

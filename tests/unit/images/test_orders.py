@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-import windlass
+import longboat
+from longboat import spec
+from longboat.cli import building
+from longboat.errors import LongboatError
+from longboat.images import orders
+from longboat.images.building import Order
 from tests.unit.images import making
-from windlass import spec
-from windlass.cli import building
-from windlass.errors import WindlassError
-from windlass.images import orders
-from windlass.images.building import Order
 
 
 def order(directory: Path, text: str, *words: str, environ: dict[str, str] | None = None, output: str = "") -> Order:
@@ -58,7 +58,7 @@ def test_a_file_alone_needs_no_name_and_is_not_pushed(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_left_open_is_asked_for(tmp_path: Path, text: str, environ: dict[str, str], message: str) -> None:
-    with pytest.raises(WindlassError, match=message):
+    with pytest.raises(LongboatError, match=message):
         order(tmp_path, text, environ=environ)
 
 
@@ -70,8 +70,8 @@ def test_the_user_is_the_jobs(tmp_path: Path) -> None:
 def test_python_builds_too_and_a_run_of_it_carries_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "job.yaml").write_text("name: hello\nrun: 'true'\n")
     base = making.base(tmp_path / "base.tar")
-    job = windlass.load(tmp_path)
-    monkeypatch.setenv("WINDLASS_HOME", str(tmp_path / "home"))
+    job = longboat.load(tmp_path)
+    monkeypatch.setenv("LONGBOAT_HOME", str(tmp_path / "home"))
     built = job.build("ghcr.io/me/x", base=str(base), output=str(tmp_path / "image.tar"), push=False)
     assert (tmp_path / "image.tar").exists()
     plan = orders.in_image(job.plan(), built)

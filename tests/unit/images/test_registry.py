@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from windlass.images import registry
-from windlass.images.reference import parse
+from longboat.images import registry
+from longboat.images.reference import parse
 
 BLOB = b"layer" * 1000
 DIGEST = "sha256:" + hashlib.sha256(BLOB).hexdigest()

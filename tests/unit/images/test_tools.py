@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from windlass.images import tools
+from longboat.images import tools
 
 RECIPE = tools.Recipe(
     "python:3.12-slim",
@@ -12,7 +12,7 @@ RECIPE = tools.Recipe(
     "linux/arm64",
     ("numpy",),
     "1000:1000",
-    {"dev.windlass.key": "k"},
+    {"dev.longboat.key": "k"},
     315532800,
     output="i.tar",
 )
@@ -33,7 +33,7 @@ def test_packages_come_before_the_code_so_that_they_can_be_reused() -> None:
         "USER",
     ]
     assert lines[-1] == "USER 1000:1000"
-    assert "COPY code /opt/windlass/code" in lines
+    assert "COPY code /opt/longboat/code" in lines
 
 
 def test_packages_that_are_files_of_the_tree_come_after_it() -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from longboat.kube.api import Api, ApiError, in_cluster
 from tests.unit.kube.listening import listening
 from tests.unit.kube.test_api import Script
 from tests.unit.kube.test_proxy import certificate
-from windlass.kube.api import Api, ApiError, in_cluster
 
 __all__ = ["certificate"]
 

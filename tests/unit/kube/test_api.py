@@ -8,8 +8,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from longboat.kube.api import Api, ApiError, Server
 from tests.unit.kube.listening import listening
-from windlass.kube.api import Api, ApiError, Server
 
 Answer = tuple[int, dict[str, str], list[object]]
 
@@ -93,7 +93,7 @@ def test_an_apply_is_server_side_with_a_field_manager(script: Script) -> None:
     client(script).apply({"kind": "StatefulSet", "metadata": {"name": "a"}}, "other")
     method, path, kind, _ = script.asked[0]
     assert (method, kind) == ("PATCH", "application/apply-patch+yaml")
-    assert path == "/apis/apps/v1/namespaces/other/statefulsets/a?fieldManager=windlass&force=true"
+    assert path == "/apis/apps/v1/namespaces/other/statefulsets/a?fieldManager=longboat&force=true"
 
 
 def test_a_list_is_read_page_by_page(script: Script) -> None:
@@ -145,7 +145,7 @@ def test_the_time_that_an_overloaded_server_asks_for_is_given_to_it(
     script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits: list[float] = []
-    monkeypatch.setattr("windlass.kube.api.time.sleep", waits.append)
+    monkeypatch.setattr("longboat.kube.api.time.sleep", waits.append)
     busy: Answer = (429, {"Retry-After": "1"}, [status(429, "TooManyRequests")])
     script.answers = [
         busy,

@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 import yaml
 
-import windlass
-from windlass import journal, layout
-from windlass.cli.main import main
-from windlass.cli.world import World
-from windlass.engines.kubernetes import cluster as clusters
-from windlass.engines.kubernetes import mirror
-from windlass.engines.kubernetes.cluster import Cluster
-from windlass.errors import WindlassError
-from windlass.kube import names
+import longboat
+from longboat import journal, layout
+from longboat.cli.main import main
+from longboat.cli.world import World
+from longboat.engines.kubernetes import cluster as clusters
+from longboat.engines.kubernetes import mirror
+from longboat.engines.kubernetes.cluster import Cluster
+from longboat.errors import LongboatError
+from longboat.kube import names
 
 PAGE = b"<!DOCTYPE html><html><title>Please log in</title></html>"
 Answer = Callable[[str], tuple[int, bytes]]
@@ -77,9 +77,9 @@ def remembered(tmp_path: Path, file: str) -> str:
     return run.name
 
 
-def asked(world: World, tmp_path: Path, file: str, *words: str) -> WindlassError:
-    environ = {"WINDLASS_HOME": str(tmp_path), "KUBECONFIG": file}
-    with pytest.raises(WindlassError) as error:
+def asked(world: World, tmp_path: Path, file: str, *words: str) -> LongboatError:
+    environ = {"LONGBOAT_HOME": str(tmp_path), "KUBECONFIG": file}
+    with pytest.raises(LongboatError) as error:
         main([*words], World(world.out, world.err, environ))
     return error.value
 
@@ -120,8 +120,8 @@ def test_nothing_is_said_to_be_left_of_a_run_that_never_reached_its_cluster(
 def test_python_is_told_the_same(tmp_path: Path, unused: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clusters, "PATIENCE", 0.0)
     run = remembered(tmp_path, kubeconfig(tmp_path, f"http://127.0.0.1:{unused}"))
-    with pytest.raises(WindlassError, match="cannot be reached"):
-        windlass.Run(run, str(tmp_path))
+    with pytest.raises(LongboatError, match="cannot be reached"):
+        longboat.Run(run, str(tmp_path))
 
 
 @pytest.mark.parametrize("status", [200, 302, 502])
@@ -187,7 +187,7 @@ def test_a_run_is_removed_right_behind_its_end_although_its_driver_is_slow_to_sa
     gone: list[str] = []
     monkeypatch.setattr(cluster, "remove", gone.append)
     copy = mirror.Mirror(cluster, str(tmp_path), "demo-aaaa")
-    with pytest.raises(WindlassError, match="demo-aaaa is under way"):
+    with pytest.raises(LongboatError, match="demo-aaaa is under way"):
         copy.remove()
     writer = journal.Writer(str(copy.path))
     writer.write("run.ended", state="succeeded", code=0)

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from windlass.engines.kubernetes import capacity, config
-from windlass.errors import WindlassError
-from windlass.kube import quota
-from windlass.kube.api import Manifest
+from longboat.engines.kubernetes import capacity, config
+from longboat.errors import LongboatError
+from longboat.kube import quota
+from longboat.kube.api import Manifest
 
 
 def kubeconfig(path: Path, user: dict[str, object], **context: str) -> str:
@@ -69,13 +69,13 @@ def test_a_program_gives_the_credentials_and_is_asked_again_when_they_are_refuse
 
 def test_a_context_that_does_not_exist_is_named_with_those_that_do(tmp_path: Path) -> None:
     file = kubeconfig(tmp_path / "config", {})
-    with pytest.raises(WindlassError, match="no context 'nowhere'") as error:
+    with pytest.raises(LongboatError, match="no context 'nowhere'") as error:
         config.server({"KUBECONFIG": file}, context="nowhere")
     assert "here" in error.value.hint
 
 
 def test_without_a_kubeconfig_the_message_says_how_to_get_one(tmp_path: Path) -> None:
-    with pytest.raises(WindlassError, match="there is no kubeconfig") as error:
+    with pytest.raises(LongboatError, match="there is no kubeconfig") as error:
         config.server({"KUBECONFIG": str(tmp_path / "none")})
     assert "KUBECONFIG" in error.value.hint
 
@@ -136,7 +136,7 @@ def test_a_node_that_takes_no_pods_says_why_and_is_not_counted() -> None:
 def test_a_file_that_is_no_kubeconfig_is_named_with_what_is_wrong_in_it(tmp_path: Path, data: bytes, said: str) -> None:
     file = tmp_path / "config"
     file.write_bytes(data)
-    with pytest.raises(WindlassError) as error:
+    with pytest.raises(LongboatError) as error:
         config.server({"KUBECONFIG": str(file)})
     assert str(file) in error.value.message
     assert said in error.value.message
@@ -149,7 +149,7 @@ def test_a_server_that_is_no_address_is_named_with_its_key(tmp_path: Path, serve
     found = yaml.safe_load(file.read_text())
     found["clusters"][0]["cluster"]["server"] = server
     file.write_text(yaml.safe_dump(found))
-    with pytest.raises(WindlassError, match="is no address") as error:
+    with pytest.raises(LongboatError, match="is no address") as error:
         config.server({"KUBECONFIG": str(file)})
     assert repr(server) in error.value.message
     assert str(file) in error.value.hint
@@ -158,5 +158,5 @@ def test_a_server_that_is_no_address_is_named_with_its_key(tmp_path: Path, serve
 
 def test_a_token_file_that_is_missing_is_named(tmp_path: Path) -> None:
     found = config.server({"KUBECONFIG": kubeconfig(tmp_path / "config", {"tokenFile": "token"})})
-    with pytest.raises(WindlassError, match=f"tokenFile {tmp_path}/token cannot be read"):
+    with pytest.raises(LongboatError, match=f"tokenFile {tmp_path}/token cannot be read"):
         found.headers(False)

@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from windlass import spec
-from windlass.errors import WindlassError
-from windlass.export import objects
-from windlass.export.cargo import Cargo
-from windlass.kube import crew, seats
-from windlass.kube.api import Manifest
+from longboat import spec
+from longboat.errors import LongboatError
+from longboat.export import objects
+from longboat.export.cargo import Cargo
+from longboat.kube import crew, seats
+from longboat.kube.api import Manifest
 
 ENVIRON = {
-    "WINDLASS_AGENT_SEAT": "train-it/worker-4",
-    "WINDLASS_AGENT_CREW": "2",
-    "WINDLASS_AGENT_GPUS": "2",
-    "WINDLASS_AGENT_DIRECTORY": "/windlass/run",
-    "WINDLASS_AGENT_DEPOT": "10.0.0.1:7078",
+    "LONGBOAT_AGENT_SEAT": "train-it/worker-4",
+    "LONGBOAT_AGENT_CREW": "2",
+    "LONGBOAT_AGENT_GPUS": "2",
+    "LONGBOAT_AGENT_DIRECTORY": "/longboat/run",
+    "LONGBOAT_AGENT_DEPOT": "10.0.0.1:7078",
 }
 
 
@@ -31,15 +31,15 @@ def templates(directory: Path, stage: str) -> dict[str, Manifest]:
 
 def test_each_agent_has_its_seat_its_directory_and_its_gpus() -> None:
     first, second = crew.environments(ENVIRON)
-    assert (first["WINDLASS_AGENT_SEAT"], second["WINDLASS_AGENT_SEAT"]) == ("train-it/worker-4", "train-it/worker-5")
-    assert (first["WINDLASS_AGENT_GPUS"], second["WINDLASS_AGENT_GPUS"]) == ("0,1", "2,3")
-    assert second["WINDLASS_AGENT_DIRECTORY"] == "/windlass/run/1"
+    assert (first["LONGBOAT_AGENT_SEAT"], second["LONGBOAT_AGENT_SEAT"]) == ("train-it/worker-4", "train-it/worker-5")
+    assert (first["LONGBOAT_AGENT_GPUS"], second["LONGBOAT_AGENT_GPUS"]) == ("0,1", "2,3")
+    assert second["LONGBOAT_AGENT_DIRECTORY"] == "/longboat/run/1"
 
 
 def test_a_directory_that_all_pods_share_is_everybodys() -> None:
-    shared = {**ENVIRON, "WINDLASS_AGENT_DEPOT": "", "WINDLASS_AGENT_GPUS": "0"}
-    assert {each["WINDLASS_AGENT_DIRECTORY"] for each in crew.environments(shared)} == {"/windlass/run"}
-    assert {each["WINDLASS_AGENT_GPUS"] for each in crew.environments(shared)} == {""}, "nothing to divide"
+    shared = {**ENVIRON, "LONGBOAT_AGENT_DEPOT": "", "LONGBOAT_AGENT_GPUS": "0"}
+    assert {each["LONGBOAT_AGENT_DIRECTORY"] for each in crew.environments(shared)} == {"/longboat/run"}
+    assert {each["LONGBOAT_AGENT_GPUS"] for each in crew.environments(shared)} == {""}, "nothing to divide"
 
 
 def test_a_pod_asks_for_all_its_ranks(tmp_path: Path) -> None:
@@ -62,6 +62,6 @@ def test_a_pod_asks_for_all_its_ranks(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_share_a_pod_is_refused(tmp_path: Path, stage: str, message: str, hint: str) -> None:
-    with pytest.raises(WindlassError, match=message) as error:
+    with pytest.raises(LongboatError, match=message) as error:
         templates(tmp_path, stage)
     assert hint in error.value.hint

@@ -17,14 +17,14 @@ from typing import Any
 
 import pytest
 
+from longboat import wire
+from longboat.agent import evidence
+from longboat.agent.courier import Courier
+from longboat.agent.freight import Depot, Stale
+from longboat.causes import Kind
+from longboat.kube import depot
+from longboat.kube.claims import Claims
 from tests.ports import free_port
-from windlass import wire
-from windlass.agent import evidence
-from windlass.agent.courier import Courier
-from windlass.agent.freight import Depot, Stale
-from windlass.causes import Kind
-from windlass.kube import depot
-from windlass.kube.claims import Claims
 
 TOKEN = b"the run's token"
 
@@ -303,7 +303,7 @@ def test_agents_do_not_wait_for_each_other(address: str, tmp_path: Path) -> None
 
 DRIVER = """
 import os, signal, sys, time
-from windlass.kube import depot
+from longboat.kube import depot
 beside = depot.Beside(sys.argv[1], b"token", int(sys.argv[2]))
 if sys.argv[3] == "close":
     beside.close()

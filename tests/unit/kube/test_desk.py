@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from longboat import journal, layout
+from longboat.kube import desk, names
 from tests.local.place import PATIENCE, until
-from windlass import journal, layout
-from windlass.kube import desk, names
 
 DRIVER = """
 import select, sys
-from windlass import lock
-from windlass.driver.signals import Signals
+from longboat import lock
+from longboat.driver.signals import Signals
 signals = Signals(leave_on_term=True)
 held = lock.take(sys.argv[1])
 select.select([signals.fileno()], [], [])
@@ -33,18 +33,18 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_stop_waits_for_a_driver_that_is_only_coming(run: Path) -> None:
     codes: list[int] = []
-    asking = threading.Thread(target=lambda: codes.append(desk.stop(["windlass stop"])))
+    asking = threading.Thread(target=lambda: codes.append(desk.stop(["longboat stop"])))
     asking.start()
     until((run / layout.STOP).exists, "the stop, written down")
     driver = subprocess.run([sys.executable, "-c", DRIVER, str(run)], capture_output=True, text=True, check=True)
     asking.join()
     assert (codes, driver.stdout) == ([0], "2\n")
-    assert (run / layout.STOP).read_text() == "windlass stop"
+    assert (run / layout.STOP).read_text() == "longboat stop"
 
 
 def test_a_run_that_has_ended_cannot_be_stopped(run: Path) -> None:
     writer = journal.Writer(str(run))
     writer.write("run.ended", state="succeeded", code=0)
     writer.close()
-    assert desk.stop(["windlass stop"]) == 3
+    assert desk.stop(["longboat stop"]) == 3
     assert not (run / layout.STOP).exists()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from windlass.kube.http import BadAnswer, Closed, Connection, quoted
+from longboat.kube.http import BadAnswer, Closed, Connection, quoted
 
 Serve = Callable[..., Connection]
 

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
+from longboat.causes import Kind
+from longboat.driver.launcher import Doomed, Gone, News, Told
+from longboat.kube import names, verdicts
+from longboat.kube.api import ApiError, Manifest
+from longboat.kube.launcher import NEW_RIGHTS, UNHEEDED, PodLauncher
 from tests.unit.kube.listening import listening
 from tests.unit.kube.test_api import Answer, Script, client, script, status
-from windlass.causes import Kind
-from windlass.driver.launcher import Doomed, Gone, News, Told
-from windlass.kube import names, verdicts
-from windlass.kube.api import ApiError, Manifest
-from windlass.kube.launcher import NEW_RIGHTS, UNHEEDED, PodLauncher
 
 __all__ = ["script"]
 
@@ -187,7 +187,7 @@ def test_a_pod_without_a_seat_that_goes_blinds_nobody(script: Script) -> None:
 
 
 def test_a_thread_that_ends_ends_the_driver() -> None:
-    program = "import time; from windlass.kube import vital; vital.begin(lambda: 1 / 0); time.sleep(60)"
+    program = "import time; from longboat.kube import vital; vital.begin(lambda: 1 / 0); time.sleep(60)"
     done = subprocess.run(
         [sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=PATIENCE
     )

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from windlass.kube import packages
+from longboat.kube import packages
 
 WITHOUT_PIP = "import sys; sys.modules['packaging'] = sys.modules['pip'] = None\n"
 CASES = [

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from longboat.engines.kubernetes import config
+from longboat.errors import LongboatError
+from longboat.kube.api import Api, ApiError
 from tests.unit.kube.listening import listening
-from windlass.engines.kubernetes import config
-from windlass.errors import WindlassError
-from windlass.kube.api import Api, ApiError
 
 PROXY = """
 import base64, select, socket, ssl, sys, threading
@@ -152,5 +152,5 @@ def test_what_the_proxy_refuses_is_said_without_the_password(
 
 
 def test_a_proxy_of_another_kind_is_refused(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
-    with pytest.raises(WindlassError, match=r"socks5://host:1080 is no http or https proxy"):
+    with pytest.raises(LongboatError, match=r"socks5://host:1080 is no http or https proxy"):
         client(tmp_path, 1, "socks5://me:secret@host:1080", certificate[0])

@@ -12,20 +12,20 @@ from typing import Any
 
 import pytest
 
+from longboat.causes import Kind
+from longboat.driver.history import look_back
+from longboat.driver.launcher import Told
+from longboat.driver.services import Befell, News, Over
+from longboat.errors import LongboatError
+from longboat.kube import names, verdicts
+from longboat.kube.api import Manifest
+from longboat.kube.serverlogs import ServerLogs
+from longboat.kube.servers import Servers, rolled
+from longboat.kube.stock import lay_in
+from longboat.plan import Plan, Serve, Stage
 from tests.local.place import until
 from tests.unit.kube.listening import listening
 from tests.unit.kube.test_api import Answer, Script, client, status
-from windlass.causes import Kind
-from windlass.driver.history import look_back
-from windlass.driver.launcher import Told
-from windlass.driver.services import Befell, News, Over
-from windlass.errors import WindlassError
-from windlass.kube import names, verdicts
-from windlass.kube.api import Manifest
-from windlass.kube.serverlogs import ServerLogs
-from windlass.kube.servers import Servers, rolled
-from windlass.kube.stock import lay_in
-from windlass.plan import Plan, Serve, Stage
 
 SEAT = ("serve", "server", 0)
 
@@ -76,7 +76,7 @@ def test_what_cannot_be_served_is_said_with_a_fix(
 ) -> None:
     for model in models:
         version(tmp_path, 1, model=model)
-    with pytest.raises(WindlassError, match=wrong) as error:
+    with pytest.raises(LongboatError, match=wrong) as error:
         laid(tmp_path, saved)
     assert error.value.hint
 
@@ -183,7 +183,7 @@ def test_each_line_of_a_server_is_kept_once_also_by_the_next_driver(tmp_path: Pa
 def test_a_driver_that_is_killed_before_it_wrote_its_book_doubles_no_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("windlass.kube.serverlogs.KEEP", 3600.0)
+    monkeypatch.setattr("longboat.kube.serverlogs.KEEP", 3600.0)
     first, second = "2026-01-01T00:00:01Z one", "2026-01-01T00:00:02Z two"
     log = tmp_path / "logs/serve/server-0.log"
     log.parent.mkdir(parents=True)

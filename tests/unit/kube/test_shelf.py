@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from windlass import parcel, shipping
-from windlass.kube import shelf, visits
+from longboat import parcel, shipping
+from longboat.kube import shelf, visits
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("ship") / "windlass.pyz"
+    path = tmp_path_factory.mktemp("ship") / "longboat.pyz"
     path.write_bytes(shipping.build())
     return path
 

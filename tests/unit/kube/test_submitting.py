@@ -13,16 +13,16 @@ from pathlib import Path
 
 import pytest
 
-import windlass
+import longboat
+from longboat.engines.kubernetes import storage, submitting
+from longboat.engines.kubernetes.cluster import Cluster
+from longboat.engines.kubernetes.submitting import Order
+from longboat.errors import LongboatError
+from longboat.export.objects import Setting
+from longboat.kube import names
+from longboat.kube.api import Manifest
+from longboat.plan import Plan
 from tests.unit.kube.little_cluster import LittleCluster
-from windlass.engines.kubernetes import storage, submitting
-from windlass.engines.kubernetes.cluster import Cluster
-from windlass.engines.kubernetes.submitting import Order
-from windlass.errors import WindlassError
-from windlass.export.objects import Setting
-from windlass.kube import names
-from windlass.kube.api import Manifest
-from windlass.plan import Plan
 
 JOB = """
 name: cut
@@ -43,10 +43,10 @@ def cluster() -> Iterator[LittleCluster]:
 
 
 def submitted(tmp_path: Path, cluster: LittleCluster, at: list[tuple[str, str]]) -> tuple[int, str]:
-    """`windlass run`, interrupted at each of some requests in turn; its exit code and what it said."""
+    """`longboat run`, interrupted at each of some requests in turn; its exit code and what it said."""
     (tmp_path / "job.yaml").write_text(JOB)
-    environ = {**os.environ, "WINDLASS_HOME": str(tmp_path), "KUBECONFIG": cluster.kubeconfig(tmp_path / "kubeconfig")}
-    command = [sys.executable, "-m", "windlass", "run", "job.yaml", "--on", "kubernetes", "--detach"]
+    environ = {**os.environ, "LONGBOAT_HOME": str(tmp_path), "KUBECONFIG": cluster.kubeconfig(tmp_path / "kubeconfig")}
+    command = [sys.executable, "-m", "longboat", "run", "job.yaml", "--on", "kubernetes", "--detach"]
     process = subprocess.Popen(command, cwd=tmp_path, env=environ, stderr=subprocess.PIPE, text=True)
 
     def carried_out(method: str, kind: str) -> None:
@@ -81,7 +81,7 @@ def test_a_second_interrupt_ends_the_clean_up_and_says_what_removes_the_rest(
     code, said = submitted(tmp_path, cluster, [("PATCH", "Service"), ("DELETE", "PersistentVolumeClaim")])
     assert code == 130, said
     [run] = [run.id for run in Cluster({"KUBECONFIG": str(tmp_path / "kubeconfig")}).runs()]
-    assert f"windlass rm --force {run} --on kubernetes -n default" in said
+    assert f"longboat rm --force {run} --on kubernetes -n default" in said
 
 
 def test_a_refusal_takes_back_what_was_made(tmp_path: Path, cluster: LittleCluster) -> None:
@@ -92,7 +92,7 @@ def test_a_refusal_takes_back_what_was_made(tmp_path: Path, cluster: LittleClust
     claim["metadata"]["labels"]["app.kubernetes.io/managed-by"] = "somebody"
     code, said = submitted(tmp_path, cluster, [])
     assert code == 2, said
-    assert "that Windlass has not made" in said
+    assert "that Longboat has not made" in said
     assert len(cluster.staying()) == kept
 
 
@@ -117,7 +117,7 @@ def asked(tmp_path: Path, cluster: LittleCluster) -> Callable[[], Cluster]:
 
 def planned(tmp_path: Path, more: str) -> Plan:
     (tmp_path / "job.yaml").write_text(f"name: cut\nimage: python:3.12\nrun: sleep 60\n{more}")
-    return windlass.load(tmp_path, on="kubernetes", environ={}).plan()
+    return longboat.load(tmp_path, on="kubernetes", environ={}).plan()
 
 
 def silent(_text: str) -> None:
@@ -160,7 +160,7 @@ def test_a_volume_that_is_left_of_a_deleted_claim_is_named_and_the_servers_disk_
     del cluster.objects["PersistentVolumeClaim", "cut-data"]
     cluster.objects["PersistentVolume", "default-cut-data"]["status"] = {"phase": "Released"}
     there = cluster.staying()
-    with pytest.raises(WindlassError, match="the volume default-cut-data belongs to a claim that was deleted"):
+    with pytest.raises(LongboatError, match="the volume default-cut-data belongs to a claim that was deleted"):
         storage.make(asked(), plan, "cut-bbbb", silent)
     assert cluster.staying() == there
 
@@ -214,7 +214,7 @@ def test_of_two_that_resume_a_run_at_once_the_later_one_is_told_and_changes_noth
     Others(cluster, ("PATCH", "StatefulSet"), *[lambda: new_driver(cluster, run)] * 9)
     submitting.resume(asked(), run, Order("first", plan=plan), root)
     before = {key: json.dumps(obj) for key, obj in cluster.objects.items()}
-    with pytest.raises(WindlassError, match=f"somebody else has just resumed {run}"):
+    with pytest.raises(LongboatError, match=f"somebody else has just resumed {run}"):
         submitting.resume(asked(), run, Order("second", plan=plan), root)
     assert {key: json.dumps(obj) for key, obj in cluster.objects.items()} == before
     assert ordered(cluster, run) == "first"
@@ -228,7 +228,7 @@ def test_who_is_overtaken_while_waiting_for_the_new_driver_is_told(
         submitting.resume(asked(), run, Order("second"), asked().api.get("ConfigMap", run))
 
     Others(cluster, ("PATCH", "StatefulSet"), overtake)
-    with pytest.raises(WindlassError, match=f"somebody else has just resumed {run}"):
+    with pytest.raises(LongboatError, match=f"somebody else has just resumed {run}"):
         submitting.resume(asked(), run, Order("first"), asked().api.get("ConfigMap", run))
     assert ordered(cluster, run) == "second"
 

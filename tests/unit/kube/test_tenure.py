@@ -6,17 +6,17 @@ from types import SimpleNamespace
 
 import pytest
 
+from longboat.engines.kubernetes import lost
+from longboat.kube import names
+from longboat.kube.tenure import LOOK, TRIES, Tenure
 from tests.unit.kube.test_api import Answer, Script, client, script, status
-from windlass.engines.kubernetes import lost
-from windlass.kube import names
-from windlass.kube.tenure import LOOK, TRIES, Tenure
 
 __all__ = ["script"]
 
 
 def pod(uid: str = "a", told: str = "") -> dict[str, object]:
     meta = {"name": "r-driver-0", "uid": uid, **({"deletionTimestamp": told} if told else {})}
-    env = [{"name": "WINDLASS_DRIVER_LEASE", "value": "20"}]
+    env = [{"name": "LONGBOAT_DRIVER_LEASE", "value": "20"}]
     return {"metadata": meta, "spec": {"nodeName": "node1", "containers": [{"env": env}]}}
 
 
@@ -74,8 +74,8 @@ def test_a_driver_asks_several_times_in_each_lease_and_leaves_at_its_end(
     def leave(code: int) -> None:
         raise Left
 
-    monkeypatch.setattr("windlass.kube.tenure.time", clock)
-    monkeypatch.setattr("windlass.kube.tenure.os", SimpleNamespace(_exit=leave))
+    monkeypatch.setattr("longboat.kube.tenure.time", clock)
+    monkeypatch.setattr("longboat.kube.tenure.os", SimpleNamespace(_exit=leave))
     tenure = Tenure(client(script, patience=0.0), "r-driver-0", "a", lease, clock)
     away: Answer = (503, {}, [status(503, "ServiceUnavailable", "away")])
     unlucky: list[Answer] = [away, away, (200, {}, [pod()])]

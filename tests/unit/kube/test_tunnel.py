@@ -18,19 +18,19 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 import yaml
 
+from longboat import parcel
+from longboat.engines.finding import standing
+from longboat.engines.kubernetes import beside
+from longboat.engines.kubernetes.cluster import Cluster, NoAnswer
+from longboat.engines.kubernetes.mirror import Mirror
+from longboat.engines.kubernetes.shelf import ClusterShelf
+from longboat.errors import FAILED, LongboatError
+from longboat.kube import names
+from longboat.runs.values import RankState
+from longboat.runs.watch import Watch
 from tests.local.place import until
-from windlass import parcel
-from windlass.engines.finding import standing
-from windlass.engines.kubernetes import beside
-from windlass.engines.kubernetes.cluster import Cluster, NoAnswer
-from windlass.engines.kubernetes.mirror import Mirror
-from windlass.engines.kubernetes.shelf import ClusterShelf
-from windlass.errors import FAILED, WindlassError
-from windlass.kube import names
-from windlass.runs.values import RankState
-from windlass.runs.watch import Watch
 
-DESK = "import sys; from windlass.kube import desk, names; names.RUN = sys.argv[1]; sys.exit(desk.read(sys.argv[2:]))"
+DESK = "import sys; from longboat.kube import desk, names; names.RUN = sys.argv[1]; sys.exit(desk.read(sys.argv[2:]))"
 RUNNING = {
     "metadata": {
         "name": "it",
@@ -209,7 +209,7 @@ def test_a_connection_that_breaks_is_told_as_that(pods: Pods, tmp_path: Path, to
     cluster = copy_of(pods, tmp_path).cluster
     (tmp_path / "big").write_bytes(bytes(10_000_000))
     pods.torn = torn
-    with pytest.raises(WindlassError, match=r"^the connection to the cluster was lost") as told:
+    with pytest.raises(LongboatError, match=r"^the connection to the cluster was lost") as told:
         ASKED[command](cluster, tmp_path)
     assert told.value.code == FAILED
 
@@ -324,7 +324,7 @@ def test_how_a_run_stands_whose_next_driver_has_no_node_yet_is_told_at_once(pods
     write(copy.path, *ENDED)
     pods.order, pods.pod = {"order": "two"}, WAITING
     assert standing(copy).state == "starting"
-    with pytest.raises(WindlassError, match="demo-abcd was resumed and its driver does not begin"):
+    with pytest.raises(LongboatError, match="demo-abcd was resumed and its driver does not begin"):
         copy.stop("me", False, 0.0)
     copy.keep_up(logs=False)
     watch = Watch(copy.path, copy.after)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from windlass.causes import Kind
-from windlass.kube import quota, verdicts
-from windlass.kube.api import ApiError, Manifest
+from longboat.causes import Kind
+from longboat.kube import quota, verdicts
+from longboat.kube.api import ApiError, Manifest
 
 SEAT = ("train", "worker", 3)
 
@@ -43,7 +43,7 @@ NO_PYTHON = 'exec: "python3": executable file not found in $PATH'
         ({"phase": "Failed", "reason": "Evicted", "message": "low on memory"}, Kind.PREEMPTED, "low on memory"),
         ({"phase": "Failed", "reason": "Evicted", "message": OVERFULL}, Kind.DISK_FULL, "limit of containers 20Mi"),
         (
-            over("Error", 1, "error: Windlass needs Python 3.9 or newer in the image, and this is 3.6"),
+            over("Error", 1, "error: Longboat needs Python 3.9 or newer in the image, and this is 3.6"),
             Kind.NO_PYTHON,
             "x",
         ),
@@ -132,16 +132,16 @@ def test_a_container_that_ends_again_and_again_is_explained_by_its_last_end() ->
 
 def test_a_right_that_is_lacking_is_told_with_what_gives_it() -> None:
     message = (
-        'pods is forbidden: User "system:serviceaccount:team:windlass-driver" cannot create resource "pods" '
+        'pods is forbidden: User "system:serviceaccount:team:longboat-driver" cannot create resource "pods" '
         'in API group "" in the namespace "team"'
     )
     cause = verdicts.refused(ApiError(403, "Forbidden", message), SEAT)
     assert cause.kind is Kind.FORBIDDEN
     assert cause.evidence == (
         'a Role with this rule would do: {apiGroups: [""], resources: ["pods"], verbs: ["create"]}',
-        "kubectl create role windlass-create-pods --verb=create --resource=pods -n team",
+        "kubectl create role longboat-create-pods --verb=create --resource=pods -n team",
         (
-            "kubectl create rolebinding windlass-create-pods --role=windlass-create-pods "
-            "--serviceaccount=team:windlass-driver -n team"
+            "kubectl create rolebinding longboat-create-pods --role=longboat-create-pods "
+            "--serviceaccount=team:longboat-driver -n team"
         ),
     )

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from windlass import journal
-from windlass.runs import logs
-from windlass.runs.logs import Choice, Follower, Source, beginning
+from longboat import journal
+from longboat.runs import logs
+from longboat.runs.logs import Choice, Follower, Source, beginning
 
 New = Callable[..., Any]
 

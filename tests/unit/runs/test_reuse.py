@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from windlass.errors import WindlassError
-from windlass.plan import Plan, Stage
-from windlass.runs.reuse import decide
+from longboat.errors import LongboatError
+from longboat.plan import Plan, Stage
+from longboat.runs.reuse import decide
 
 PLAN = Plan(
     "job",
@@ -64,11 +64,11 @@ def test_only_runs_one_stage_and_the_server_it_needs() -> None:
 
 @pytest.mark.parametrize("option", ["first", "only"])
 def test_a_stage_whose_inputs_are_missing_is_refused(option: str) -> None:
-    with pytest.raises(WindlassError, match="prepare has not passed, and train comes after"):
+    with pytest.raises(LongboatError, match="prepare has not passed, and train comes after"):
         does((), {}, **{option: "train"})
 
 
 def test_a_name_that_is_nearly_right_is_suggested() -> None:
-    with pytest.raises(WindlassError, match="--only trian") as caught:
+    with pytest.raises(LongboatError, match="--only trian") as caught:
         does((), {}, only="trian")
     assert caught.value.hint == "did you mean train?"

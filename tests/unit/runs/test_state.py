@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from windlass import journal
-from windlass.causes import Cause, Kind
-from windlass.runs.state import fold, load
-from windlass.runs.values import RunState, StageState
-from windlass.runs.watch import Watch
+from longboat import journal
+from longboat.causes import Cause, Kind
+from longboat.runs.state import fold, load
+from longboat.runs.values import RunState, StageState
+from longboat.runs.watch import Watch
 
 New = Callable[..., Any]
 

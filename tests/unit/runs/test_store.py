@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from windlass.errors import WindlassError
-from windlass.runs.store import REMOVING, Store, alive
+from longboat.errors import LongboatError
+from longboat.runs.store import REMOVING, Store, alive
 
 New = Callable[..., Any]
 
@@ -22,9 +22,9 @@ def test_a_new_run_is_a_private_directory_named_by_job_and_a_sayable_word(tmp_pa
 
 def test_a_place_that_cannot_hold_runs_is_named_with_the_fix(tmp_path: Path) -> None:
     (tmp_path / "home").write_text("a file")
-    with pytest.raises(WindlassError, match=r"home/runs: Not a directory|home/runs: File exists") as error:
+    with pytest.raises(LongboatError, match=r"home/runs: Not a directory|home/runs: File exists") as error:
         Store(tmp_path / "home").create("demo")
-    assert "WINDLASS_HOME" in error.value.hint
+    assert "LONGBOAT_HOME" in error.value.hint
 
 
 def test_ids_come_newest_first_by_their_first_event(new_run: New, tmp_path: Path) -> None:
@@ -49,21 +49,21 @@ def test_a_run_is_found_by_id_prefix_last_part_or_job_name(new_run: New, tmp_pat
 def test_an_ambiguous_beginning_lists_what_it_may_mean(tmp_path: Path) -> None:
     for name in ("demo-babab", "demo-babad"):
         (tmp_path / "runs" / name).mkdir(parents=True)
-    with pytest.raises(WindlassError, match=r"demo-babab.*demo-babad|demo-babad.*demo-babab"):
+    with pytest.raises(LongboatError, match=r"demo-babab.*demo-babad|demo-babad.*demo-babab"):
         Store(tmp_path).find("demo-ba")
 
 
 def test_an_unknown_run_names_the_nearest(tmp_path: Path) -> None:
     (tmp_path / "runs" / "demo-babab").mkdir(parents=True)
-    with pytest.raises(WindlassError) as error:
+    with pytest.raises(LongboatError) as error:
         Store(tmp_path).find("demo-babax")
     assert error.value.hint == "did you mean demo-babab?"
 
 
 def test_without_runs_the_way_to_one_is_told(tmp_path: Path) -> None:
-    with pytest.raises(WindlassError, match="no runs") as error:
+    with pytest.raises(LongboatError, match="no runs") as error:
         Store(tmp_path).find()
-    assert "windlass run" in error.value.hint
+    assert "longboat run" in error.value.hint
 
 
 def test_alive_asks_after_the_lock_and_leaves_it_alone(new_run: New) -> None:
@@ -79,9 +79,9 @@ def test_alive_asks_after_the_lock_and_leaves_it_alone(new_run: New) -> None:
 def test_a_living_run_is_not_removed(new_run: New, tmp_path: Path) -> None:
     run = new_run()
     run.driven()
-    with pytest.raises(WindlassError, match="under way") as error:
+    with pytest.raises(LongboatError, match="under way") as error:
         Store(tmp_path).remove(run.dir)
-    assert f"windlass stop {run.id}" in error.value.hint
+    assert f"longboat stop {run.id}" in error.value.hint
     assert run.dir.is_dir()
 
 

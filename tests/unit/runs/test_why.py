@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from windlass.causes import Cause, Kind
-from windlass.runs.state import load
-from windlass.runs.told import WORDS
-from windlass.runs.why import explain
+from longboat.causes import Cause, Kind
+from longboat.runs.state import load
+from longboat.runs.told import WORDS
+from longboat.runs.why import explain
 
 New = Callable[..., Any]
 
@@ -55,7 +55,7 @@ def test_a_failure_is_told_with_place_evidence_consequences_and_history(new_run:
     assert found.consequences == ("worker-0",)
     assert len(found.earlier) == 1
     assert "train/worker-0: killed by a signal (generation 1)" in found.earlier[0]
-    assert found.next == (f"windlass logs {run.id} --role worker --rank 1 --tail 50", f"windlass run --resume {run.id}")
+    assert found.next == (f"longboat logs {run.id} --role worker --rank 1 --tail 50", f"longboat run --resume {run.id}")
 
 
 def test_a_run_that_goes_on_succeeded_or_is_lost_is_told_as_such(new_run: New) -> None:

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from windlass.errors import WindlassError
-from windlass.runs import words
+from longboat.errors import LongboatError
+from longboat.runs import words
 
 
 @pytest.mark.parametrize(
@@ -16,16 +16,16 @@ def test_durations_are_read(text: str, wanted: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "soon", "5 parsecs", "-3m", "1h3x"])
 def test_what_is_no_duration_is_refused(text: str) -> None:
-    with pytest.raises(WindlassError, match="not a duration"):
+    with pytest.raises(LongboatError, match="not a duration"):
         words.seconds(text)
 
 
 def test_a_moment_is_a_duration_before_now_or_an_iso_time() -> None:
     assert words.moment("5m", 1000.0) == 700.0
     assert words.moment("1970-01-01T01:00:00+00:00", 7200.0) == 3600.0
-    with pytest.raises(WindlassError, match="in the future"):
+    with pytest.raises(LongboatError, match="in the future"):
         words.moment("1970-01-01T01:00:00+00:00", 0.0)
-    with pytest.raises(WindlassError, match="not a time"):
+    with pytest.raises(LongboatError, match="not a time"):
         words.moment("2026-99-99", 0.0)
 
 

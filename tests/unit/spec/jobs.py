@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from windlass import spec
-from windlass.plan import Plan, Stage
+from longboat import spec
+from longboat.plan import Plan, Stage
 
 WIDE_DEEP = """\
 # Trains, asks, serves.
-windlass: 1
+longboat: 1
 name: wide-deep
 params:
   DATASET_DIR:     {value: /datasets, help: input dataset directory, required: true}

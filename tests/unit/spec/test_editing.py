@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from longboat import spec
+from longboat.errors import LongboatError
 from tests.unit.spec.jobs import WIDE_DEEP, write
-from windlass import spec
-from windlass.errors import WindlassError
 
 REST = "run: x ${A}\n"
 
@@ -114,7 +114,7 @@ def test_the_uses_are_counted(tmp_path: Path) -> None:
 )
 def test_what_would_break_the_file_leaves_it_alone(tmp_path: Path, name: str, value: str, message: str) -> None:
     path = write(tmp_path, WIDE_DEEP)
-    with pytest.raises(WindlassError) as caught:
+    with pytest.raises(LongboatError) as caught:
         spec.set_param(path, name, value)
     assert message in caught.value.message
     assert path.read_text() == WIDE_DEEP
@@ -122,7 +122,7 @@ def test_what_would_break_the_file_leaves_it_alone(tmp_path: Path, name: str, va
 
 
 def test_an_unknown_param_gets_the_nearest(tmp_path: Path) -> None:
-    with pytest.raises(WindlassError) as caught:
+    with pytest.raises(LongboatError) as caught:
         spec.set_param(write(tmp_path, WIDE_DEEP), "STEP", "5")
     assert caught.value.hint == "did you mean `STEPS`?"
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from windlass.plan import Mount, Plan, Role, Stage
-from windlass.spec.fingerprint import fingerprints, from_json, to_json
+from longboat.plan import Mount, Plan, Role, Stage
+from longboat.spec.fingerprint import fingerprints, from_json, to_json
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from longboat import plan, spec
+from longboat.errors import LongboatError
 from tests.unit.spec.jobs import SHORT, WIDE_DEEP
-from windlass import plan, spec
-from windlass.errors import WindlassError
 
 Change = Callable[[random.Random, bytes], bytes]
 
@@ -122,7 +122,7 @@ def test_only_errors_for_the_user_escape(tmp_path: Path, change: Change) -> None
         path.write_bytes(data)
         try:
             found = spec.load(path).plan()
-        except WindlassError:
+        except LongboatError:
             ends["error"] += 1
         else:
             assert plan.from_json(plan.to_json(found)) == found

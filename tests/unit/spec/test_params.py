@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from longboat.plan import Param
 from tests.unit.spec.jobs import WIDE_DEEP, load, planned, problem, problems, write
-from windlass.plan import Param
 
 PARAMS = """\
 name: job
@@ -39,7 +39,7 @@ def test_the_file_gives_values_which_are_put_in_place(tmp_path: Path) -> None:
 
 
 def test_each_setter_stands_above_the_one_below(tmp_path: Path) -> None:
-    environ = {"WINDLASS_PARAM_STEPS": "20", "WINDLASS_PARAM_OTHER_JOB": "x"}
+    environ = {"LONGBOAT_PARAM_STEPS": "20", "LONGBOAT_PARAM_OTHER_JOB": "x"}
     assert param(tmp_path, "STEPS") == Param("STEPS", 100, set_by="file", count=2)
     assert param(tmp_path, "STEPS", preset="demo").set_by == "preset demo"
     assert param(tmp_path, "STEPS", preset="demo").value == 10
@@ -75,7 +75,7 @@ def test_a_value_of_the_wrong_type_names_the_option(tmp_path: Path, name: str, t
     found = problem(tmp_path, PARAMS, sets={name: text})
     assert (found.file, found.line) == (f"--set {name}", 0)
     assert must in found.message
-    assert problem(tmp_path, PARAMS, environ={f"WINDLASS_PARAM_{name}": text}).file == f"WINDLASS_PARAM_{name}"
+    assert problem(tmp_path, PARAMS, environ={f"LONGBOAT_PARAM_{name}": text}).file == f"LONGBOAT_PARAM_{name}"
 
 
 def test_an_unknown_param_or_preset_gets_the_nearest(tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_later_env_files_win_and_env_stands_above_them(tmp_path: Path) -> None:
         ("A='x\n", 1, "the quote in the value of `A` has no end"),
         ('A="x" y\n', 1, "the quote in the value of `A`"),
         ("B=2\nA=${ROOT}\n", 2, "`${ROOT}` is no variable defined above and no param"),
-        ("WINDLASS_RANK=1\n", 1, "`WINDLASS_RANK`: variables that begin with WINDLASS_"),
+        ("LONGBOAT_RANK=1\n", 1, "`LONGBOAT_RANK`: variables that begin with LONGBOAT_"),
     ],
 )
 def test_a_bad_line_of_an_env_file_is_told_with_its_place(tmp_path: Path, text: str, line: int, message: str) -> None:

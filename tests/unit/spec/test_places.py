@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from longboat import plan
 from tests.unit.spec.jobs import SHORT, WIDE_DEEP, load, planned, problem, write
-from windlass import plan
 
 
 def test_paths_are_relative_to_the_job_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +104,7 @@ def test_a_secret_is_a_variable_of_every_rank_without_a_value(tmp_path: Path) ->
         ("{A: {env: x, file: y}}", "`file` cannot stand beside `env`"),
         ("{A: {secret: x}}", "`key` is missing beside `secret`"),
         ("{A: {env: x, key: y}}", "`key` has no meaning beside `env`"),
-        ("{WINDLASS_A: {env: x}}", "`WINDLASS_A`: variables that begin with WINDLASS_"),
+        ("{LONGBOAT_A: {env: x}}", "`LONGBOAT_A`: variables that begin with LONGBOAT_"),
         ("{A: {env: x}}\nenv: {A: 1}", "`A` is a variable of `env` or an env file as well"),
     ],
 )
@@ -137,7 +137,7 @@ def test_made_storage_is_a_claim_named_after_job_and_mount_that_outlives_the_run
     first, second = planned(tmp_path, job, engine="kubernetes").storage
     assert (first.kind, first.source, first.make) == ("pvc", "hello-a", plan.Make(10 << 30))
     assert (second.source, second.make) == ("hello-b", plan.Make(0, "fast", "", True, "old"))
-    assert "`windlass rm` keeps it" in first.note
+    assert "`longboat rm` keeps it" in first.note
     assert "a directory of the run" in planned(tmp_path, job).storage[0].note
 
 

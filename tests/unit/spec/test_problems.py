@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from longboat import spec
+from longboat.spec.problems import JobError, Problem
 from tests.unit.spec.jobs import problems, write
-from windlass import spec
-from windlass.spec.problems import JobError, Problem
 
 
 def shown(monkeypatch: pytest.MonkeyPatch, directory: Path, text: str) -> JobError:

@@ -11,11 +11,11 @@ import jsonschema
 import pytest
 import yaml
 
+from longboat.spec import keys
+from longboat.spec.json_schema import document
+from longboat.spec.reference import reference_markdown
+from longboat.spec.stage_keys import STAGE
 from tests.unit.spec.jobs import SHORT, WIDE_DEEP, planned, problems
-from windlass.spec import keys
-from windlass.spec.json_schema import document
-from windlass.spec.reference import reference_markdown
-from windlass.spec.stage_keys import STAGE
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from longboat import plan
+from longboat.spec.order import ordered
 from tests.unit.spec.jobs import SHORT, WIDE_DEEP, load, planned, problem, problems, stage
-from windlass import plan
-from windlass.spec.order import ordered
 
 
 def test_a_text_goes_to_the_shell_and_a_list_is_executed(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ BAD = [
     ("resources: {memory: 4Gi, limits: {memory: 2Gi}}", "the limit of memory, 2.14748e+09, is below", ""),
     ("on_stall: ignore", "`on_stall` cannot be `ignore`", "known here: restart, fail"),
     ("after: train", "the stage `train` comes after itself", ""),
-    ("env: {WINDLASS_RANK: 1}", "`WINDLASS_RANK`: variables that begin with WINDLASS_ are Windlass's own", ""),
+    ("env: {LONGBOAT_RANK: 1}", "`LONGBOAT_RANK`: variables that begin with LONGBOAT_ are Longboat's own", ""),
     ("env: {A-B: 1}", "the variable `A-B` must be letters, digits and _", ""),
     ("env: [A]", "`env` must be a mapping, not a list", ""),
     ("python: nowhere/.venv", "there is no Python at ", "give the path of an interpreter"),
@@ -182,12 +182,12 @@ def test_the_whole_example_is_planned(tmp_path: Path) -> None:
     assert gate.gate == plan.Gate("train", "accuracy", 0.75, None, 10)
     assert serve.serve == plan.Serve("train", 3, 8501, 8500, "NodePort", name="wide-deep")
     assert serve.roles[0].command[2] == (
-        'exec python -m windlass serve "$WINDLASS_INPUT_TRAIN" '
+        'exec python -m longboat serve "$LONGBOAT_INPUT_TRAIN" '
         "--name wide-deep --port 8501 --grpc-port 8500 --workers 3"
     )
     assert bench.roles[0].command[2] == (
-        "exec python -m windlass bench grpc://127.0.0.1:8500/wide-deep -b 32 -n 40 -w 10 -c 1 "
-        '-d "eval.csv" --html "$WINDLASS_OUTPUT_DIR/report.html"'
+        "exec python -m longboat bench grpc://127.0.0.1:8500/wide-deep -b 32 -n 40 -w 10 -c 1 "
+        '-d "eval.csv" --html "$LONGBOAT_OUTPUT_DIR/report.html"'
     )
     assert bench.bench == plan.Bench("eval.csv", 32, 40, 10, 1, "grpc")
     assert plan.from_json(plan.to_json(found)) == found
@@ -265,9 +265,9 @@ def test_a_job_of_a_thousand_ranks_is_as_small_as_one_of_two(tmp_path: Path) -> 
 
 
 def test_a_version_that_is_not_ours_is_all_that_is_said(tmp_path: Path) -> None:
-    found = problem(tmp_path, "windlass: 2\nnaem: x\n")
-    assert found.message == "this is a job file of version 2; this Windlass reads version 1"
-    assert problem(tmp_path, SHORT + "windlass: one\n").message.startswith("`windlass` must be a whole number")
+    found = problem(tmp_path, "longboat: 2\nnaem: x\n")
+    assert found.message == "this is a job file of version 2; this Longboat reads version 1"
+    assert problem(tmp_path, SHORT + "longboat: one\n").message.startswith("`longboat` must be a whole number")
 
 
 def test_names_must_be_fit_for_a_cluster(tmp_path: Path) -> None:

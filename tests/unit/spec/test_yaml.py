@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from longboat import spec
+from longboat.errors import LongboatError
+from longboat.spec.nodes import Entries, Items, Scalar, compose
+from longboat.spec.problems import Problems
 from tests.unit.spec.jobs import SHORT, WIDE_DEEP, load, planned, problem, problems, write
-from windlass import spec
-from windlass.errors import WindlassError
-from windlass.spec.nodes import Entries, Items, Scalar, compose
-from windlass.spec.problems import Problems
 
 
 def value_of(text: str) -> object:
@@ -165,17 +165,17 @@ def test_a_directory_means_the_job_file_in_it(tmp_path: Path) -> None:
 
 def test_a_missing_file_and_a_directory_without_one_point_to_init(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "nothing.yaml"):
-        with pytest.raises(WindlassError) as caught:
+        with pytest.raises(LongboatError) as caught:
             spec.load(path)
-        assert "windlass init" in caught.value.hint
+        assert "longboat init" in caught.value.hint
 
 
 def test_a_file_that_may_not_be_read_is_told(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "job.yaml")
-    with pytest.raises(WindlassError, match=r"there is no job\.yaml"):
+    with pytest.raises(LongboatError, match=r"there is no job\.yaml"):
         spec.load(tmp_path)
     (tmp_path / "x\0").parent.mkdir(exist_ok=True)
-    with pytest.raises(WindlassError):
+    with pytest.raises(LongboatError):
         spec.load(f"{tmp_path}/a\0b")
 
 

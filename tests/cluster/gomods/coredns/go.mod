@@ -1,4 +1,4 @@
-module windlass.test/coredns
+module longboat.test/coredns
 
 go 1.26.0
 

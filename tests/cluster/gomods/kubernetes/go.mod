@@ -1,4 +1,4 @@
-module windlass.test/kubernetes
+module longboat.test/kubernetes
 
 go 1.26.0
 

@@ -1,4 +1,4 @@
-module windlass.test/kwok
+module longboat.test/kwok
 
 go 1.26.0
 

@@ -1,4 +1,4 @@
-module windlass.test/metrics-server
+module longboat.test/metrics-server
 
 go 1.26.4
 

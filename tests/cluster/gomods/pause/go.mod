@@ -1,3 +1,3 @@
-module windlass.test/pause
+module longboat.test/pause
 
 go 1.26.0

@@ -1,4 +1,4 @@
-module windlass.test/provisioner
+module longboat.test/provisioner
 
 go 1.26.0
 

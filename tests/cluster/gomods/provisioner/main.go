@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/sig-storage-lib-external-provisioner/v13/controller"
 )
 
-const name = "windlass.test/directory"
+const name = "longboat.test/directory"
 
 type directories struct{ root string }
 

@@ -1,4 +1,4 @@
-module windlass.test/registry
+module longboat.test/registry
 
 go 1.26.0
 

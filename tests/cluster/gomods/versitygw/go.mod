@@ -1,4 +1,4 @@
-module windlass.test/versitygw
+module longboat.test/versitygw
 
 go 1.26.0
 

@@ -1,0 +1,66 @@
+"""Builds an image with a job's code and packages, and pushes it.
+
+The image holds the code tree and the `requirements:` on top of a base image, and runs as an
+ordinary user. No docker is needed: Longboat writes the image itself, the same bytes for the same
+input, and sends the registry what it does not have. Where that cannot be done (a package without
+a wheel has to be compiled) docker, podman or buildah builds it, whichever is there.
+
+    longboat build -t ghcr.io/me/train:1 --base python:3.12-slim
+    longboat build -o image.tar              (no registry: a file for `ctr images import`, `docker load`, kind)
+    longboat run --build --on kubernetes     (builds, pushes and runs it)
+
+The base is --base, `base:` of the job file, or its `image:`. The name is -t; else `image:`, where
+`base:` says what is below it; else NAME in the registry that the param or variable REGISTRY names,
+with a tag made of what is in it. An image that was built from the same input is not built again.
+The login is that of `docker login` or `podman login`.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from longboat.cli import building
+from longboat.cli.jobfile import add_job_arguments, file_words, load_job
+from longboat.cli.world import World
+from longboat.errors import OK
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    add_job_arguments(parser)
+    parser.set_defaults(on="kubernetes")
+    building.add_build_arguments(parser)
+    parser.add_argument(
+        "--push", action=argparse.BooleanOptionalAction, help="push it (the default, unless there is only -o)"
+    )
+    parser.add_argument("-o", "--output", metavar="PATH", default="", help="write the image to this file")
+    parser.add_argument("--json", action="store_true", help="what was built, as JSON")
+
+
+def main(args: argparse.Namespace, world: World) -> int:
+    from longboat.images import building as images
+    from longboat.images import orders
+
+    plan = load_job(args, world).plan()
+    order = orders.order_of(plan, building.wish_of(args, args.output, args.push), world.environ)
+    built = images.build(order, world.home, world.environ, world.say)
+    if args.json:
+        told = {
+            "image": str(built.reference),
+            "digest": built.digest,
+            "key": built.key,
+            "built_by": built.by,
+            "pushed": built.pushed,
+            "sent_bytes": built.sent,
+        }
+        world.print_json(told)
+    else:
+        world.print(built.exact if built.pushed else str(built.reference))
+    commands = []
+    if built.pushed:
+        world.say(building.told(built))
+        commands = [f"longboat run{file_words(args)} --build --on kubernetes", "longboat rm --images"]
+    elif order.output:
+        commands = [f"kind load image-archive {order.output}", f"ctr -n k8s.io images import {order.output}"]
+    if commands and not args.json:
+        world.next(*commands)
+    return OK

@@ -1,0 +1,48 @@
+"""Prints a file of a run: `longboat cat RUN:path` or `longboat cat RUN path`.
+
+RUN is a run's id, the beginning of one, or a job's name; `:path` means the newest run. A file
+that is not text is not printed on a terminal unless --force is given. `storage/NAME/...` is a
+path in one of the job's mounts.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from longboat.cli import loglines, place
+from longboat.cli.world import World
+from longboat.errors import OK, LongboatError
+
+PIECE = 1 << 20
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN[:PATH]", help="a run, and the file's path in it")
+    parser.add_argument("path", nargs="?", metavar="PATH", help="the file's path in the run")
+    parser.add_argument("--force", action="store_true", help="print what is not text on a terminal too")
+    place.add_place_arguments(parser)
+
+
+def main(args: argparse.Namespace, world: World) -> int:
+    text, _, path = args.run.partition(":")
+    path = args.path or path
+    with place.shelf(args, world, text or None) as shelf:
+        run = shelf.run
+        if not path:
+            raise LongboatError("which file?", f"`longboat ls {run}` lists them; then `longboat cat {run}:PATH`")
+        for item in shelf.items(path):
+            if item.source is None:
+                raise LongboatError(f"{path} is no file", f"to list it: `longboat ls {run}:{path}`")
+            data = item.source.read(PIECE)
+            if b"\0" in data and world.out.isatty() and not args.force:
+                raise LongboatError(
+                    f"{path} is not text",
+                    f"print it all the same with --force, or copy it: `longboat cp {run}:{path} .`",
+                )
+            while data:
+                loglines.write(world.out, data)
+                data = item.source.read(PIECE)
+            break
+        else:
+            raise LongboatError(f"{path} is no file", f"to list it: `longboat ls {run}:{path}`")
+    return OK

@@ -1,0 +1,62 @@
+"""Writes what a run would submit as one YAML file: to review, apply and delete by hand.
+
+    longboat export job.yaml --to yaml -o job-run.yaml
+    kubectl apply --server-side -f job-run.yaml     (the run begins; `longboat status --on kubernetes` finds it)
+    kubectl delete -f job-run.yaml                  (and all that it made is gone)
+
+The objects are the very ones that `longboat run --on kubernetes` submits. The token that the
+run's processes prove themselves with is made in the cluster; secrets that come from this machine
+are not written: the file says how to make them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+
+from longboat.cli.cluster_run import setting_of
+from longboat.cli.jobfile import add_job_arguments, load_job
+from longboat.cli.place import add_cluster_arguments, add_submit_arguments
+from longboat.cli.world import World
+from longboat.errors import OK, LongboatError
+
+RUN_ID = r"[a-z]([a-z0-9-]{,44}[a-z0-9])?"
+"""What a cluster takes as the beginning of the names of all objects."""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    add_job_arguments(parser)
+    parser.set_defaults(on="kubernetes")
+    parser.add_argument("--to", choices=("yaml",), default="yaml", help="the form: yaml")
+    parser.add_argument("-o", "--output", metavar="PATH", help="write here instead of to stdout")
+    parser.add_argument("--run", metavar="ID", help="the id of the run (a new one)")
+    add_cluster_arguments(parser)
+    add_submit_arguments(parser)
+
+
+def main(args: argparse.Namespace, world: World) -> int:
+    from longboat.export import cargo, objects, storage, text
+    from longboat.runs.store import fresh_id
+
+    plan = load_job(args, world).plan()
+    run = args.run or fresh_id(plan.name)
+    if not re.fullmatch(RUN_ID, run):
+        raise LongboatError(
+            f"--run {run!r} cannot be a run's id",
+            f"lower-case letters, digits and dashes, 46 at most, for example {fresh_id(plan.name)}",
+        )
+    packed = cargo.load(plan)
+    kept = storage.objects(plan, run, args.namespace)
+    made = [*objects.in_namespace(kept, args.namespace), *objects.objects(plan, run, packed, setting_of(args))]
+    written = text.yaml_of(made, objects.head(plan, run, packed, args.namespace))
+    if args.output is None:
+        world.print(written.rstrip("\n"))
+        return OK
+    try:
+        with open(args.output, "w", encoding="utf-8") as file:
+            file.write(written)
+    except OSError as error:
+        raise LongboatError(f"{args.output} cannot be written: {error.strerror}") from None
+    world.say(f"{len(made)} objects of the run {run} are in {args.output}")
+    world.next(f"kubectl apply --server-side -f {args.output}")
+    return OK

@@ -1,0 +1,57 @@
+"""`longboat rm --images`: images that were pushed from this machine, taken out of their registries again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from longboat.cli.told import Told
+from longboat.cli.world import World
+from longboat.errors import OK, LongboatError
+from longboat.images import building, record
+
+if TYPE_CHECKING:
+    from longboat.engines.kubernetes.cluster import Listed
+
+
+def all_of(world: World, told: Told) -> int:
+    """All that this machine knows of, and what building keeps here."""
+    made = record.pushed(world.home)
+    if not made:
+        world.say("no image was pushed from here")
+    _remove(made, world, told)
+    for kept in ("blobs", "layers"):
+        shutil.rmtree(os.path.join(record.place(world.home), kept), ignore_errors=True)
+    return OK
+
+
+def of_run(world: World, told: Told, run: Listed, others: Iterable[Listed]) -> None:
+    """The image of a run that is gone, unless another run uses it."""
+    used = {_image(other): other.id for other in others if other.id != run.id}
+    image = _image(run)
+    if image in used:
+        world.say(f"{image} stays: {used[image]} uses it")
+        return
+    _remove([made for made in record.pushed(world.home) if made.exact == image], world, told)
+
+
+def _image(run: Listed) -> str:
+    from longboat import plan
+
+    return plan.from_json(run.plan).image if run.plan else ""
+
+
+def _remove(images: Iterable[record.Pushed], world: World, told: Told) -> None:
+    refused: list[LongboatError] = []
+    for made in images:
+        try:
+            if building.remove(made, world.home, world.environ):
+                told.gone(made.reference)
+            else:
+                world.say(f"{made.reference} was gone already")
+        except LongboatError as error:
+            refused.append(LongboatError(f"{made.exact}: {error.message}", error.hint, error.code))
+    if refused:
+        raise LongboatError("; ".join(error.message for error in refused), refused[0].hint, refused[0].code)

@@ -1,0 +1,103 @@
+"""Write a job file: copied with its recipe, or around your own script.
+
+longboat init                      list the recipes
+longboat init NAME [DIR]           copy a recipe into the directory DIR (default: NAME)
+longboat init --from train.py      write job.yaml around a script of yours
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+
+from longboat.cli.world import World
+from longboat.errors import OK, LongboatError
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", nargs="?", metavar="NAME", help="the recipe to copy; none: list them")
+    parser.add_argument("directory", nargs="?", metavar="DIR", help="where to; must be new or empty (default: NAME)")
+    parser.add_argument("--from", dest="script", metavar="SCRIPT", help="write a job file that runs this script")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help="with --from: the job file (default: job.yaml beside it)"
+    )
+    parser.add_argument("--force", action="store_true", help="with --from: replace the job file if it exists")
+    parser.add_argument("--json", action="store_true", help="the list of recipes as JSON")
+
+
+def main(args: argparse.Namespace, world: World) -> int:
+    if args.script is not None:
+        if args.name is not None:
+            raise LongboatError("a recipe and --from were both given", "name a recipe or a script, not both")
+        return _around(args.script, args.output, args.force, world)
+    if args.output is not None or args.force:
+        raise LongboatError("-o and --force go with --from SCRIPT", "longboat init --from train.py -o job.yaml")
+    if args.name is not None:
+        return _copy(args.name, args.directory or args.name, world)
+    return _list(args.json, world)
+
+
+def _list(as_json: bool, world: World) -> int:
+    from longboat import recipes
+
+    found = recipes.every()
+    if as_json:
+        from dataclasses import asdict
+
+        world.print_json([asdict(recipe) for recipe in found])
+        return OK
+    from longboat.cli import table
+
+    rows = [(r.name, ", ".join(r.shapes), ", ".join(r.extras) or "-", r.about) for r in found]
+    world.print(table.render(("RECIPE", "SHAPE", "NEEDS", "ABOUT"), rows))
+    world.next(
+        "longboat init NAME [DIR]         copy one", "longboat init --from train.py    start from your own script"
+    )
+    return OK
+
+
+def _copy(name: str, target: str, world: World) -> int:
+    from longboat import recipes
+
+    recipe = recipes.find(name)
+    for path in recipes.copy(recipe, target):
+        world.print(os.path.join(target, path))
+    job = shlex.quote(os.path.join(target, "job.yaml"))
+    missing = [extra for extra in recipe.extras if not _importable(extra)]
+    install = [f"pip install 'longboat[{','.join(missing)}]'"] if missing else []
+    world.next(*install, f"longboat plan {job}", f"longboat run {job}{_demo(recipe.path)}")
+    return OK
+
+
+def _importable(extra: str) -> bool:
+    from importlib.util import find_spec
+
+    return find_spec({"mpi": "mpi4py"}.get(extra, extra)) is not None
+
+
+def _demo(path: str) -> str:
+    with open(os.path.join(path, "job.yaml"), encoding="utf-8") as file:
+        return " --preset demo" if "\n  demo:" in file.read() else ""
+
+
+def _around(script: str, output: str | None, force: bool, world: World) -> int:
+    from longboat import scaffold
+
+    target = output or os.path.join(os.path.dirname(script), "job.yaml")
+    guess = scaffold.read(script)
+    text = scaffold.job_file(guess, os.path.dirname(target) or ".")
+    try:
+        with open(target, "w" if force else "x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise LongboatError(
+            f"{target} exists; nothing was written", "give another name with -o, or replace it with --force"
+        ) from None
+    except OSError as error:
+        raise LongboatError(f"{target} cannot be written: {error.strerror}") from error
+    world.print(target)
+    job = shlex.quote(target)
+    world.say(f"shape {guess.shape}: {guess.reason}")
+    world.next(f"longboat plan {job}", f"longboat run {job}")
+    return OK

@@ -1,0 +1,66 @@
+"""Lists what runs have left in a cluster, run by run, and what of it may cost money.
+
+Pods that still run, volumes and the servers behind them, load balancers; buckets that runs wrote to,
+and images that were pushed from here. Each has the command that removes it. With RUN, only what
+that run has left; it may be gone itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from longboat.cli import place, table
+from longboat.cli.world import World
+from longboat.errors import OK
+from longboat.runs import words
+
+if TYPE_CHECKING:
+    from longboat.engines.kubernetes.leavings import Left
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", nargs="?", metavar="RUN", help="a run; all runs if not given")
+    parser.add_argument("--json", action="store_true", help="the same as JSON, ages in seconds")
+    parser.add_argument("--on", metavar="ENGINE", choices=("kubernetes",), default="kubernetes", help="kubernetes")
+    place.add_cluster_arguments(parser)
+
+
+def main(args: argparse.Namespace, world: World) -> int:
+    from longboat.engines.kubernetes import leavings
+
+    cluster = place.cluster_of(args, world)
+    found = leavings.found(cluster, args.run or "") + ([] if args.run else _images(world))
+    if args.json:
+        world.print_json([asdict(each) for each in found])
+    elif not found:
+        world.say(f"nothing is left in the namespace {cluster.namespace}")
+    else:
+        rows = [
+            (each.run, each.kind, each.name, "" if each.age is None else words.span(each.age), each.cost)
+            for each in found
+        ]
+        world.print(table.render(("RUN", "KIND", "NAME", "AGE", "MAY COST"), rows, columns=world.columns))
+        world.next(*dict.fromkeys(each.remove for each in found))
+    return OK
+
+
+def _images(world: World) -> list[Left]:
+    """Images that were pushed from here: no run owns them."""
+    import time
+
+    from longboat.engines.kubernetes.leavings import Left
+    from longboat.images import record
+
+    return [
+        Left(
+            "",
+            "Image",
+            made.reference,
+            time.time() - made.when,
+            f"{words.size(made.size)} in its registry" if made.size else "its registry's room",
+            "longboat rm --images",
+        )
+        for made in record.pushed(world.home)
+    ]

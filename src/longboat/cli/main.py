@@ -1,0 +1,185 @@
+"""Finds the command, hands it its arguments, turns what escapes into a message and an exit code.
+
+A command is a module of this package with two functions: `arguments(parser)` adds its
+arguments to an argparse parser, `main(args, world)` does the work and gives the exit code. With
+TAKES_COMMAND, what stands behind `--` is in `args.command`. Only
+the module of the command that was asked for is imported: `--help` imports none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import importlib
+import io
+import os
+import sys
+from types import ModuleType
+
+from longboat import __version__
+from longboat.cli.world import World
+from longboat.errors import FAILED, INTERRUPTED, OK, WRONG_USE, LongboatError
+
+GROUPS: dict[str, dict[str, str]] = {
+    "a job file": {
+        "init": "write a job file: from a recipe, or around your own script",
+        "plan": "show what a run would do, without doing it",
+        "params": "list the params of a job file",
+        "set": "change a param in a job file, keeping its comments",
+        "schema": "print the JSON Schema of the job file, for editors",
+        "build": "build an image with a job's code and packages, and push it",
+        "export": "write what a run submits to a cluster as a file",
+    },
+    "a run": {
+        "run": "run a job",
+        "attach": "watch a run that is under way",
+        "wait": "wait until a run has ended and take over its exit code",
+        "url": "print the address of a run's served model",
+        "stop": "stop a run",
+        "exec": "run a command beside a rank",
+    },
+    "what runs left": {
+        "status": "list runs, or show one rank by rank",
+        "logs": "print or follow what the ranks wrote",
+        "board": "open TensorBoard on a run",
+        "why": "say why a run ended as it did, and what to do next",
+        "ls": "list the files of a run",
+        "cat": "print a file of a run",
+        "cp": "copy files out of a run, or into it",
+        "rm": "remove runs",
+        "prune": "remove old runs",
+        "left": "list what runs have left in a cluster",
+    },
+    "a model": {
+        "serve": "serve models: REST, gRPC, a page to try each",
+        "models": "list models, their versions and where they came from",
+        "predict": "ask a model, served or on this machine",
+        "bench": "load a model server and measure it",
+    },
+    "this machine": {
+        "doctor": "say what this machine can do, and what is missing",
+        "completion": "print a completion script for your shell",
+    },
+}
+
+COMMANDS = {name: about for group in GROUPS.values() for name, about in group.items()}
+
+
+def parser_of(name: str) -> tuple[argparse.ArgumentParser, ModuleType]:
+    """The parser of one command and the module that carries it out."""
+    module = importlib.import_module(f"longboat.cli.{name}_command")
+    parser = argparse.ArgumentParser(
+        prog=f"longboat {name}",
+        description=module.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    module.arguments(parser)
+    return parser, module
+
+
+def help_text() -> str:
+    lines = ["longboat: one job file becomes a gang of training processes.", "", "usage: longboat COMMAND [...]", ""]
+    for group, commands in GROUPS.items():
+        lines += [f"{group}:", *(f"  {name:<11} {about}" for name, about in commands.items()), ""]
+    lines += [
+        "longboat COMMAND --help tells more. --version prints the version.",
+        "Exit codes: 0 done, 1 the job failed, 2 wrong use, 3 the gate was not met, 130 interrupted.",
+    ]
+    return "\n".join(lines)
+
+
+def main(argv: list[str], world: World) -> int:
+    if not argv or argv[0] in ("-h", "--help", "help") and len(argv) == 1:
+        world.print(help_text())
+        return OK if argv else WRONG_USE
+    if argv[0] in ("-V", "--version"):
+        world.print(f"longboat {__version__}")
+        return OK
+    if argv[0] == "help":
+        argv = [argv[1], "--help"]
+    name, *rest = argv
+    if name not in COMMANDS:
+        raise LongboatError(f"there is no command {name!r}", _nearest_command(name))
+    parser, module = parser_of(name)
+    own, behind = _split(rest) if getattr(module, "TAKES_COMMAND", False) else (rest, [])
+    args = parser.parse_args(own, argparse.Namespace(command=behind))
+    try:
+        code: int = module.main(args, world)
+        return code
+    except LongboatError:
+        raise
+    except Exception as error:
+        from longboat.engines.finding import refusal_in
+
+        told = refusal_in(error)
+        if told is None:
+            raise
+        raise told from None
+
+
+def _split(words: list[str]) -> tuple[list[str], list[str]]:
+    """At the first `--`: what is behind it is a command of the user's."""
+    at = words.index("--") if "--" in words else len(words)
+    return words[:at], words[at + 1 :]
+
+
+def _nearest_command(name: str) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(name, COMMANDS, n=1)
+    if near:
+        return f"did you mean `longboat {near[0]}`?"
+    if name.endswith((".yaml", ".yml")):
+        return f"to run a job file: `longboat run {name}`"
+    return "`longboat --help` lists the commands"
+
+
+def program() -> int:
+    """The process `longboat`: the world is the real one, and no traceback reaches the user."""
+    _open_streams()
+    world = World()
+    try:
+        code = main(sys.argv[1:], world)
+        world.out.flush()
+        return code
+    except LongboatError as error:
+        world.say(f"error: {error.message}" + (f"\n\nhint: {error.hint}" if error.hint else ""))
+        return error.code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
+    except OSError as error:
+        if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+            return _bug(error, world)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        world.say(f"error: the output could not be written: {error.strerror}")
+        return FAILED
+    except Exception as error:
+        return _bug(error, world)
+
+
+def _open_streams() -> None:
+    """A stream that the caller closed becomes the null device, lest a socket or a log takes its number."""
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:
+            os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, open(number, mode, encoding="utf-8"))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # what a locale cannot write, as on stderr
+
+
+def _bug(error: Exception, world: World) -> int:
+    import tempfile
+    import traceback
+
+    if world.environ.get("LONGBOAT_DEBUG"):
+        raise error
+    with tempfile.NamedTemporaryFile("w", 1, "utf-8", prefix="longboat-bug-", suffix=".txt", delete=False) as file:
+        file.write(f"longboat {__version__} {sys.argv[1:]}\n")
+        traceback.print_exception(error, file=file)
+    what = f"longboat itself failed: {type(error).__name__}: {error}"
+    world.say(f"error: {what}\n\nhint: this is a bug; the details are in {file.name}")
+    return FAILED

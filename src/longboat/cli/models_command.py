@@ -1,0 +1,126 @@
+"""Lists models: their versions, what they take, how good they are, their size, and the run they came from.
+
+PLACE is a directory (every model below it is listed) or a run; without it, the models of all runs are listed, the
+newest run first. Checksums are not compared here: `longboat serve` does that, or --check.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from longboat import bundle as bundles
+from longboat.cli import table
+from longboat.cli.world import World, next_lines
+from longboat.errors import FAILED, OK, LongboatError
+from longboat.runs import words
+from longboat.runs.store import Store
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("place", nargs="?", metavar="DIR|RUN", help="where to look (all runs if not given)")
+    parser.add_argument(
+        "--check", action="store_true", help="compare every file with its checksum; exit 1 if one differs"
+    )
+    parser.add_argument("--json", action="store_true", help="the same as JSON")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One version of a model."""
+
+    name: str
+    version: int
+    path: str
+    bundle: bundles.Bundle | None
+    problem: str = ""
+
+
+def main(args: argparse.Namespace, world: World) -> int:
+    rows = [row for place in _places(args.place, world) for row in _rows(place, args.check)]
+    if args.json:
+        world.print_json([_json(row) for row in rows])
+    elif rows:
+        headers = ("MODEL", "VERSION", "KIND", "METRICS", "SIZE", "RUN", "WHERE")
+        world.print(table.render(headers, [_cells(row) for row in rows], columns=world.columns))
+    broken = [row for row in rows if row.problem]
+    for row in broken:
+        world.say(f"damaged: {row.problem}")
+    if not args.json:
+        world.say("\n".join(_next(rows, args.place)))
+    return FAILED if broken and args.check else OK
+
+
+def _places(place: str | None, world: World) -> list[Path]:
+    """The directories below which to look."""
+    store = Store(world.home)
+    if place is None:
+        return [store.root / name / "output" for name in store.ids()]
+    path = Path(place).expanduser()
+    if path.is_dir():
+        return [path.absolute()]
+    try:
+        return [store.find(place) / "output"]
+    except LongboatError as error:
+        raise LongboatError(f"{place}: neither a directory nor a run", error.hint) from None
+
+
+def _rows(root: Path, check: bool) -> list[Row]:
+    found: list[Row] = []
+    for directory, names, files in os.walk(root):
+        names[:] = sorted(name for name in names if not name.startswith("."))
+        if "bundle.json" not in files:
+            continue
+        names[:] = []
+        version, model = os.path.basename(directory), os.path.basename(os.path.dirname(directory))
+        number = int(version) if version.isdecimal() else 0
+        try:
+            found.append(Row(model, number, directory, bundles.read(directory, verify=check)))
+        except LongboatError as error:
+            found.append(Row(model, number, directory, None, error.message))
+    return sorted(found, key=lambda row: (os.path.dirname(row.path), row.version))
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    if row.bundle is None:
+        return row.name, str(row.version), "damaged", "", "", "", row.path
+    bundle = row.bundle
+    metrics = ", ".join(f"{name} {value:.4g}" for name, value in bundle.metrics.items())
+    run = bundle.provenance.get("run", "")
+    return row.name, str(row.version), bundle.kind, metrics, words.size(bundle.size), run, row.path
+
+
+def _json(row: Row) -> dict[str, Any]:
+    told: dict[str, Any] = {"name": row.name, "version": row.version, "path": row.path}
+    if row.bundle is None:
+        return {**told, "problem": row.problem}
+    bundle = row.bundle
+
+    def ends(tensors: tuple[bundles.Tensor, ...]) -> list[dict[str, Any]]:
+        return [{"name": t.name, "dtype": t.dtype, "shape": list(t.shape)} for t in tensors]
+
+    return {
+        **told,
+        "kind": bundle.kind,
+        "title": bundle.title,
+        "inputs": ends(bundle.inputs),
+        "outputs": ends(bundle.outputs),
+        "metrics": dict(bundle.metrics),
+        "size": bundle.size,
+        "provenance": dict(bundle.provenance),
+    }
+
+
+def _next(rows: list[Row], place: str | None) -> list[str]:
+    whole = [row for row in rows if row.bundle is not None]
+    if whole:
+        model = os.path.dirname(whole[-1].path)
+        where = os.path.relpath(model) if not os.path.relpath(model).startswith("..") else model
+        return next_lines([f"longboat serve {where}", f"longboat predict {where}"])
+    if rows:
+        return []
+    where = f"in {place}" if place else "in any run"
+    return [f"there is no model {where}", *next_lines(["longboat run JOB.yaml"] if place is None else [])]

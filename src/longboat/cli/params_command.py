@@ -1,0 +1,47 @@
+"""List the params of a job file: value, who set it, meaning, uses.
+
+COUNT is in how many places of the file the value is used. A required param must have a value of its own
+before the job can run.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from longboat.cli.jobfile import add_job_arguments, file_words, load_job
+from longboat.cli.world import World
+from longboat.errors import OK
+
+HEADERS = ("NAME", "VALUE", "SET BY", "DESCRIPTION", "COUNT", "REQUIRED")
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    add_job_arguments(parser)
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--markdown", action="store_true", help="print the table as Markdown")
+    form.add_argument("--json", action="store_true", help="print JSON")
+
+
+def main(args: argparse.Namespace, world: World) -> int:
+    from longboat.cli import table
+    from longboat.spec.scalars import written
+
+    job = load_job(args, world)
+    if args.json:
+        import dataclasses
+
+        world.print_json([dataclasses.asdict(param) for param in job.params])
+        return OK
+    rows = [
+        (p.name, written(p.value), p.set_by, p.help, str(p.count), "Yes" if p.required else "No") for p in job.params
+    ]
+    if args.markdown:
+        world.print(table.markdown(HEADERS, rows))
+        return OK
+    if not rows:
+        world.say(f"{job.name} has no params")
+        return OK
+    world.print(table.render(HEADERS, rows))
+    file = file_words(args) or " ."
+    world.next(f"longboat set{file} NAME VALUE", f"longboat plan{file_words(args)} --set NAME=VALUE")
+    return OK

@@ -1,0 +1,57 @@
+"""Removes runs that ended some time ago. Runs that are under way are never removed.
+
+Say which with --older-than (counted from a run's end), with --keep (all but the newest N), or
+with both. --dry-run only names them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+from longboat.cli.rm_command import removed
+from longboat.cli.told import Told
+from longboat.cli.world import World
+from longboat.errors import OK, LongboatError
+from longboat.runs import words
+from longboat.runs.state import load
+from longboat.runs.store import Store, born, tree_size
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--older-than", metavar="TIME", help="ended longer ago than 12h, 7d, 4w")
+    parser.add_argument("--keep", type=int, metavar="N", help="never one of the newest N")
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be removed")
+    parser.add_argument("--json", action="store_true", help="what went, or would go, as JSON")
+
+
+def main(args: argparse.Namespace, world: World) -> int:
+    if args.older_than is None and args.keep is None:
+        raise LongboatError(
+            "which runs?", "for example `longboat prune --older-than 7d`, or `longboat prune --keep 10`"
+        )
+    if args.keep is not None and args.keep < 0:
+        raise LongboatError(f"--keep {args.keep}: a number of runs is 0 or more")
+    store, now = Store(world.home), time.time()
+    age = words.seconds(args.older_than) if args.older_than is not None else 0.0
+    told = Told(world, args.json)
+    count = total = 0
+    for name in store.ids()[args.keep or 0 :]:
+        run = store.root / name
+        state = load(run)
+        if not state.over or now - (state.ended or born(run)) < age:
+            continue
+        size = tree_size(run)
+        count, total = count + 1, total + size
+        if args.dry_run:
+            told.gone(name, f" ({words.size(size)})", verb="would remove", bytes=size)
+        else:
+            removed(store, run, told)
+    if not args.dry_run:
+        store.sweep()
+    told.close()
+    if count == 0:
+        world.say("nothing to remove")
+    else:
+        world.say(f"{words.plural(count, 'run')}, {words.size(total)}")
+    return OK

@@ -1,0 +1,27 @@
+"""Print the JSON Schema of the job file.
+
+Editors complete and check job files with it. For VS Code's YAML extension and others that use the
+YAML language server, write it to a file and name that in the first line of the job file:
+
+  longboat schema > longboat.schema.json
+  # yaml-language-server: $schema=longboat.schema.json
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from longboat.cli.world import World
+from longboat.errors import OK
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    pass
+
+
+def main(_args: argparse.Namespace, world: World) -> int:
+
+    from longboat.spec.json_schema import document
+
+    world.print_json(document())
+    return OK

@@ -1,0 +1,185 @@
+"""Serves models: TensorFlow Serving's REST and gRPC, the Open Inference Protocol v2, a page to try each model, metrics.
+
+MODEL is a model's directory (numbered versions in it), one version, or a directory of models. A run's id or a job's
+name means the models that the run left. NAME=MODEL gives it another name. A Keras file (.keras, .h5) or a TensorFlow
+SavedModel is served too, with TensorFlow installed.
+
+  longboat serve models/mnist
+  longboat serve imdb --port 0
+  longboat serve small=models/a large=models/b --workers 2
+  curl -d '{"instances": [[...]]}' http://127.0.0.1:8501/v1/models/mnist:predict
+
+A new version in a model's directory takes over as soon as it is complete and loads; the old one finishes what it was
+asked. A broken one is refused, and /v1/models/NAME says why. Requests that arrive together are computed together; a
+full queue is answered with 429 (RESOURCE_EXHAUSTED). SIGTERM or Ctrl-C answers what is under way, then ends; with
+--linger, for load balancers, SIGTERM first makes /readyz say no and the server go on taking requests for a while.
+
+Only this machine can reach the server unless --host says otherwise. With --token, or the variable
+LONGBOAT_SERVE_TOKEN, clients must send `Authorization: Bearer TOKEN`.
+
+Needs the packages of longboat[serve].
+"""
+
+from __future__ import annotations
+
+import argparse
+import ipaddress
+from typing import TYPE_CHECKING
+
+from longboat import machine
+from longboat.cli.world import World
+from longboat.errors import LongboatError
+from longboat.rankenv import bracketed
+from longboat.runs.store import Store
+
+if TYPE_CHECKING:
+    from longboat.serve.process import Ready
+    from longboat.serve.settings import Settings
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("models", nargs="+", metavar="[NAME=]MODEL|RUN", help="what to serve")
+    add("--name", default="", metavar="NAME", help="what clients call the model (the directory's name)")
+    add("--host", default="127.0.0.1", metavar="ADDRESS", help="on which address to listen (127.0.0.1); ::, on all")
+    add("--port", type=int, default=8501, metavar="N", help="REST, v2, pages and metrics (8501); 0: any free port")
+    add("--grpc-port", type=int, default=8500, metavar="N", help="gRPC (8500); 0: any free port")
+    add("--no-grpc", action="store_true", help="no gRPC")
+    add("--version", default="latest", metavar="WHICH", help="versions to serve: latest, all, or a number (latest)")
+    add("--workers", type=int, default=1, metavar="N", help="processes on the same port (1)")
+    add("--threads", type=int, default=0, metavar="N", help="threads of a model (by its size)")
+    add("--max-batch", type=int, default=64, metavar="ROWS", help="the most rows computed at once (64)")
+    add("--batch-wait", type=float, default=0, metavar="MS", help="milliseconds an idle model waits for company (0)")
+    add(
+        "--latency", type=float, default=0, metavar="MS", help="answer within so many milliseconds or refuse (no bound)"
+    )
+    add("--queue", type=int, default=1024, metavar="ROWS", help="the most rows that may wait; beyond: 429 (1024)")
+    add("--timeout", type=float, default=60, metavar="S", help="seconds that a request may take to come or wait (60)")
+    add("--max-body", type=_size, default=64 << 20, metavar="SIZE", help="the largest request, as 64M (64M)")
+    add("--token", default="", metavar="TOKEN", help="clients must send it (others on this machine can see it in ps)")
+    add("--token-file", default="", metavar="FILE", help="the file that holds the token")
+    add("--tls-cert", default="", metavar="FILE", help="the certificate chain, PEM: serve over TLS")
+    add("--tls-key", default="", metavar="FILE", help="its private key, PEM")
+    add(
+        "--linger",
+        type=float,
+        default=0,
+        metavar="S",
+        help="after SIGTERM take requests for S more seconds, not ready (0)",
+    )
+    add("--drain", type=float, default=30, metavar="S", help="seconds to finish what is under way when stopped (30)")
+
+
+def main(args: argparse.Namespace, world: World) -> int:
+    _check(args)
+    settings = _settings(args, world)
+    from longboat.serve import process
+
+    if not _loopback(settings.host) and not settings.token:
+        world.say(f"warning: there is no login: everybody who can reach {settings.host} can use the models (--token)")
+    return process.serve(settings, lambda ready: _ready(ready, settings, world), world.say)
+
+
+def _check(args: argparse.Namespace) -> None:
+    for option, low, high in (
+        ("port", 0, 65535), ("grpc_port", 0, 65535), ("workers", 1, 256), ("threads", 0, 1024), ("queue", 1, 1 << 30),
+        ("max_batch", 1, 1 << 20), ("batch_wait", 0, 60000), ("latency", 0, 600000), ("timeout", 0.1, 86400),
+        ("drain", 0, 86400), ("linger", 0, 86400),
+    ):  # fmt: skip
+        value = getattr(args, option)
+        if not low <= value <= high:
+            raise LongboatError(f"--{option.replace('_', '-')} {value}: a number from {low} to {high} is wanted")
+    if args.version not in ("latest", "all") and not args.version.isdecimal():
+        raise LongboatError(f"--version {args.version}: latest, all, or the number of a version is wanted")
+    if bool(args.tls_cert) != bool(args.tls_key):
+        raise LongboatError("--tls-cert and --tls-key belong together: give both")
+    lacking = machine.lacking((*machine.SERVING, *(() if args.no_grpc else machine.SERVING_GRPC)))
+    if lacking:
+        raise LongboatError(
+            f"the server needs packages that are not installed here: {', '.join(lacking)}",
+            "install them beside Longboat: `pip install 'longboat[serve]'`",
+        )
+
+
+def _settings(args: argparse.Namespace, world: World) -> Settings:
+    from dataclasses import replace
+
+    from longboat.serve import sources
+    from longboat.serve.batching import Limits
+    from longboat.serve.http import Bounds
+    from longboat.serve.settings import Settings
+
+    found = sources.find(args.models, args.name, Store(world.home))
+    if args.version.isdecimal():
+        found = [replace(source, only=int(args.version)) for source in found]
+    return Settings(
+        tuple(found),
+        args.host,
+        args.port,
+        -1 if args.no_grpc else args.grpc_port,
+        args.version if args.version == "all" else "latest",
+        args.workers,
+        args.threads,
+        _token(args, world),
+        args.tls_cert,
+        args.tls_key,
+        args.drain,
+        Limits(args.max_batch, args.batch_wait / 1000, args.queue, args.latency / 1000, args.timeout),
+        Bounds(body=args.max_body, request=args.timeout),
+        args.linger,
+    )
+
+
+def _token(args: argparse.Namespace, world: World) -> str:
+    token = args.token or world.environ.get("LONGBOAT_SERVE_TOKEN", "")
+    if args.token_file:
+        try:
+            with open(args.token_file, encoding="utf-8") as file:
+                token = file.read().strip()
+        except (OSError, UnicodeError) as error:
+            raise LongboatError(f"--token-file {args.token_file}: {error}") from None
+        if not token:
+            raise LongboatError(f"--token-file {args.token_file} is empty", "write the token into it, on one line")
+    if token and not (token.isascii() and token.isprintable() and " " not in token):
+        raise LongboatError("a token is made of printable ASCII characters without spaces")
+    return token
+
+
+def _ready(ready: Ready, settings: Settings, world: World) -> None:
+    from longboat.serve import announce
+
+    scheme = "https" if settings.tls_cert else "http"
+    host = settings.host if settings.host not in ("0.0.0.0", "::", "") else "127.0.0.1"
+    host = bracketed(host)
+    url = f"{scheme}://{host}:{ready.port}"
+    grpc = f", gRPC {host}:{ready.grpc_port}" if settings.grpc_port >= 0 else ""
+    world.print(f"ready: {url}{grpc}: {'; '.join(ready.models)}")
+    world.out.flush()
+    name = settings.sources[0].name
+    if announce.in_a_run(world.environ):
+        grpc = grpc.rpartition(" ")[2]
+        announce.announce(url, grpc, name, settings.sources[0].directory, world.environ, settings.token)
+    if world.environ.get("LONGBOAT_STAGE"):  # whoever reads its log cannot reach it at that address
+        return
+    world.next(
+        f"longboat predict {url}/v1/models/{name}",
+        f"longboat bench {url}/v1/models/{name} -d DATA",
+        f"open {url}/models/{name} in a browser",
+        "Ctrl-C stops the server (it finishes what it was asked)",
+    )
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _size(text: str) -> int:
+    """Bytes, from 500, 64K, 64M or 2G."""
+    unit = {"k": 10, "m": 20, "g": 30}.get(text[-1:].lower(), 0)
+    digits = text[:-1] if unit else text
+    if not digits.isdecimal() or int(digits) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size; 64M and 500K are")
+    return int(digits) << unit

@@ -1,0 +1,198 @@
+"""Lists the runs, the newest first; with RUN, shows that run stage by stage and rank by rank.
+
+RUN is a run's id, the beginning of one, or a job's name. Ranks beyond 50 that stand alike are
+put into one row; --all shows every rank, or every run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from longboat.causes import signal_name
+from longboat.cli import place, summary, table
+from longboat.cli.world import World, next_lines
+from longboat.engines.finding import standing
+from longboat.errors import OK
+from longboat.runs import why, words
+from longboat.runs.state import load
+from longboat.runs.store import Store
+from longboat.runs.values import RankState, RunState, as_json
+
+RUNS, RANKS = 20, 50
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", nargs="?", metavar="RUN", help="a run; all runs if not given")
+    parser.add_argument("--all", action="store_true", help=f"more than the newest {RUNS} runs; every rank by itself")
+    parser.add_argument("--json", action="store_true", help="the same as JSON")
+    place.add_place_arguments(parser)
+
+
+def main(args: argparse.Namespace, world: World) -> int:
+    store, now = Store(world.home), time.time()
+    if args.run is not None:
+        run, copy = place.find(args, world, args.run)
+        state = load(run) if copy is None else standing(copy)
+        if args.json:
+            world.print_json(whole(run, state))
+        else:
+            world.print(details(state, run, now, args.all, world.columns))
+        return OK
+    if place.in_cluster(args, world):
+        return _listed(args, world, now)
+    ids = store.ids()
+    shown = ids if args.all or args.json else ids[:RUNS]
+    states = [load(store.root / name) for name in shown]
+    if args.json:
+        world.print_json([_short(state) for state in states])
+    elif not states:
+        world.say(f"there are no runs in {store.root}")
+        world.next("longboat run job.yaml")
+    else:
+        rows = [_row(state, now) for state in states]
+        headers = ("RUN", "STATE", "STAGE", "PROGRESS", "AGE", "TOOK", "CAUSE")
+        world.print(table.render(headers, rows, columns=world.columns))
+        if len(shown) < len(ids):
+            world.say(f"{len(ids) - len(shown)} older runs are left out: longboat status --all")
+        world.next(f"longboat status {states[0].id}", *_one_more(states))
+    return OK
+
+
+def _listed(args: argparse.Namespace, world: World, now: float) -> int:
+    """The runs of a cluster's namespace, by what their roots say: one question, however many there are."""
+    from longboat.engines.kubernetes import mirror
+
+    cluster = place.cluster_of(args, world)
+    _, runs = mirror.known(cluster, world.home)
+    if args.json:
+        found = [{"id": run.id, "name": run.job, "state": run.state, "code": run.code} for run in runs]
+        world.print_json(found)
+    elif not runs:
+        hint = "longboat run job.yaml --on kubernetes"
+        world.say(f"there are no runs in the namespace {cluster.namespace}")
+        world.next(hint)
+    else:
+        rows = [(run.id, run.state, words.span(now - run.created)) for run in runs]
+        world.print(table.render(("RUN", "STATE", "AGE"), rows, columns=world.columns))
+        world.next(f"longboat status {runs[0].id}")
+    return OK
+
+
+def whole(run: Path, state: RunState) -> dict[str, object]:
+    """All that is known of a run, for a machine."""
+    return {"dir": str(run), **as_json(state)}
+
+
+def _one_more(states: list[RunState]) -> list[str]:
+    """For the newest run that went wrong: how to learn why."""
+    wrong = [f"longboat why {state.id}" for state in states if state.over and state.state != "succeeded"]
+    return wrong[:1]
+
+
+def _short(state: RunState) -> dict[str, object]:
+    names = ("id", "name", "state", "started", "ended", "code", "cause")
+    return {
+        **{name: as_json(getattr(state, name)) for name in names},
+        "stage": state.stage.name if state.stage else None,
+    }
+
+
+def _row(run: RunState, now: float) -> tuple[str, ...]:
+    stage = run.stage
+    age = words.span(now - run.started) if run.started else "-"
+    took = why.took(run, now) if run.started else "-"
+    cause = table.shorten(why.brief(run.cause), 70) if run.cause else ""
+    return (
+        run.id,
+        run.state,
+        stage.name if stage else "-",
+        (summary.progress(stage) if stage else "") or "-",
+        age,
+        took,
+        cause,
+    )
+
+
+def details(run: RunState, run_dir: Path, now: float, every: bool, columns: int = 0) -> str:
+    head = [("run", run.id), ("state", run.state + (f" (exit code {run.code})" if run.code is not None else ""))]
+    if run.started:
+        head.append(("started", f"{words.day(run.started)}, {words.span(now - run.started)} ago"))
+        head.append(("took" if run.over else "running for", why.took(run, now)))
+    if run.pid and not run.over:
+        head.append(("driver", f"pid {run.pid} on {run.host}"))
+    if run.resumes:
+        head.append(("resumed", words.plural(run.resumes, "time")))
+    if run.cause is not None:
+        head.append(("cause", why.brief(run.cause)))
+    head.append(("directory", str(run_dir)))
+    head += [("output", str(path)) for path in summary.outputs(run, run_dir)]
+    parts = [table.render((), head), _stages(run, now)]
+    ranks = [rank for stage in run.stages for rank in stage.ranks]
+    if ranks:
+        parts.append(_ranks(ranks, every or len(ranks) <= RANKS, columns))
+    serving = [line for stage in run.stages if stage.state == "serving" for line in summary.serving(stage.serving)]
+    verdicts = [f"{stage.name} {summary.verdict(stage.verdict)}" for stage in run.stages if stage.verdict]
+    notes = [f"{words.clock(note.t)} {note.level}: {note.text}" for note in run.notes]
+    parts += ["\n".join(lines) for lines in (serving, verdicts, notes) if lines]
+    commands = list(why.next_commands(run))
+    if run.over and run.state != "succeeded":
+        commands.insert(0, f"longboat why {run.id}")
+    return "\n\n".join(part for part in parts if part) + "\n" + "\n".join(next_lines(commands))
+
+
+def _stages(run: RunState, now: float) -> str:
+    rows = []
+    for stage in run.stages:
+        took = words.span((stage.ended or now) - stage.started) if stage.started else "-"
+        figures = (str(stage.attempt or "-"), str(stage.generation or "-"), summary.progress(stage) or "-")
+        kind = stage.shape if stage.kind == "gang" else stage.kind
+        rows.append((stage.name, kind, stage.state, *figures, summary.metrics(stage.metrics) or "-", took))
+    return (
+        table.render(("STAGE", "SHAPE", "STATE", "ATTEMPT", "GEN", "PROGRESS", "METRICS", "TOOK"), rows) if rows else ""
+    )
+
+
+def _ranks(ranks: list[RankState], every: bool, columns: int) -> str:
+    groups: dict[tuple[str, ...], list[RankState]] = {}
+    for rank in ranks:
+        alike = (rank.stage, rank.role, str(rank.rank) if every else "", *_standing(rank))
+        groups.setdefault(alike, []).append(rank)
+    rows = []
+    for (stage, role, _, state, gen, restarts, ended, cause), alike_ranks in groups.items():
+        first = alike_ranks[0]
+        one = len(alike_ranks) == 1
+        name = (
+            f"{stage}/{first.name}"
+            if one
+            else f"{stage}/{role}-{_ranges(r.rank for r in alike_ranks)} ({len(alike_ranks)})"
+        )
+        steps = sorted({rank.step for rank in alike_ranks if rank.step is not None})
+        progress = summary.progress(first) if one or len(steps) < 2 else f"{steps[0]:g}..{steps[-1]:g}"
+        pid = str(first.pid) if one and first.pid else "-"
+        rows.append((name, state, gen, restarts, pid, progress or "-", ended, cause))
+    headers = ("RANK", "STATE", "GEN", "RESTARTS", "PID", "PROGRESS", "EXIT", "CAUSE")
+    return table.render(headers, rows, columns=columns)
+
+
+def _standing(rank: RankState) -> tuple[str, str, str, str, str]:
+    """All that makes two ranks stand alike."""
+    ended = signal_name(rank.signal) if rank.signal else "-" if rank.code is None else str(rank.code)
+    cause = f"because {rank.because} fell" if rank.because else ""
+    if rank.cause is not None and not rank.because:
+        cause = table.shorten(why.said(rank.cause), 70)
+    return rank.state, str(rank.gen or "-"), str(rank.restarts), ended, cause
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    """0,1,2,5 as `0..2,5`."""
+    spans: list[list[int]] = []
+    for number in sorted(numbers):
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    said = [f"{a}" if a == b else f"{a}..{b}" for a, b in spans]
+    return ",".join(said if len(said) < 7 else [*said[:6], "…"])

@@ -1,0 +1,57 @@
+"""Waits until a run has ended, or serves, and ends with the run's own exit code. Shows nothing meanwhile.
+
+RUN is a run's id, the beginning of one, or a job's name; without it, the newest run.
+With --timeout it gives up after that time: exit code 1, and the run goes on. Ctrl-C ends the
+waiting only (exit 130).
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+from longboat.cli import place
+from longboat.cli.status_command import whole
+from longboat.cli.world import World
+from longboat.errors import FAILED, INTERRUPTED, OK
+from longboat.runs import words
+from longboat.runs.values import RunState
+from longboat.runs.watch import PAUSE, let_go
+from longboat.runs.why import headline
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", nargs="?", metavar="RUN", help="a run (the newest if not given)")
+    parser.add_argument("--timeout", metavar="TIME", help="give up after 30s, 5m, 2h")
+    parser.add_argument("--json", action="store_true", help="how it stands then, as `status RUN --json` says it")
+    place.add_place_arguments(parser)
+
+
+def main(args: argparse.Namespace, world: World) -> int:
+    watch = place.follow(args, world, args.run, logs=False)
+    run = watch.run
+    limit = words.seconds(args.timeout) if args.timeout is not None else None
+    end = None if limit is None else time.monotonic() + limit
+    try:
+        watch.poll()
+        while not watch.over and watch.state.state != "serving":
+            if end is not None and time.monotonic() >= end:
+                world.say(f"{run.name} is still {watch.state.state} after {words.span(limit or 0.0)}; it goes on")
+                return _told(args, world, run, watch.state, FAILED)
+            time.sleep(PAUSE)
+            watch.poll()
+        if watch.over:
+            let_go(run, end)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    state = watch.state
+    world.say(headline(state))
+    code = FAILED if state.code is None else state.code
+    return _told(args, world, run, state, OK if state.state == "serving" else code)
+
+
+def _told(args: argparse.Namespace, world: World, run: Path, state: RunState, code: int) -> int:
+    if args.json:
+        world.print_json(whole(run, state))
+    return code

@@ -1,0 +1,90 @@
+"""Whether the namespace lets the pods of a job be, asked before anything is submitted.
+
+The API server itself says so, by a dry run: what Pod Security or webhooks hold
+against a pod is known to nobody else, and a namespace's labels may be hidden. Asked only for jobs that
+want what is often refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from longboat.errors import LongboatError
+from longboat.export import objects, pods
+from longboat.kube.api import ApiError, Manifest
+from longboat.plan import Plan
+
+if TYPE_CHECKING:
+    from longboat.engines.kubernetes.cluster import Cluster
+
+INLINE = ("nfs", "hostPath")
+"""Kinds of storage that Pod Security refuses in a pod: nfs at restricted, hostPath at baseline too."""
+
+UNTOLD = ("cannot create resource", "exceeded quota")
+"""Answers that say nothing of the pod: one may not ask, or what is full now may be free then."""
+
+
+def check(cluster: Cluster, plan: Plan) -> None:
+    """Raises with the server's reason when a pod of the job would be refused."""
+    account = plan.security.service_account
+    if account and not plan.security.annotations and _absent(cluster, account):
+        raise LongboatError(
+            f"there is no service account {account} in the namespace {cluster.namespace}",
+            f"kubectl create serviceaccount {account} -n {cluster.namespace}; with `annotations:` it is made",
+        )
+    asks = plan.security.user == 0 or any(mount.kind in INLINE for mount in plan.storage)
+    if asks or any(stage.pod != "{}" for stage in plan.stages):
+        reason = refused(cluster, plan)
+        if reason:
+            raise LongboatError(f"the namespace {cluster.namespace} does not allow this job: {reason}", hint(plan))
+
+
+def _absent(cluster: Cluster, account: str) -> bool:
+    try:
+        return cluster.api.find("ServiceAccount", account) is None
+    except ApiError as error:
+        if error.status != 403:
+            raise
+        return False
+
+
+def refused(cluster: Cluster, plan: Plan) -> str:
+    """Why the pods of a job would be refused; empty when they would not, or when that cannot be asked."""
+    for pod in _pods(plan):
+        try:
+            cluster.api.create(pod, dry_run=True)
+        except ApiError as error:
+            if error.status == 403 and any(word in error.message for word in UNTOLD):
+                return ""
+            if error.status in (400, 403, 422):
+                return error.message
+            raise
+    return ""
+
+
+def _pods(plan: Plan) -> list[Manifest]:
+    """One pod for each kind of pod that the job has; without its account, which the run may be about to make."""
+    inside = objects.for_pods(replace(plan, security=replace(plan.security, service_account="", annotations=())))
+    found: list[Manifest] = []
+    for stage in inside.stages:
+        for role in pods.roles_of(stage) if stage.kind == "gang" else ():
+            pod = pods.pod_of(inside, "longboat-check", stage, role, 0)
+            pod["metadata"]["name"] = f"longboat-check-{stage.name}-{role.name}"
+            if not any(pod["spec"] == other["spec"] for other in found):
+                found.append(pod)
+    return found
+
+
+def hint(plan: Plan) -> str:
+    """What can be done, for what the job asks for."""
+    inline = [mount for mount in plan.storage if mount.kind in INLINE]
+    said = [
+        f"storage {mount.name}: let an admin make a volume of this {mount.kind} and a claim on it, and name that: "
+        f"`{mount.name}: {{pvc: NAME}}`"
+        for mount in inline
+    ]
+    if plan.security.user == 0:
+        said.append("`security: {user: 1000}`, or any other user than 0")
+    said.append("another namespace may allow it: an admin says so with the label pod-security.kubernetes.io/enforce")
+    return "\n".join(said)

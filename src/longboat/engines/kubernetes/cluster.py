@@ -1,0 +1,301 @@
+"""A cluster and the runs in one of its namespaces: list them, ask their drivers, stop and remove them.
+
+Nothing is kept on the laptop that another laptop would need: a run is found by its labels.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from longboat.engines.kubernetes import config, lost, pending, storage, tunnel
+from longboat.errors import FAILED, LongboatError
+from longboat.export import objects
+from longboat.export.storage import PART
+from longboat.export.text import yaml_of
+from longboat.kube import names, rights
+from longboat.kube.api import NO_JSON, Api, ApiError, Manifest
+from longboat.kube.http import quoted
+from longboat.plan import Plan, from_json
+
+PYTHON = "python3"
+PATIENCE = 10.0
+"""Seconds in which an API server that is away may come back."""
+KILLED = 128
+"""A greater exit code is a signal's: a program that was started in a pod has ended with it."""
+OWNED = (
+    "Deployment",
+    "HorizontalPodAutoscaler",
+    "PodDisruptionBudget",
+    "StatefulSet",
+    "Pod",
+    "Service",
+    "Secret",
+    "ConfigMap",
+    "PersistentVolumeClaim",
+    "RoleBinding",
+    "Role",
+    "ServiceAccount",
+)
+"""Kinds that a run is made of."""
+
+
+SERVING = ("HorizontalPodAutoscaler", "PodDisruptionBudget", "Service", "Deployment")
+"""Kinds that a stage which serves is made of."""
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A run as the cluster's list of roots has it."""
+
+    id: str
+    job: str
+    state: str
+    created: float
+    started: float
+    code: int | None
+    plan: str
+
+
+class NoAnswer(LongboatError):
+    """The driver's pod runs, says the cluster, and does not answer: worth another try."""
+
+
+class Cluster:
+    def __init__(self, environ: Mapping[str, str], context: str = "", namespace: str = "") -> None:
+        self.context = context
+        self.api = Api(config.server(environ, context, namespace), PATIENCE)
+        self.namespace = self.api.server.namespace
+
+    @property
+    def key(self) -> str:
+        """Names cluster and namespace in a path; behind one proxy, clusters differ by prefix alone."""
+        server = self.api.server
+        return f"{server.host}_{server.port}{quoted(server.prefix)}_{self.namespace}"
+
+    def unheard(self, error: ApiError | OSError, run: str) -> LongboatError:
+        """Why a question to the driver was not answered."""
+        if isinstance(error, ApiError) and not error.transient:
+            return self.refusal(error)
+        hint = f"its node may be lost: longboat why {run}; kubectl get nodes"
+        return NoAnswer(f"the driver of {run} does not answer: {error}", hint, FAILED)
+
+    def gone(self, run: str) -> LongboatError:
+        """The driver's pod went away while it was asked: another one comes."""
+        return NoAnswer(f"the driver of {run} went while it was asked", f"longboat why {run}", FAILED)
+
+    def absent(self, run: str) -> LongboatError:
+        return LongboatError(f"the run {run} is not in {self.namespace}", "`longboat status --on kubernetes`")
+
+    def refusal(self, error: ApiError, submitting: bool = False) -> LongboatError:
+        """What the API server said, with what can be done about it."""
+        told = refusal(error)
+        forbidden = submitting and error.status == 403 and "cannot " in error.message
+        if forbidden and ("roles" in error.message or "escalat" in error.message):
+            told.hint = (
+                "an admin can make the driver's account once, and everybody may name it:\n"
+                f"{rights_for_an_admin(self.namespace)}\n"
+                "then: longboat run --on kubernetes --service-account longboat-driver"
+            )
+        return told
+
+    # Looking.
+
+    def runs(self) -> list[Listed]:
+        """All runs of the namespace, the newest first."""
+        selector = f"app.kubernetes.io/managed-by=longboat,{names.PART_LABEL}=root"
+        try:
+            roots = self.api.list("ConfigMap", selector)
+        except ApiError as error:
+            raise self.refusal(error) from None
+        return sorted((listed(root) for root in roots), key=lambda run: -run.created)
+
+    def root(self, run: str) -> Listed | None:
+        found = self.api.find("ConfigMap", run)
+        return listed(found) if found is not None else None
+
+    # Asking the driver.
+
+    def reach(self, run: str, patience: float = 120.0) -> str:
+        """The driver's pod, running."""
+        due, name = time.monotonic() + patience, names.driver_pod(run)
+        while not self.has_driver(run):
+            if time.monotonic() > due:
+                cause = pending.driver(self.api, run)
+                why = f": {cause.message}" if cause else ""
+                raise LongboatError(f"the driver of {run} does not run{why}", f"kubectl describe pod {name}")
+            time.sleep(0.2)
+        return name
+
+    def has_driver(self, run: str) -> bool:
+        """Whether the driver's pod runs. One that was sent home is brought back, one that was lost is given up."""
+        name = names.driver_pod(run)
+        pod = self.api.find("Pod", name)
+        if pod is None:
+            home = self.api.find("StatefulSet", names.driver(run))
+            if home is None:
+                raise self.absent(run)
+            if home["spec"].get("replicas") == 0:
+                self.api.patch("StatefulSet", names.driver(run), {"spec": {"replicas": 1}})
+            return False
+        if not is_running(pod) and 0.0 < lost.over(pod) < self.api.now():
+            self.api.delete("Pod", name, grace=0, uid=str(pod["metadata"]["uid"]))
+        return is_running(pod)
+
+    def ask(self, run: str, *words: str) -> tuple[int, bytes]:
+        """A word of `kube.__main__` in the driver's pod: its exit code and output."""
+        pod = self.reach(run)
+        try:
+            code, out, err = tunnel.output(self.api, pod, command(*words), "driver")
+        except (ApiError, OSError) as error:
+            raise self.unheard(error, run) from None
+        if code > KILLED:
+            raise self.gone(run)
+        if code and err:
+            raise LongboatError(f"the driver of {run} says: {err.decode('utf-8', 'replace').strip()}")
+        return code, out
+
+    def stop(self, run: str, by: str, now: bool) -> bool:
+        """False when nobody drives it."""
+        code, _ = self.ask(run, "stop", by, *(["now"] if now else []))
+        return code == 0
+
+    def take_down(self, run: str, more: str = "") -> bool:
+        """Servers that stand although their run has ended; False when there are none. more: chooses among them."""
+        chosen = names.selector(run, names.SERVER) + more
+        found = [obj for kind in SERVING for obj in self.api.list(kind, chosen)]
+        for obj in found:
+            self.api.delete(obj["kind"], obj["metadata"]["name"])
+        return bool(found)
+
+    def stands(self, run: str, stage: str) -> bool:
+        """Whether servers of a stage are there; a run that failed to roll has ended and leaves the old ones."""
+        return self.api.find("Deployment", names.service(run, stage)) is not None
+
+    # Removing.
+
+    def remove(self, run: str) -> None:
+        """The root, and with it all; what has lost its owner is found by its labels."""
+        try:
+            self.api.delete("ConfigMap", run)
+            with contextlib.suppress(ApiError):  # a thousand pods at once, where one may; else one by one
+                self.api.delete_all("Pod", names.selector(run, "rank"), grace=2)
+            for obj in self.left(run):  # what one may not see goes with its owner
+                if obj["metadata"].get("deletionTimestamp"):
+                    continue
+                if is_data(obj) or _of_another(obj, run):
+                    continue  # data outlives its run, and what runs share goes with the last of them
+                grace = 2 if obj["kind"] == "Pod" else None
+                self.api.delete(obj["kind"], obj["metadata"]["name"], grace=grace)
+        except ApiError as error:
+            raise self.refusal(error) from None
+
+    def left(self, run: str = "") -> list[Manifest]:
+        """All objects of one run, or of all."""
+        selector = names.selector(run) if run else "app.kubernetes.io/managed-by=longboat"
+        found: list[Manifest] = []
+        for kind in OWNED:
+            try:
+                found += self.api.list(kind, selector)
+            except ApiError as error:
+                if error.status != 403:
+                    raise self.refusal(error) from None
+        return found + storage.made_by(self, run, ("PersistentVolume",))
+
+    def plans(self) -> dict[str, Plan]:
+        """The plan of every run of the namespace that has one."""
+        return {run.id: from_json(run.plan) for run in self.runs() if run.plan}
+
+    def may(self, verb: str, resource: str, group: str = "", part: str = "", everywhere: bool = False) -> bool:
+        """Whether we are allowed to: in this namespace, or where things belong to none."""
+        attributes = {"verb": verb, "resource": resource, "group": group}
+        if not everywhere:
+            attributes["namespace"] = self.namespace
+        if part:
+            attributes["subresource"] = part
+        kind = "SelfSubjectAccessReview"
+        review = {"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": {"resourceAttributes": attributes}}
+        return bool(self.api.request("POST", self.api.path(kind), review)["status"].get("allowed"))
+
+
+def refusal(error: ApiError) -> LongboatError:
+    """What the API server said, or that it said nothing, with what can be done about it."""
+    if error.status == 0:
+        hint = "is this machine in its network (VPN)? kubectl cluster-info; another cluster: --context or $KUBECONFIG"
+        return LongboatError(error.message, hint)
+    if error.reason == NO_JSON:
+        return LongboatError(error.message, "a proxy wants you to log in? check the kubeconfig: kubectl cluster-info")
+    if error.status == 401:
+        return LongboatError("the cluster does not know who you are", "log in again: the credentials have expired?")
+    if error.status == 403 and "cannot " in error.message:
+        lacks = rights.lacking(error.message)
+        commands = "".join(f"\n{line}" for line in lacks.commands) if lacks else ""
+        rule = f": a Role with the rule {lacks.rule}" if lacks else ""
+        hint = f"ask an admin for that right in this namespace{rule}{commands}"
+        return LongboatError(f"the cluster forbids it: {error.message}", hint)
+    if error.status == 404 and (missing := re.match(r'namespaces "(.+?)"', error.message)):
+        return LongboatError(error.message, f"kubectl create namespace {missing[1]}, or choose one: --namespace")
+    return LongboatError(f"the cluster refused it: {error.message}")
+
+
+def is_data(obj: Manifest) -> bool:
+    """Storage that was made for a job: it outlives the run."""
+    return (obj["metadata"].get("labels") or {}).get(names.PART_LABEL) == PART
+
+
+def _of_another(obj: Manifest, run: str) -> bool:
+    owners = obj["metadata"].get("ownerReferences") or ()
+    return any(owner["kind"] == "ConfigMap" and owner["name"] != run for owner in owners)
+
+
+def command(*words: str) -> list[str]:
+    return [PYTHON, "-S", "-E", f"{names.SHIP}/{names.ARCHIVE}", *words]
+
+
+def is_running(pod: Manifest) -> bool:
+    statuses = pod.get("status", {}).get("containerStatuses") or ()
+    return (
+        not pod["metadata"].get("deletionTimestamp")
+        and any((each.get("state") or {}).get("running") for each in statuses)
+        and pod["status"].get("phase") == "Running"
+    )
+
+
+def listed(root: Manifest) -> Listed:
+    """What a root says of its run."""
+    meta = root["metadata"]
+    notes, labels = meta.get("annotations") or {}, meta.get("labels") or {}
+    code = notes.get(names.EXIT_CODE, "")
+    return Listed(
+        str(meta["name"]),
+        str(labels.get("app.kubernetes.io/name", "")),
+        str(notes.get(names.STATE, "submitted")),
+        config.moment(meta.get("creationTimestamp")),
+        float(notes.get(names.STARTED) or 0.0),
+        int(code) if code else None,
+        str((root.get("data") or {}).get("plan.json", "")),
+    )
+
+
+def rights_for_an_admin(namespace: str) -> str:
+    """A Role for any run, its account and its binding, as YAML."""
+    name = "longboat-driver"
+    rules = [{key: value for key, value in rule.items() if key != "resourceNames"} for rule in objects.rules("", ("",))]
+    meta = {"name": name, "namespace": namespace}
+    group = "rbac.authorization.k8s.io"
+    return yaml_of(
+        [
+            {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta},
+            {"apiVersion": f"{group}/v1", "kind": "Role", "metadata": meta, "rules": rules},
+            {
+                "apiVersion": f"{group}/v1",
+                "kind": "RoleBinding",
+                "metadata": meta,
+                "roleRef": {"apiGroup": group, "kind": "Role", "name": name},
+                "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": namespace}],
+            },
+        ]
+    )

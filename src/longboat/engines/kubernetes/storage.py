@@ -1,0 +1,306 @@
+"""Storage that a job asks a cluster to make: found or made before the run, named and removed when it is asked for.
+
+It is data, so nothing here goes unless somebody said so. What the objects look like is
+`export.storage`'s business.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from longboat.errors import LongboatError
+from longboat.export import storage
+from longboat.kube import names
+from longboat.kube.api import ApiError, Manifest
+from longboat.plan import Make, Mount, Plan
+
+if TYPE_CHECKING:
+    from longboat.engines.kubernetes.cluster import Cluster
+
+DELETED = 60.0
+"""Seconds that a claim may take to go."""
+MANY, ONE = "ReadWriteMany", "ReadWriteOnce"
+
+ONE_NODE = frozenset(
+    {
+        "cinder.csi.openstack.org",
+        "disk.csi.azure.com",
+        "docker.io/hostpath",
+        "dobs.csi.digitalocean.com",
+        "ebs.csi.aws.com",
+        "kubernetes.io/aws-ebs",
+        "kubernetes.io/azure-disk",
+        "kubernetes.io/cinder",
+        "kubernetes.io/gce-pd",
+        "kubernetes.io/no-provisioner",
+        "kubernetes.io/vsphere-volume",
+        "pd.csi.storage.gke.io",
+        "rancher.io/local-path",
+        "rbd.csi.ceph.com",
+        "rook-ceph.rbd.csi.ceph.com",
+    }
+)
+"""Provisioners whose file systems one node at a time can mount."""
+DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Something that outlives a run, and how it is removed."""
+
+    what: str
+    command: str
+
+
+def settled(cluster: Cluster, plan: Plan, say: Callable[[str], None]) -> Plan:
+    """The plan with what only the cluster can tell: how its storage can be mounted, and who may make it."""
+    mounts = []
+    for mount in plan.storage:
+        make = mount.make
+        if make is not None:
+            make = _possible(cluster, mount, make, say)
+            make = make if make.nfs or make.mode else _mode(cluster, mount, make, say)
+        mounts.append(replace(mount, make=make))
+    return replace(plan, storage=tuple(mounts))
+
+
+def _possible(cluster: Cluster, mount: Mount, make: Make, say: Callable[[str], None]) -> Make:
+    """An NFS server's volume is the cluster's, not the namespace's: without the right to make one, a claim must do."""
+    if not make.nfs or cluster.may("create", "persistentvolumes", everywhere=True):
+        return make
+    if cluster.api.find("PersistentVolumeClaim", mount.source) is not None:
+        return make
+    if not make.size:
+        raise LongboatError(
+            f"storage {mount.name}: you may not create persistentvolumes, which an NFS server needs",
+            "ask an admin for that right, or leave out `nfs` and give a `size`",
+        )
+    say(f"storage {mount.name}: you may not create persistentvolumes, so a claim is made instead of an NFS server")
+    return replace(make, nfs=False, disk="")
+
+
+def _mode(cluster: Cluster, mount: Mount, make: Make, say: Callable[[str], None]) -> Make:
+    there = cluster.api.find("PersistentVolumeClaim", mount.source)
+    if there is not None:
+        return replace(make, mode=MANY if MANY in there["spec"].get("accessModes", ()) else ONE)
+    name, provisioner = _class(cluster, make.storage_class)
+    if provisioner not in ONE_NODE:
+        return replace(make, mode=MANY)
+    say(
+        f"storage {mount.name}: the storage class {name} ({provisioner}) is for one node at a time, so all ranks go to "
+        "one node. For more: a class for many nodes, `nfs: true`, or none: output and checkpoints travel by the driver"
+    )
+    return replace(make, mode=ONE)
+
+
+def _class(cluster: Cluster, name: str) -> tuple[str, str]:
+    """Name and provisioner of a storage class; empty where that cannot be seen."""
+    try:
+        found = cluster.api.list("StorageClass")
+    except ApiError:
+        return name, ""
+    for each in found:
+        default = (each["metadata"].get("annotations") or {}).get(DEFAULT_CLASS) == "true"
+        if each["metadata"]["name"] == name or not name and default:
+            return str(each["metadata"]["name"]), str(each.get("provisioner", ""))
+    return name, ""
+
+
+def make(cluster: Cluster, plan: Plan, run: str, say: Callable[[str], None]) -> list[Manifest]:
+    """Makes what is not there; what was made, so that a refusal later can take it back."""
+    fresh: list[Manifest] = []
+    try:
+        for mount, asked in storage.made(plan):
+            before = len(fresh)
+            there = _staying(cluster, mount, "PersistentVolumeClaim", mount.source)
+            if there is not None:
+                _check(mount, there)
+            elif asked.nfs:
+                _serve(cluster, plan, run, mount, asked, fresh)
+            else:
+                _new(cluster, run, mount, storage.claim(plan, run, mount, asked), fresh)
+            what = f"the NFS server {storage.nfs_name(mount)}" if asked.nfs else f"the claim {mount.source}"
+            if len(fresh) > before:
+                say(f"storage {mount.name}: {what} was made; `longboat rm` keeps it")
+            else:
+                say(f"storage {mount.name}: the claim {mount.source} is there and is used again")
+    except BaseException:
+        take_back(cluster, fresh)
+        raise
+    return fresh
+
+
+def _new(cluster: Cluster, run: str, mount: Mount, obj: Manifest, fresh: list[Manifest]) -> Manifest:
+    """Makes an object. One that another submission has just made is used as it is, and is not this one's to take
+    back."""
+    while True:
+        try:
+            fresh.append(cluster.api.create(obj))
+            return fresh[-1]
+        except ApiError as error:
+            if error.status != 409:
+                raise
+        there = _staying(cluster, mount, obj["kind"], obj["metadata"]["name"])
+        if there is not None:
+            _check(mount, there)
+            if there["metadata"]["labels"].get(names.RUN_LABEL) == run:  # the answer was lost on its way
+                fresh.append(there)
+            return there
+
+
+def _staying(cluster: Cluster, mount: Mount, kind: str, name: str) -> Manifest | None:
+    """The object; one that is being deleted is waited for, for it cannot be used and its name cannot be taken."""
+    due = time.monotonic() + DELETED
+    while True:
+        there = cluster.api.find(kind, name)
+        if there is None or not there["metadata"].get("deletionTimestamp"):
+            return there
+        if time.monotonic() > due:
+            raise LongboatError(
+                f"storage {mount.name}: {_words(kind)} {name} is being deleted, and a pod still has it",
+                f"kubectl describe {kind.lower()} {name} -n {cluster.namespace} says which",
+            )
+        time.sleep(0.5)
+
+
+def _check(mount: Mount, there: Manifest) -> None:
+    kind, name = there["kind"], there["metadata"]["name"]
+    if (there["metadata"].get("labels") or {}).get("app.kubernetes.io/managed-by") != "longboat":
+        use = f"to use it: `{mount.name}: {{pvc: {name}}}`; else " if name == mount.source else ""
+        raise LongboatError(
+            f"storage {mount.name}: there is {_words(kind, 'a')} {name} that Longboat has not made",
+            f"{use}give the mount another name",
+        )
+    if (there.get("status") or {}).get("phase") == "Released":
+        raise LongboatError(
+            f"storage {mount.name}: the volume {name} belongs to a claim that was deleted",
+            f"kubectl delete persistentvolume/{name}    # the files stay on the server's disk",
+        )
+
+
+def _words(kind: str, article: str = "the") -> str:
+    return f"{article} {'claim' if kind == 'PersistentVolumeClaim' else kind}"
+
+
+def _serve(cluster: Cluster, plan: Plan, run: str, mount: Mount, asked: Make, fresh: list[Manifest]) -> None:
+    """The disk, the server, then the volume, which needs the server's address."""
+    behind = storage.disk(plan, run, mount, asked)
+    service, workload = storage.server(plan, run, mount, asked)
+    template = workload["spec"]["template"]
+    probe = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": storage.nfs_name(mount)}, "spec": template["spec"]}
+    try:
+        cluster.api.create(probe, dry_run=True)
+    except ApiError as error:
+        raise LongboatError(
+            f"storage {mount.name}: the namespace {cluster.namespace} does not let an NFS server run: {error.message}",
+            "leave out `nfs`, or let an admin run the server in another namespace and name its claim: `pvc: NAME`",
+        ) from None
+    if behind is not None:
+        _new(cluster, run, mount, behind, fresh)
+    address = str(_new(cluster, run, mount, service, fresh)["spec"]["clusterIP"])
+    _new(cluster, run, mount, workload, fresh)
+    for obj in storage.volume(plan, run, mount, asked, cluster.namespace, address):
+        _new(cluster, run, mount, obj, fresh)
+
+
+def take_back(cluster: Cluster, fresh: list[Manifest]) -> None:
+    for obj in reversed(fresh):
+        with contextlib.suppress(ApiError):
+            cluster.api.delete(obj["kind"], obj["metadata"]["name"], uid=str(obj["metadata"]["uid"]))
+
+
+# What stays when a run goes.
+
+
+def left_by(cluster: Cluster, plan: Plan, data: bool) -> tuple[list[str], list[Kept]]:
+    """After a run was removed: what of its data went, if that was asked for, and what stays."""
+    gone: list[str] = []
+    stays: list[Kept] = []
+    used = _used(cluster) if data else {}
+    space = f"-n {cluster.namespace}"
+    for mount in plan.storage:
+        if mount.make is not None:
+            if data and mount.source not in used:
+                gone += _remove(cluster, _names(cluster, mount, mount.make))
+                continue
+            what = f"the NFS server {mount.source}-nfs with its disk" if mount.make.nfs else f"the claim {mount.source}"
+            why = f", which {', '.join(used[mount.source])} has too" if mount.source in used else ""
+            words = " ".join(f"{kind.lower()}/{name}" for kind, name in _names(cluster, mount, mount.make))
+            stays.append(Kept(f"{what} (storage {mount.name}){why}", f"kubectl delete {space} {words}"))
+        elif mount.kind in REMOVERS and not mount.read_only:
+            command = REMOVERS[mount.kind].format(source=mount.source, space=space)
+            stays.append(Kept(f"what it wrote to {mount.kind} {mount.source} (storage {mount.name})", command))
+    return gone, stays
+
+
+REMOVERS = {
+    "pvc": "kubectl delete {space} persistentvolumeclaim/{source}    # with all that is in it",
+    "s3": "aws s3 rm --recursive {source}",
+    "gs": "gcloud storage rm --recursive {source}",
+    "nfs": "# mount {source} and delete there what you do not need",
+    "hostPath": "# delete {source} on the nodes that had ranks",
+}
+"""Kind of storage that is the user's own -> the command that deletes it. Longboat never does: which of its files a run
+wrote is not certain."""
+
+
+def _used(cluster: Cluster) -> dict[str, list[str]]:
+    """Made claim -> the runs that have it."""
+    found: dict[str, list[str]] = {}
+    for run, plan in cluster.plans().items():
+        for mount, _ in storage.made(plan):
+            found.setdefault(mount.source, []).append(run)
+    return found
+
+
+def _names(cluster: Cluster, mount: Mount, make: Make) -> list[tuple[str, str]]:
+    """Kind and name of all that was made for a mount, in the order in which it is removed."""
+    found = [("PersistentVolumeClaim", mount.source)]
+    if make.nfs:
+        found += [("PersistentVolume", storage.volume_name(mount, cluster.namespace))]
+        found += [("StatefulSet", storage.nfs_name(mount)), ("Service", storage.nfs_name(mount))]
+        found += [] if make.disk else [("PersistentVolumeClaim", f"{mount.source}-disk")]
+    return found
+
+
+def _remove(cluster: Cluster, wanted: Iterable[tuple[str, str]]) -> list[str]:
+    """Only what Longboat has made."""
+    gone = []
+    for kind, name in wanted:
+        there = cluster.api.find(kind, name)
+        labels = (there or {}).get("metadata", {}).get("labels") or {}
+        if labels.get("app.kubernetes.io/managed-by") == "longboat" and cluster.api.delete(kind, name):
+            gone.append(f"{kind} {name}")
+    return gone
+
+
+KINDS = ("PersistentVolumeClaim", "PersistentVolume", "StatefulSet", "Service")
+
+
+def made_by(cluster: Cluster, run: str = "", kinds: Iterable[str] = KINDS) -> list[Manifest]:
+    """Storage that a run has made, or all runs, also when the run is gone."""
+    selector = f"{names.PART_LABEL}={storage.PART}" + (f",{names.RUN_LABEL}={run}" if run else "")
+    found: list[Manifest] = []
+    for kind in kinds:
+        try:
+            found += cluster.api.list(kind, selector)
+        except ApiError as error:
+            if error.status != 403:
+                raise cluster.refusal(error) from None
+    return [obj for obj in found if obj["kind"] != "PersistentVolume" or _here(cluster, obj)]
+
+
+def _here(cluster: Cluster, volume: Manifest) -> bool:
+    return (volume["spec"].get("claimRef") or {}).get("namespace") == cluster.namespace
+
+
+def remove_of(cluster: Cluster, run: str) -> list[str]:
+    """The storage of a run that is gone itself, unless another run has it."""
+    used = _used(cluster)
+    if any(obj["metadata"]["name"] in used for obj in made_by(cluster, run)):
+        return []
+    return _remove(cluster, [(obj["kind"], obj["metadata"]["name"]) for obj in made_by(cluster, run)])

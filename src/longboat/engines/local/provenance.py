@@ -1,0 +1,80 @@
+"""Where a run came from: versions, git commit, hash of the code tree. Kept as provenance.json.
+
+It is looked up while the ranks already run: asking git and reading the tree takes longer than
+starting a gang.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import json
+import os
+import platform
+import subprocess
+import sys
+from hashlib import sha256
+
+from longboat import __version__, layout
+from longboat.plan import Plan
+from longboat.spec.tree import code_files
+
+HASH_MOST = 64 * 1024 * 1024
+"""A larger tree is not read for its hash: it holds data, not code."""
+
+
+def write(plan: Plan, directory: str) -> None:
+    path = os.path.join(directory, layout.PROVENANCE)
+    if os.path.exists(path):
+        return
+    found = {
+        "longboat": __version__,
+        "python": platform.python_version(),
+        "executable": sys.executable,
+        "platform": platform.platform(),
+        "host": platform.node(),
+        "user": _user(),
+        "git": _git(plan.code),
+        "code": _code(plan.code),
+    }
+    with contextlib.suppress(OSError):
+        with open(path + ".new", "w", encoding="utf-8") as file:
+            json.dump(found, file, indent=2)
+        os.replace(path + ".new", path)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
+
+
+def _git(directory: str) -> dict[str, object] | None:
+    def ask(*words: str) -> str:
+        command = ["git", "-C", directory, *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
+
+    try:
+        commit = ask("rev-parse", "HEAD").strip()
+        return {"commit": commit, "dirty": bool(ask("status", "--porcelain", "--", ".").strip())}
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _code(directory: str) -> dict[str, object] | None:
+    """A hash over names and contents of the tree that `code:` names, less what its ignore file leaves out."""
+    digest, files, size = sha256(), 0, 0
+    try:
+        for name in code_files(directory):
+            path = os.path.join(directory, name)
+            size += os.path.getsize(path)
+            if size > HASH_MOST:
+                return {"sha256": None, "why": f"the tree holds more than {HASH_MOST >> 20} MiB"}
+            with open(path, "rb") as file:
+                content = sha256(file.read()).hexdigest()
+            digest.update(f"{name}\0{content}\n".encode())
+            files += 1
+    except OSError as error:
+        return {"sha256": None, "why": str(error)}
+    return {"sha256": digest.hexdigest(), "files": files, "bytes": size}

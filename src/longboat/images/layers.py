@@ -1,0 +1,126 @@
+"""A layer: a compressed tar whose bytes depend on what is in it alone.
+
+Entries are sorted, everything belongs to root, every file is as old as the epoch, and a mode is
+0755 or 0644: who packs, when, where and under which umask does not show.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import os
+import tarfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import IO
+
+from longboat.errors import LongboatError
+
+EPOCH = 315532800
+"""1980: the first moment that zip files, which some tools make of layers, can name. SOURCE_DATE_EPOCH says another."""
+
+
+@dataclass(frozen=True)
+class File:
+    """A file for a layer: from the disk, or its content."""
+
+    name: str
+    """In the image, without a leading slash."""
+    path: str = ""
+    content: bytes = b""
+    executable: bool = False
+    link: str = ""
+    """A symbolic link to this."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    digest: str
+    diff_id: str
+    """The digest of what is inside the compression."""
+    size: int
+    path: str
+
+
+def epoch(environ: Mapping[str, str]) -> int:
+    given = environ.get("SOURCE_DATE_EPOCH", "")
+    if given and not given.isdigit():
+        raise LongboatError(f"SOURCE_DATE_EPOCH={given} is no number of seconds", "unset it, or set it to a number")
+    return int(given) if given else EPOCH
+
+
+def tree(directory: str, at: str, names: Iterable[str]) -> list[File]:
+    """Files below a directory, under another name."""
+    found = []
+    for name in names:
+        path = os.path.join(directory, name)
+        executable = bool(os.stat(path).st_mode & 0o100)
+        found.append(File(f"{at}/{name}", path, executable=executable))
+    return found
+
+
+def write(files: Iterable[File], path: str, when: int) -> Layer:
+    """Makes the layer; what stands in its way (a file that goes while it is read) is an OSError."""
+    wanted = {file.name: file for file in files}
+    folders = {parent for name in wanted for parent in _parents(name)}
+    unfinished = f"{path}.{os.getpid()}.new"
+    try:
+        with open(unfinished, "wb") as raw:
+            outer = _Hashing(raw)
+            with gzip.GzipFile("", "wb", 6, outer, mtime=0) as packed:
+                inner = _Hashing(packed)  # type: ignore[arg-type]
+                with tarfile.open(fileobj=inner, mode="w", format=tarfile.PAX_FORMAT) as tar:  # type: ignore[call-overload]
+                    for name in sorted(folders | set(wanted)):
+                        _add(tar, name, wanted.get(name), when)
+        os.replace(unfinished, path)
+    finally:
+        if os.path.exists(unfinished):
+            os.unlink(unfinished)
+    return Layer(outer.digest, inner.digest, os.path.getsize(path), path)
+
+
+def _add(tar: tarfile.TarFile, name: str, file: File | None, when: int) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.mtime = when
+    if file is None:
+        entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+        tar.addfile(entry)
+    elif file.link:
+        entry.type, entry.mode, entry.linkname = tarfile.SYMTYPE, 0o777, file.link
+        tar.addfile(entry)
+    else:
+        entry.mode = 0o755 if file.executable else 0o644
+        with open(file.path, "rb") if file.path else io.BytesIO(file.content) as source:
+            entry.size = os.fstat(source.fileno()).st_size if file.path else len(file.content)
+            tar.addfile(entry, source)
+
+
+def _parents(name: str) -> list[str]:
+    parts = name.split("/")
+    return ["/".join(parts[:count]) for count in range(1, len(parts))]
+
+
+class _Hashing:
+    """Passes on what is written and adds it up."""
+
+    def __init__(self, target: IO[bytes]) -> None:
+        self._target = target
+        self._sum = hashlib.sha256()
+        self._written = 0
+
+    def write(self, data: bytes) -> int:
+        self._sum.update(data)
+        self._written += len(data)
+        self._target.write(data)
+        return len(data)
+
+    def tell(self) -> int:
+        return self._written
+
+    def flush(self) -> None:
+        self._target.flush()
+
+    @property
+    def digest(self) -> str:
+        return f"sha256:{self._sum.hexdigest()}"

@@ -1,0 +1,350 @@
+"""One repository of a registry, spoken to by the OCI distribution protocol.
+
+Blobs are asked for before they are sent, and streamed from files. The login is the user's; a token
+is fetched when the registry asks for one. Nothing here knows what an image is made of.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import os
+import re
+import ssl
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import IO, Any
+
+from longboat.errors import FAILED, LongboatError
+from longboat.images import login
+from longboat.images.reference import Reference
+
+INDEXES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
+MANIFESTS = ("application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json")
+TRIES = 4
+PATIENCE = 60.0
+_PASSING = (408, 429, 500, 502, 503, 504)
+
+
+class Refused(LongboatError):
+    """The registry said no. `status` is what it answered."""
+
+    def __init__(self, status: int, message: str, hint: str = "") -> None:
+        super().__init__(message, hint, FAILED)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+@dataclass(frozen=True)
+class Manifest:
+    kind: str
+    digest: str
+    text: bytes
+
+    @property
+    def value(self) -> dict[str, Any]:
+        return dict(json.loads(self.text))
+
+
+class _Stay(urllib.request.HTTPRedirectHandler):
+    """Redirects are followed with the method that was asked, and without the login."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str
+    ) -> urllib.request.Request | None:
+        if req.get_method() not in ("GET", "HEAD"):
+            return None
+        kept = {name: value for name, value in req.headers.items() if name.lower() == "accept"}
+        return urllib.request.Request(newurl, None, kept, method=req.get_method())
+
+
+class Repository:
+    """`actions` are the rights that a token is asked for: pull, push, delete. `beside` is a repository of the same
+    registry that blobs may be taken over from."""
+
+    def __init__(
+        self,
+        reference: Reference,
+        environ: Mapping[str, str],
+        insecure: bool = False,
+        actions: str = "pull",
+        beside: str = "",
+    ) -> None:
+        self.reference = reference
+        self._environ = environ
+        self._may_be_plain = insecure or reference.is_local
+        self._scopes = {f"repository:{reference.repository}:{actions}"}
+        self._beside = beside
+        if beside:
+            self._scopes.add(f"repository:{beside}:pull")
+        self._authorization = ""
+        context = ssl.create_default_context()
+        if insecure:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        handlers: list[urllib.request.BaseHandler] = [urllib.request.HTTPSHandler(context=context), _Stay()]
+        if reference.is_local:
+            handlers.append(urllib.request.ProxyHandler({}))  # the user's proxy does not know this machine
+        self._opener = urllib.request.build_opener(*handlers)
+        self._root = ""
+
+    # Reading.
+
+    def manifest(self, wanted: str) -> Manifest | None:
+        """By tag or digest; None: there is none."""
+        accept = ", ".join((*INDEXES, *MANIFESTS))
+        answer = self._ask("GET", f"manifests/{wanted}", {"Accept": accept}, missing=True)
+        if answer.status == 404:
+            return None
+        digest = "sha256:" + hashlib.sha256(answer.body).hexdigest()
+        if wanted.startswith("sha256:") and digest != wanted:
+            raise Refused(0, f"{self.reference.registry} sent another manifest than {wanted}")
+        kind = answer.headers.get("content-type", "").partition(";")[0]
+        return Manifest(kind or MANIFESTS[0], digest, answer.body)
+
+    def has(self, digest: str) -> bool:
+        return self._ask("HEAD", f"blobs/{digest}", missing=True).status == 200
+
+    def blob(self, digest: str) -> bytes:
+        """A small one."""
+        answer = self._ask("GET", f"blobs/{digest}")
+        if "sha256:" + hashlib.sha256(answer.body).hexdigest() != digest:
+            raise Refused(0, f"{self.reference.registry} sent a damaged blob {digest}", "try again")
+        return answer.body
+
+    def save(self, digest: str, path: str) -> None:
+        """A blob into a file, whole or not at all."""
+        unfinished = f"{path}.{os.getpid()}.new"
+        try:
+            self._ask("GET", f"blobs/{digest}", into=unfinished)
+            with open(unfinished, "rb") as file:
+                found = "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()
+            if found != digest:
+                raise Refused(0, f"{self.reference.registry} sent a damaged blob {digest}", "try again")
+            os.replace(unfinished, path)
+        finally:
+            if os.path.exists(unfinished):
+                os.unlink(unfinished)
+
+    # Writing.
+
+    def takes_over(self, digest: str) -> bool:
+        """Whether the registry could take a blob from the repository beside this one."""
+        if not self._beside:
+            return False
+        query = urllib.parse.urlencode({"mount": digest, "from": self._beside})
+        return self._ask("POST", f"blobs/uploads/?{query}", data=b"").status == 201
+
+    def upload(self, digest: str, path: str = "", data: bytes = b"") -> None:
+        """A blob from a file, or bytes. What breaks off is begun anew: nobody knows how much of it has arrived."""
+        for number in range(1, TRIES + 1):
+            place = self._ask("POST", "blobs/uploads/", data=b"").headers["location"]
+            url = urllib.parse.urljoin(self._base(), place)
+            url += ("&" if "?" in url else "?") + urllib.parse.urlencode({"digest": digest})
+            try:
+                self._ask("PUT", url, {"Content-Type": "application/octet-stream"}, data, path, tries=1)
+                return
+            except Refused as error:
+                if number == TRIES or error.status not in (0, *_PASSING):
+                    raise
+                time.sleep(0.2 * 2**number)
+
+    def put(self, manifest: Manifest, tag: str) -> None:
+        self._ask("PUT", f"manifests/{tag}", {"Content-Type": manifest.kind}, manifest.text)
+
+    def delete(self, digest: str) -> bool:
+        """False: it was gone already."""
+        return self._ask("DELETE", f"manifests/{digest}", missing=True).status != 404
+
+    # One exchange.
+
+    def _ask(
+        self,
+        method: str,
+        where: str,
+        headers: Mapping[str, str] | None = None,
+        data: bytes | None = None,
+        path: str = "",
+        into: str = "",
+        missing: bool = False,
+        tries: int = TRIES,
+    ) -> Answer:
+        url = where if "://" in where else self._base() + where
+        asked = False
+        for number in range(1, tries + 1):
+            try:
+                answer = self._once(method, url, headers or {}, data, path, into)
+            except (OSError, http.client.HTTPException) as error:
+                if number == tries:
+                    raise self._unreachable(error) from None
+                time.sleep(0.2 * 2**number)
+                continue
+            if answer.status == 401 and not asked:
+                asked = True
+                self._authorize(answer)
+                answer = self._once(method, url, headers or {}, data, path, into)
+            if answer.status < 400 or missing and answer.status == 404:
+                return answer
+            if answer.status not in _PASSING or number == tries:
+                raise self._refusal(method, answer)
+            time.sleep(min(float(_digits(answer.headers.get("retry-after"))) or 0.2 * 2**number, 30.0))
+        raise AssertionError("the last try has returned or raised")
+
+    def _once(
+        self, method: str, url: str, headers: Mapping[str, str], data: bytes | None, path: str, into: str
+    ) -> Answer:
+        body: Any = open(path, "rb") if path else data
+        request = urllib.request.Request(url, body, dict(headers), method=method)
+        if path:
+            request.add_unredirected_header("Content-Length", str(os.path.getsize(path)))
+        if self._authorization and urllib.parse.urlsplit(url).netloc == self.reference.host:
+            request.add_unredirected_header("Authorization", self._authorization)
+        try:
+            with self._opener.open(request, timeout=PATIENCE) as answer:
+                return Answer(answer.status, _lower(answer.headers), _taken(answer, into))
+        except urllib.error.HTTPError as error:
+            return Answer(error.code, _lower(error.headers), error.read(65536))
+        finally:
+            if path:
+                body.close()
+
+    def _base(self) -> str:
+        """`https://HOST/v2/REPOSITORY/`; plain http only where it was allowed, and where there is nothing else."""
+        if not self._root:
+            host = self.reference.host
+            self._root = f"https://{host}/v2/{self.reference.repository}/"
+            if self._may_be_plain:
+                try:
+                    self._once("GET", f"https://{host}/v2/", {}, None, "", "")
+                except (OSError, http.client.HTTPException):
+                    self._root = f"http://{host}/v2/{self.reference.repository}/"
+        return self._root
+
+    # Proving who asks.
+
+    def _authorize(self, answer: Answer) -> None:
+        """What the registry wants to see from now on: a password, or a token that its authority gives for one."""
+        challenge = answer.headers.get("www-authenticate", "")
+        kind, _, rest = challenge.partition(" ")
+        known = login.find(self.reference.registry, self._environ)
+        if kind.lower() == "basic":
+            if known is None:
+                raise self._no_login()
+            self._authorization = known.basic
+        elif kind.lower() == "bearer":
+            self._authorization = "Bearer " + self._token(dict(re.findall(r'(\w+)="([^"]*)"', rest)), known)
+        else:
+            raise Refused(401, f"{self.reference.registry} asks for a login of an unknown kind: {kind or 'none'}")
+
+    def _token(self, challenge: Mapping[str, str], known: login.Login | None) -> str:
+        realm = challenge.get("realm", "")
+        if not realm.startswith("https://") and not self._root.startswith("http://"):
+            raise Refused(401, f"{self.reference.registry} would send the login over plain http, to {realm}")
+        scopes = sorted(self._scopes | {scope for scope in [challenge.get("scope", "")] if scope})
+        fields = [("service", challenge.get("service", "")), *(("scope", scope) for scope in scopes)]
+        headers: dict[str, str] = {}
+        if known is not None and known.identity:
+            fields += [("grant_type", "refresh_token"), ("refresh_token", known.password), ("client_id", "longboat")]
+            fields = [("scope", " ".join(scopes)), *(field for field in fields if field[0] != "scope")]
+            data: bytes | None = urllib.parse.urlencode(fields).encode()
+            request = urllib.request.Request(realm, data, headers)
+        else:
+            if known is not None:
+                headers["Authorization"] = known.basic
+            join = "&" if "?" in realm else "?"
+            request = urllib.request.Request(realm + join + urllib.parse.urlencode(fields), None, headers)
+        try:
+            with self._opener.open(request, timeout=PATIENCE) as answer:
+                told = json.load(answer)
+                return str(told.get("token") or told["access_token"])
+        except urllib.error.HTTPError as error:
+            if error.code in (400, 401, 403):
+                raise self._refused_login(known) if known is not None else self._no_login() from None
+            raise Refused(error.code, f"{_host(realm)}, which gives tokens, answered {error.code}") from None
+        except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
+            why = getattr(error, "reason", None) or error
+            raise Refused(0, f"{_host(realm)} gave no token for {self.reference.registry}: {why}") from None
+
+    # Words.
+
+    def _no_login(self) -> Refused:
+        place = login.place(self._environ)
+        registry = self.reference.registry
+        return Refused(401, f"{registry} asks for a login, and there is none in {place}", login.command(registry))
+
+    def _refused_login(self, known: login.Login) -> Refused:
+        who = "the token" if known.identity else f"the login of {known.user}"
+        registry = self.reference.registry
+        return Refused(401, f"{registry} refused {who} from {known.source}", f"log in again: {login.command(registry)}")
+
+    def _refusal(self, method: str, answer: Answer) -> Refused:
+        registry, known = self.reference.registry, None
+        if answer.status in (401, 403):
+            known = login.find(registry, self._environ)
+        if answer.status == 401 and not self._authorization.startswith("Bearer"):
+            return self._refused_login(known) if known is not None else self._no_login()
+        if answer.status in (401, 403):
+            who = known.user if known is not None and not known.identity else "you"
+            verb = {"GET": "pull from", "HEAD": "pull from", "DELETE": "delete in"}.get(method, "push to")
+            hint = "ask its owner for that right, or log in as somebody else" if known else ""
+            return Refused(
+                answer.status,
+                f"{registry} does not let {who} {verb} {self.reference.repository}: {_said(answer)}",
+                f"{hint}: {login.command(registry)}" if hint else login.command(registry),
+            )
+        if answer.status == 405 and method == "DELETE":
+            return Refused(405, f"{registry} does not delete images for its users", "delete it with its own tools")
+        hint = ""
+        if answer.status == 404:
+            hint = f"is the repository {self.reference.repository} there? Some registries want it made first"
+        return Refused(answer.status, f"{registry} answered {answer.status} to a {method}: {_said(answer)}", hint)
+
+    def _unreachable(self, error: Exception) -> Refused:
+        why = getattr(error, "reason", None) or error
+        hint = ""
+        if isinstance(why, ssl.SSLError):
+            hint = "--insecure: plain http, or a certificate that nobody vouches for"
+        return Refused(0, f"{self.reference.registry} cannot be reached: {why}", hint)
+
+
+def _lower(headers: Any) -> dict[str, str]:
+    return {name.lower(): value for name, value in headers.items()}
+
+
+def _taken(answer: Any, into: str) -> bytes:
+    if not into:
+        return bytes(answer.read())
+    wanted, got = answer.headers.get("Content-Length"), 0
+    with open(into, "wb") as file:
+        while block := answer.read(1 << 20):
+            got += file.write(block)
+    if wanted is not None and got != int(wanted):
+        raise OSError(f"the answer ended after {got} of {wanted} bytes")
+    return b""
+
+
+def _said(answer: Answer) -> str:
+    try:
+        errors = json.loads(answer.body)["errors"]
+        return "; ".join(str(each.get("message") or each.get("code")) for each in errors) or str(answer.status)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return " ".join(answer.body.decode("utf-8", "replace").split())[:200] or str(answer.status)
+
+
+def _digits(text: str | None) -> str:
+    return text if text is not None and text.isdigit() else "0"
+
+
+def _host(url: str) -> str:
+    return urllib.parse.urlsplit(url).netloc

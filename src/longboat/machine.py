@@ -1,0 +1,160 @@
+"""What this machine gives a process: cores, memory, GPUs, packages. Facts, no opinions.
+
+Reads only: files of the kernel, metadata of installed packages, and `nvidia-smi` where there is
+one. Nothing is imported to find out whether it is installed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Cores:
+    allowed: int
+    """Cores that this process may run on."""
+    quota: float | None = None
+    """Cores' worth of time that its cgroup grants; None: no limit."""
+
+    @property
+    def usable(self) -> float:
+        return self.allowed if self.quota is None else min(float(self.allowed), self.quota)
+
+
+@dataclass(frozen=True)
+class Memory:
+    total: int
+    limit: int | None = None
+    """The limit of its cgroup; None: the machine's own memory is the limit."""
+
+    @property
+    def usable(self) -> int:
+        return self.total if self.limit is None else min(self.total, self.limit)
+
+
+@dataclass(frozen=True)
+class Gpu:
+    name: str
+    memory: str
+
+
+def cores(root: str = "/") -> Cores:
+    """`root`: where /proc and /sys are looked for; a test hands in another tree."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quotas = []
+    for directory in _cgroups(root, ""):
+        words = _read(os.path.join(directory, "cpu.max")).split()
+        if len(words) == 2 and words[0].isdigit():
+            quotas.append(int(words[0]) / int(words[1]))
+    for directory in _cgroups(root, "cpu"):
+        quota = _number(_read(os.path.join(directory, "cpu.cfs_quota_us")))
+        period = _number(_read(os.path.join(directory, "cpu.cfs_period_us")))
+        if quota > 0 and period > 0:
+            quotas.append(quota / period)
+    return Cores(allowed, min(quotas, default=None))
+
+
+def memory(root: str = "/") -> Memory:
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    found = [_number(_read(os.path.join(directory, "memory.max"))) for directory in _cgroups(root, "")]
+    found += [_number(_read(os.path.join(d, "memory.limit_in_bytes"))) for d in _cgroups(root, "memory")]
+    # Version 1 of cgroups writes a huge number where there is no limit.
+    return Memory(total, min((limit for limit in found if 0 < limit < total), default=None))
+
+
+def gpus(path: str | None = None) -> list[Gpu]:
+    """What nvidia-smi lists; none where it is missing or fails."""
+    import shutil
+    import subprocess
+
+    program = shutil.which("nvidia-smi", path=path)
+    if program is None:
+        return []
+    command = [program, "--query-gpu=name,memory.total", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    rows = (line.partition(",") for line in done.stdout.splitlines() if line.strip())
+    return [Gpu(name.strip(), size.strip()) for name, _, size in rows]
+
+
+def visible_gpus(visible: str | None) -> tuple[str, ...]:
+    """The GPUs that ranks may be given, by CUDA's names: what CUDA_VISIBLE_DEVICES allows, else all."""
+    if visible is not None:
+        return tuple(name for name in visible.split(",") if name.strip())
+    try:
+        names = os.listdir("/dev")
+    except OSError:
+        return ()
+    numbers = sorted(int(name[6:]) for name in names if name.startswith("nvidia") and name[6:].isdigit())
+    return tuple(str(number) for number in numbers)
+
+
+def version(*names: str) -> str | None:
+    """The version of the first of these distributions that is installed."""
+    from importlib import metadata
+
+    for name in names:
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def programs() -> str:
+    """The directory with the programs of the environment that Longboat runs in."""
+    return os.path.dirname(sys.executable)
+
+
+SERVING = ("httptools", "numpy", "onnxruntime", "orjson", "uvloop")
+SERVING_GRPC = ("google.protobuf", "grpc")
+"""Modules that a model server imports, and those that it imports for gRPC."""
+
+
+def lacking(modules: Iterable[str]) -> list[str]:
+    """Those that are not installed here."""
+    from importlib.util import find_spec
+
+    def there(name: str) -> bool:
+        try:
+            return find_spec(name) is not None
+        except ModuleNotFoundError:  # of what it is in
+            return False
+
+    return [name for name in modules if not there(name)]
+
+
+def _cgroups(root: str, controller: str) -> Iterator[str]:
+    """The directories whose limits hold for this process, innermost first. No controller: cgroup version 2.
+
+    In a container the path in /proc may lead nowhere below /sys, so the top is always among them.
+    """
+    base = os.path.join(root, "sys/fs/cgroup", controller)
+    if not controller and os.path.isdir(os.path.join(base, "unified")):
+        base = os.path.join(base, "unified")
+    for line in _read(os.path.join(root, "proc/self/cgroup")).splitlines():
+        _, names, path = [*line.split(":", 2), "", ""][:3]
+        if controller in names.split(","):
+            parts = [part for part in path.split("/") if part]
+            for length in range(len(parts), 0, -1):
+                yield os.path.join(base, *parts[:length])
+    yield base
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except (OSError, ValueError):
+        return ""
+
+
+def _number(text: str) -> int:
+    """-1: no number, such as `max`."""
+    text = text.strip()
+    return int(text) if text.isdigit() else -1

@@ -1,0 +1,332 @@
+"""What the ranks wrote: reading and following their log files, all ranks of a run at once.
+
+A rank writes straight to its file, and a file only ever grows. So a place in a file is an
+offset, files are opened only while there is something to read (a run of a thousand ranks
+needs no thousand descriptors), and everything is read in pieces: memory does not depend on
+how much was written. Pieces hold whole lines, so that ranks can be mixed without tearing.
+How lines look on a screen is the command line's matter.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from longboat import layout
+from longboat.journal import Event
+
+PIECE = 1 << 20
+"""Bytes read at a time from one file."""
+LONGEST = 16 << 20
+"""A line longer than this is handed on in parts."""
+ROUND = 8 << 20
+"""Bytes handed on in one look at all files, so that a follower gets round to its other work."""
+BAR = 2.0
+"""Seconds between two looks at a progress bar that redraws one line without ending it."""
+
+BACK = 1 << 16
+"""Bytes read at a time when reading backwards."""
+
+
+@dataclass(frozen=True, order=True)
+class Source:
+    """One rank's log."""
+
+    stage: str
+    role: str
+    rank: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.role}-{self.rank}"
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Whole lines of one rank, each ended by a newline (the very last one may lack it)."""
+
+    source: Source
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Line:
+    stage: str
+    role: str
+    rank: int
+    text: bytes
+    """Without its newline."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which ranks are meant; an empty part means all."""
+
+    stages: tuple[str, ...] = ()
+    roles: tuple[str, ...] = ()
+    ranks: tuple[int, ...] = ()
+
+    def takes(self, source: Source) -> bool:
+        return (
+            (not self.stages or source.stage in self.stages)
+            and (not self.roles or source.role in self.roles)
+            and (not self.ranks or source.rank in self.ranks)
+        )
+
+
+Begin = Callable[[Source, Path], "int | None"]
+"""Where to begin in a log that is there; None: behind all it holds."""
+
+
+def sources(run: Path, order: Iterable[str] = ()) -> dict[Source, int]:
+    """The logs there are now and their sizes: stages in the order given, then ranks by role and number."""
+    found: dict[Source, int] = {}
+    try:
+        with os.scandir(run / "logs") as entries:
+            stages = [entry.name for entry in entries if entry.is_dir()]
+    except OSError:
+        return found
+    places = {name: place for place, name in enumerate(order)}
+    for stage in sorted(stages, key=lambda name: (places.get(name, len(places)), name)):
+        sizes: dict[Source, int] = {}
+        with os.scandir(run / "logs" / stage) as entries:
+            for entry in entries:
+                role, dash, number = entry.name.removesuffix(".log").rpartition("-")
+                if dash and number.isdecimal() and entry.name.endswith(".log"):
+                    sizes[Source(stage, role, int(number))] = entry.stat().st_size
+        found.update((source, sizes[source]) for source in sorted(sizes))
+    return found
+
+
+def path_of(run: Path, source: Source) -> Path:
+    return Path(layout.log(str(run), source.stage, source.role, source.rank))
+
+
+def tail_offset(path: Path, lines: int) -> int:
+    """Where the last N lines begin, found by reading backwards."""
+    with open(path, "rb") as file:
+        end = place = file.seek(0, os.SEEK_END)
+        if lines <= 0:
+            return end
+        left = lines
+        while place > 0:
+            start = max(0, place - BACK)
+            file.seek(start)
+            block = file.read(place - start)
+            at = len(block)
+            if place == end and block.endswith(b"\n"):
+                at -= 1
+            while (at := block.rfind(b"\n", 0, at)) >= 0:
+                left -= 1
+                if left == 0:
+                    return start + at + 1
+            place = start
+        return 0
+
+
+def since_offsets(events: Iterable[Event], since: float) -> Callable[[Source], int | None]:
+    """Where to begin so that nothing written after a moment is missed.
+
+    Lines carry no time; the finest mark in the journal is the start of a process. So a rank
+    begins at the start of the process that was running at that moment, else at its first start
+    after it. None: the rank had nothing after that moment.
+    """
+    chosen: dict[Source, int | None] = {}
+    open_at: dict[Source, int] = {}
+    for event in events:
+        try:
+            source = Source(event["stage"], event["role"], event["rank"])
+            if event["ev"] == "rank.started":
+                offset = int(event.get("log_offset", 0))
+                if event["t"] >= since:
+                    if chosen.get(source) is None:
+                        chosen[source] = open_at.get(source, offset)
+                else:
+                    open_at[source] = offset
+                    chosen[source] = None
+            elif event["ev"] == "rank.ended" and event["t"] < since:
+                open_at.pop(source, None)
+        except (KeyError, TypeError, ValueError):
+            continue
+    for source, offset in open_at.items():
+        if chosen.get(source) is None:
+            chosen[source] = offset
+    return lambda source: chosen.get(source, 0)
+
+
+class Tail:
+    """A place in one rank's log, and the beginning of a line that has not ended yet."""
+
+    __slots__ = ("_half", "_shown", "offset", "path")
+
+    def __init__(self, path: Path, offset: int = 0) -> None:
+        self.path = path
+        self.offset = offset
+        self._half = b""
+        self._shown = 0.0
+
+    def read(self) -> bytes:
+        """The next whole lines; empty when there are none yet."""
+        try:
+            with open(self.path, "rb") as file:
+                file.seek(self.offset)
+                data = file.read(PIECE)
+        except FileNotFoundError:
+            return b""
+        self.offset += len(data)
+        cut = data.rfind(b"\n") + 1
+        if not cut:
+            self._half = _shorter_bar(self._half + data)
+            if len(self._half) < LONGEST:
+                return b""
+            return self.rest()
+        whole = self._half + data[:cut] if self._half else data[:cut]
+        self._half = data[cut:]
+        return whole
+
+    def rest(self) -> bytes:
+        """The line that never ended, when all is read; its newline is added, so that ranks do not run together."""
+        half, self._half = self._half, b""
+        return half + b"\n" if half else b""
+
+    def bar(self, now: float) -> bytes:
+        """The newest state of a progress bar that redraws its line, now and then while followed."""
+        if b"\r" not in self._half or now - self._shown < BAR:
+            return b""
+        first, self._shown = not self._shown, now
+        cut = self._half.rstrip(b"\r").rfind(b"\r")
+        if first or cut < 0:
+            return b""
+        state, self._half = settle(self._half[:cut]), self._half[cut + 1 :]
+        return state + b"\n" if state else b""
+
+
+def settle(line: bytes) -> bytes:
+    """What a terminal would still show of a line that was redrawn with carriage returns."""
+    line = line.rstrip(b"\r")
+    return line[line.rfind(b"\r") + 1 :]
+
+
+def settled(data: bytes) -> bytes:
+    """Whole lines, each in its last state."""
+    if b"\r" not in data:
+        return data
+    return b"\n".join(map(settle, data.split(b"\n")))
+
+
+def _shorter_bar(half: bytes) -> bytes:
+    """A bar that never ends its line must not grow in memory: its past states are let go."""
+    if len(half) < BACK or b"\r" not in half:
+        return half
+    body = half.rstrip(b"\r")
+    return half[body.rfind(b"\r") + 1 :]
+
+
+class Follower:
+    """All chosen logs of a run: each `poll` gives what was written since the last."""
+
+    def __init__(self, run: Path, choice: Choice | None = None, order: Iterable[str] = ()) -> None:
+        self._run = run
+        self._choice = choice or Choice()
+        self._order = tuple(order)
+        self._tails: dict[Source, Tail] = {}
+        self._turn = 0
+        self.behind = False
+        """The last poll stopped short of what there was to read."""
+
+    def begin(self, place: Begin) -> None:
+        """Says where to begin in each log there is now; None leaves out what it holds so far."""
+        for source, size in sources(self._run, self._order).items():
+            path = path_of(self._run, source)
+            offset = place(source, path)
+            self._tails[source] = Tail(path, size if offset is None else offset)
+
+    def poll(self, last: bool = False) -> Iterator[Piece]:
+        """New whole lines, rank by rank, about ROUND bytes a call unless it is the last one."""
+        budget, self.behind = ROUND, False
+        now = time.monotonic()
+        sizes = [
+            (source, size) for source, size in sources(self._run, self._order).items() if self._choice.takes(source)
+        ]
+        if not last:
+            sizes = sizes[self._turn % len(sizes) :] + sizes[: self._turn % len(sizes)] if sizes else []
+        for place, (source, size) in enumerate(sizes):
+            tail = self._tails.get(source)
+            if tail is None:
+                tail = self._tails[source] = Tail(path_of(self._run, source))
+            while tail.offset < size:
+                before = tail.offset
+                data = tail.read()
+                budget -= tail.offset - before
+                if data:
+                    yield Piece(source, data)
+                if tail.offset == before or not last:
+                    break
+            data = tail.rest() if last else tail.bar(now)
+            if data:
+                yield Piece(source, data)
+            self.behind = self.behind or tail.offset < size
+            if budget <= 0 and not last:
+                self._turn += place + 1
+                self.behind = True
+                return
+        self._turn = 0
+
+
+def read(
+    run: Path,
+    choice: Choice | None = None,
+    order: Iterable[str] = (),
+    begin: Begin | None = None,
+) -> Iterator[Piece]:
+    """All that was written so far, rank by rank."""
+    follower = Follower(run, choice, order)
+    if begin is not None:
+        follower.begin(begin)
+    yield from follower.poll(last=True)
+
+
+def follow(follower: Follower, over: Callable[[], bool], pause: float = 0.1) -> Iterator[Piece]:
+    """What is written until the run is over, and then what was written before it was."""
+    while True:
+        ended = over()
+        if ended:
+            yield from follower.poll(last=True)
+            return
+        yield from follower.poll()
+        if not follower.behind:
+            time.sleep(pause)
+
+
+def lines(pieces: Iterable[Piece]) -> Iterator[Line]:
+    """Line by line, as written, without newlines."""
+    for piece in pieces:
+        source = piece.source
+        for text in piece.data.removesuffix(b"\n").split(b"\n"):
+            yield Line(source.stage, source.role, source.rank, text)
+
+
+def raw(run: Path, source: Source, offset: int) -> Iterator[bytes]:
+    """The bytes of one log from a place on, exactly as written."""
+    try:
+        with open(path_of(run, source), "rb") as file:
+            file.seek(offset)
+            while data := file.read(PIECE):
+                yield data
+    except FileNotFoundError:
+        return
+
+
+def beginning(tail: int | None = None, since: Callable[[Source], int | None] | None = None) -> Begin:
+    """Where to begin under --tail and --since together: at the later of the two places."""
+
+    def place(source: Source, path: Path) -> int | None:
+        offset = since(source) if since is not None else 0
+        if tail is not None and offset is not None:
+            offset = max(offset, tail_offset(path, tail))
+        return offset
+
+    return place

@@ -1,0 +1,109 @@
+"""TensorFlow Serving's messages over gRPC: rows into a PredictRequest, a PredictResponse into columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from longboat.errors import FAILED, LongboatError
+from longboat.serve.client import codecs, example
+from longboat.serve.client.rows import Row
+from longboat.serve.client.signature import Signature, Tensor, choose, is_serialized
+from longboat.serve.client.target import Target
+from longboat.serve.kinds import BY_NAME, BY_TF
+from longboat.serve.protos import tfs_pb2 as tfs
+
+PREDICT = "/tensorflow.serving.PredictionService/Predict"
+METADATA = "/tensorflow.serving.PredictionService/GetModelMetadata"
+
+
+@dataclass(frozen=True)
+class Grpc:
+    target: Target
+    signature: Signature
+
+    def encode(self, rows: Sequence[Row]) -> bytes:
+        request = tfs.PredictRequest()
+        _name(request.model_spec, self.target)
+        request.model_spec.signature_name = self.signature.name
+        for tensor in self.signature.inputs:
+            values = (
+                [example.encode(row) for row in rows]
+                if self.signature.serialized
+                else codecs.flat([row[tensor.name] for row in rows])
+            )
+            _fill(request.inputs[tensor.name], tensor, codecs.shape_of(tensor, len(rows), len(values)), values)
+        return bytes(request.SerializeToString())
+
+    def decode(self, body: bytes) -> codecs.Columns:
+        try:
+            response = tfs.PredictResponse.FromString(body)
+        except Exception as error:  # protobuf's own class differs between its releases
+            raise codecs.not_understood(error) from None
+        return {name: _column(tensor) for name, tensor in response.outputs.items()}
+
+
+def metadata_request(target: Target) -> bytes:
+    request = tfs.GetModelMetadataRequest()
+    _name(request.model_spec, target)
+    request.metadata_field.append("signature_def")
+    return bytes(request.SerializeToString())
+
+
+def signature_of(model: str, body: bytes, wanted: str) -> Signature:
+    """Of the answer to GetModelMetadata."""
+    response = tfs.GetModelMetadataResponse.FromString(body)
+    if "signature_def" not in response.metadata:
+        raise LongboatError(f"the server does not say what {model} takes", code=FAILED)
+    signatures = tfs.SignatureDefMap.FromString(response.metadata["signature_def"].value).signature_def
+    name = choose(sorted(signatures), wanted)
+    chosen = signatures[name]
+    inputs = tuple(_tensor(key, info) for key, info in sorted(chosen.inputs.items()))
+    outputs = tuple(_tensor(key, info) for key, info in sorted(chosen.outputs.items()))
+    first = next((info.name for info in chosen.inputs.values()), "")
+    version = str(response.model_spec.version.value) if response.model_spec.HasField("version") else ""
+    serialized = is_serialized(inputs, first, chosen.method_name)
+    return Signature(model, version, inputs, outputs, name, serialized=serialized)
+
+
+def _name(spec: Any, target: Target) -> None:
+    spec.name = target.model
+    if target.version:
+        spec.version.value = int(target.version)
+
+
+def _tensor(name: str, info: Any) -> Tensor:
+    if info.dtype not in BY_TF:
+        raise LongboatError(f"the model has a tensor of type {info.dtype}, which cannot be sent from here", code=FAILED)
+    sizes = tuple(None if dim.size < 0 else int(dim.size) for dim in info.tensor_shape.dim)
+    return Tensor(name, BY_TF[info.dtype].name, (None,) if info.tensor_shape.unknown_rank else sizes)
+
+
+def _fill(proto: Any, tensor: Tensor, shape: Sequence[int], values: list[Any]) -> None:
+    proto.dtype = BY_NAME[tensor.dtype].tf
+    for size in shape:
+        proto.tensor_shape.dim.add().size = size
+    if tensor.dtype == "string":
+        proto.string_val.extend(value if isinstance(value, bytes) else str(value).encode() for value in values)
+    else:
+        proto.tensor_content = codecs.packed(values, tensor)
+
+
+def _column(proto: Any) -> list[Any]:
+    kind = BY_TF[proto.dtype]
+    shape = [dim.size for dim in proto.tensor_shape.dim]
+    if kind.name == "string":
+        values: list[Any] = [value.decode("utf-8", "replace") for value in proto.string_val]
+    elif proto.tensor_content:
+        values = codecs.unpacked(proto.tensor_content, kind.name)
+    else:
+        values = list(getattr(proto, kind.field))
+        if kind.name == "float16":  # carried as the numbers of their bits
+            values = codecs.unpacked(b"".join(int(bits).to_bytes(2, "little") for bits in values), kind.name)
+    count = 1
+    for size in shape:
+        count *= size
+    if len(values) == 1 < count:  # TensorFlow writes a tensor of equal values as one
+        values *= count
+    return codecs.by_rows(values, shape)

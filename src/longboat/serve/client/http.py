@@ -1,0 +1,212 @@
+"""One HTTP/1.1 connection as an asyncio protocol: one request at a time, ready bytes in, an answer out.
+
+Written for load tests: no header is parsed that is not needed, and the moment of arrival is
+taken where the bytes arrive, not when a coroutine gets its turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+from longboat.serve.client.target import Target
+
+LARGEST_HEAD = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came of a request. `error` is a kind, short enough to count; empty: all is well."""
+
+    sent: float
+    ended: float
+    error: str = ""
+    detail: str = ""
+    body: bytes = b""
+
+
+class Connection(asyncio.Protocol):
+    def __init__(self) -> None:
+        self.open = False
+        self._transport: Any = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._buffer = bytearray()
+        self._body_at = -1
+        self._length = 0
+        self._chunked = False
+        self._keep = True
+        self._failure = ""
+        self.status = 0
+        self.body = b""
+        self.ended = 0.0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        self.open = True
+
+    def ask(self, request: bytes) -> asyncio.Future[None]:
+        """Done when the answer is in `status` and `body`, or `failure` says why there is none."""
+        self._waiter = asyncio.get_running_loop().create_future()
+        if not self.open:  # the server spoke first, or left, before it was asked
+            self.fail("connection closed")
+            return self._waiter
+        self._buffer.clear()
+        self._body_at, self._chunked, self._failure, self.status = -1, False, "", 0
+        self._transport.write(request)
+        return self._waiter
+
+    @property
+    def failure(self) -> str:
+        return self._failure
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        if self._body_at < 0 and not self._head():
+            return
+        if self._chunked:
+            self._chunks()
+        elif self._length >= 0 and len(self._buffer) - self._body_at >= self._length:
+            self.body = bytes(self._buffer[self._body_at : self._body_at + self._length])
+            self._finish()
+
+    def _head(self) -> bool:
+        end = self._buffer.find(b"\r\n\r\n")
+        if end < 0:
+            if len(self._buffer) > LARGEST_HEAD or self._buffer[:7] != b"HTTP/1."[: len(self._buffer)]:
+                self.fail("not HTTP")
+            return False
+        lines = bytes(self._buffer[:end]).split(b"\r\n")
+        try:
+            self.status = int(lines[0][9:12])
+            if not lines[0].startswith(b"HTTP/1."):
+                raise ValueError
+            self._length = 0 if self.status in (204, 304) else -1
+            self._keep = not lines[0].startswith(b"HTTP/1.0")
+            for line in lines[1:]:
+                name, _, value = line.partition(b":")
+                name = name.lower()
+                if name == b"content-length":
+                    self._length = int(value)
+                elif name == b"transfer-encoding":
+                    self._chunked = value.strip().lower() == b"chunked"
+                elif name == b"connection":
+                    said = value.strip().lower()
+                    self._keep = said == b"keep-alive" or (self._keep and said != b"close")
+        except ValueError:
+            self.fail("not HTTP")
+            return False
+        self._body_at = end + 4
+        return True
+
+    def _chunks(self) -> None:
+        at, parts = self._body_at, list[bytes]()
+        while (line := self._buffer.find(b"\r\n", at)) >= 0:
+            try:
+                size = int(bytes(self._buffer[at:line]).partition(b";")[0], 16)
+            except ValueError:
+                self.fail("not HTTP")
+                return
+            if len(self._buffer) < line + 4 + size:
+                return
+            if size == 0:
+                self.body = b"".join(parts)
+                self._finish()
+                return
+            parts.append(bytes(self._buffer[line + 2 : line + 2 + size]))
+            at = line + 4 + size
+
+    def _finish(self) -> None:
+        self.ended = perf_counter()
+        if not self._keep:
+            self.close()
+        self._done()
+
+    def fail(self, kind: str) -> None:
+        """Ends the request with a failure and the connection with it."""
+        self.ended = perf_counter()
+        self._failure = self._failure or kind
+        self.close()
+        self._done()
+
+    def _done(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.open = False
+        if self._waiter is not None and not self._waiter.done():
+            if self._body_at >= 0 and self._length < 0 and not self._chunked and error is None:
+                self.body = bytes(self._buffer[self._body_at :])  # a body that ends with the connection
+                self._finish()
+            else:
+                self.fail("connection reset" if error else "connection closed")
+
+    def close(self) -> None:
+        self.open = False
+        if self._transport is not None:
+            self._transport.abort()
+
+
+class HttpChannel:
+    """Requests to one server, one after the other, over a connection that is opened again when it is lost."""
+
+    def __init__(self, target: Target, timeout: float) -> None:
+        self._target, self._timeout = target, timeout
+        self._connection: Connection | None = None
+        self._tls = tls_context(target) if target.tls else None
+
+    async def call(self, request: bytes) -> Answer:
+        sent = perf_counter()
+        connection = self._connection
+        if connection is None or not connection.open:
+            try:
+                connection = await self._connect()
+            except TimeoutError:
+                return Answer(sent, perf_counter(), "timeout", f"no connection in {self._timeout:g} s")
+            except ssl.SSLError as error:
+                return Answer(sent, perf_counter(), "TLS", str(error.reason or error))
+            except OSError as error:
+                kind = "refused" if isinstance(error, ConnectionRefusedError) else "no connection"
+                return Answer(sent, perf_counter(), kind, error.strerror or str(error))
+        timer = asyncio.get_running_loop().call_later(self._timeout, connection.fail, "timeout")
+        try:
+            await connection.ask(request)
+        finally:
+            timer.cancel()
+        if connection.failure:
+            return Answer(sent, connection.ended, connection.failure)
+        if connection.status != 200:
+            return Answer(sent, connection.ended, f"HTTP {connection.status}", reason(connection.body), connection.body)
+        return Answer(sent, connection.ended, body=connection.body)
+
+    async def _connect(self) -> Connection:
+        loop = asyncio.get_running_loop()
+        opening = loop.create_connection(Connection, self._target.host, self._target.port, ssl=self._tls)
+        _, connection = await asyncio.wait_for(opening, self._timeout)
+        self._connection = connection
+        return connection
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+
+def tls_context(target: Target) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=target.ca or None)
+
+
+def reason(body: bytes) -> str:
+    """The server's own words for what went wrong: {"error": ...} in both protocols, else the beginning of the text."""
+    import json
+
+    try:
+        document = json.loads(body)
+    except ValueError:
+        return body[:200].decode("utf-8", "replace").strip()
+    said = document.get("error", document.get("detail", "")) if isinstance(document, dict) else document
+    if isinstance(said, dict):
+        said = said.get("message", said)
+    return str(said)[:300]

@@ -1,0 +1,111 @@
+"""Which server, which protocol, which model: read from what a person types.
+
+Pure text in and out. Nothing is asked of the network here; what the text leaves open (the
+protocol, the model's name) stays empty for `ask` to find out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from longboat.errors import LongboatError
+from longboat.rankenv import bracketed
+
+_SCHEMES = {"http": ("", False), "https": ("", True), "grpc": ("grpc", False), "grpcs": ("grpc", True)}
+_PORTS = {"http": 80, "https": 443, "grpc": 8500, "grpcs": 443}
+_PATHS = (
+    (re.compile(r"(.*)/v1/models/([^/:]+)(?:/versions/(\d+))?(?:/metadata|:\w+)?/?"), "rest"),
+    (re.compile(r"(.*)/v2/models/([^/]+)(?:/versions/([^/]+))?(?:/infer|/ready)?/?"), "v2"),
+    (re.compile(r"(.*)/models/([^/:]+)()/?"), ""),
+    (re.compile(r"(.*?)()()/?"), ""),
+)
+_BARE = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s/:@]+):(\d{1,5})(/\S*)?")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A model on a server. Empty: not said."""
+
+    host: str
+    port: int
+    protocol: str = ""
+    model: str = ""
+    version: str = ""
+    tls: bool = False
+    prefix: str = ""
+    """What stands before /v1 or /v2 in the path: the server may live behind a proxy."""
+    token: str = ""
+    ca: str = ""
+    """A file of certificates to trust instead of the system's."""
+
+    @property
+    def authority(self) -> str:
+        return f"{bracketed(self.host)}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """For people and the next command: parses back to the same target."""
+        s = "s" if self.tls else ""
+        version = f"/versions/{self.version}" if self.version else ""
+        if self.protocol == "grpc":
+            return f"grpc{s}://{self.authority}" + (f"/{self.model}{version}" if self.model else "")
+        path = f"/{'v2' if self.protocol == 'v2' else 'v1'}/models/{self.model}{version}" if self.model else ""
+        return f"http{s}://{self.authority}{self.prefix}{path}"
+
+    def but(self, **changes: str) -> Target:
+        """Another target: the changes that are not empty over what this one says."""
+        said: dict[str, Any] = {name: value for name, value in changes.items() if value}
+        return dataclasses.replace(self, **said)
+
+
+def looks_like_one(text: str) -> bool:
+    """A URL, or HOST:PORT: no path of a file and no run is written so."""
+    return "://" in text or _BARE.fullmatch(text) is not None
+
+
+def parse(text: str, protocol: str = "") -> Target:
+    """`http://host:8501/v1/models/NAME`, `.../v2/models/NAME`, `.../models/NAME` (a demo page), `grpc://host:8500/NAME`,
+    `host:8500`, `host:8500/NAME`; with a protocol, that one whatever the scheme says."""
+    scheme, rest = _scheme(text)
+    if scheme == "" and (bare := _BARE.fullmatch(rest)) is not None:
+        host, port, path = bare[1].strip("[]"), int(bare[2]), bare[3] or ""
+        said, tls = "", False
+        path = f"/models{path}" if re.fullmatch(r"/[^/]+", path) else path
+    else:
+        if scheme not in _SCHEMES:
+            raise _not_an_address(text)
+        try:
+            parts = urlsplit(text)
+            host, port = parts.hostname or "", parts.port or _PORTS[scheme]
+        except ValueError as error:
+            raise LongboatError(f"{text!r} is no address of a server: {error}") from None
+        path, (said, tls) = parts.path, _SCHEMES[scheme]
+    if not host or not 0 < port < 65536:
+        raise _not_an_address(text)
+    if said == "grpc":
+        if protocol not in ("", "grpc"):
+            raise LongboatError(f"{text} is a gRPC address, --protocol {protocol} is another", "leave one of them out")
+        path = f"/models{path}" if path.strip("/") else ""
+        path = re.sub(r"/models/([^/]+)/versions/", r"/v1/models/\1/versions/", path)
+    for pattern, means in _PATHS:
+        if (match := pattern.fullmatch(path)) is not None:
+            prefix, model, version = match.groups()
+            named = protocol or said or means
+            return Target(host, port, named, unquote(model), version or "", tls, prefix.rstrip("/"))
+    raise _not_an_address(text)
+
+
+def _scheme(text: str) -> tuple[str, str]:
+    scheme, separator, rest = text.partition("://")
+    return (scheme.lower(), rest) if separator else ("", text)
+
+
+def _not_an_address(text: str) -> LongboatError:
+    return LongboatError(
+        f"{text!r} is no address of a server",
+        "write HOST:PORT, http://HOST:8501/v1/models/NAME, http://HOST:8501/v2/models/NAME or grpc://HOST:8500/NAME",
+    )

@@ -1,0 +1,5 @@
+"""The classes of tfs.proto; their types are in the .pyi beside this."""
+
+from longboat.serve.protos import messages
+
+globals().update(messages("tfs"))

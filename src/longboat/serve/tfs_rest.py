@@ -1,0 +1,278 @@
+"""TensorFlow Serving's REST: status, metadata, :predict in rows and columns, :classify, :regress; :explain is our own.
+
+JSON here may hold NaN, Infinity and -Infinity, in requests and answers, as TensorFlow Serving's does: models give such
+numbers, and there is no other way to say them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from longboat.bundle import Bundle, Tensor
+from longboat.serve import signature
+from longboat.serve.answers import Answer, Counting
+from longboat.serve.batching import Batcher
+from longboat.serve.http import Request
+from longboat.serve.kinds import BY_NAME
+from longboat.serve.loading import failure
+from longboat.serve.models import Model, Version
+from longboat.serve.refusals import Reason, Refused, invalid
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+    Outputs = dict[str, Array]
+
+SIGNATURE = "serving_default"
+PREDICT_METHOD = "tensorflow/serving/predict"
+_NUMPY = orjson.OPT_SERIALIZE_NUMPY
+
+
+def loads(body: bytes) -> Any:
+    """JSON with NaN and the infinities; the strict, fast reader first."""
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        if b"NaN" not in body and b"Infinity" not in body:
+            raise invalid(f"JSON Parse error: {error}") from None
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise invalid(f"JSON Parse error: {error}") from None
+
+
+def dumps(value: Any) -> bytes:
+    """The reverse. orjson writes null for what is not finite; nothing else that is sent from here is null."""
+    try:
+        found = orjson.dumps(value, option=_NUMPY)
+        if b"null" not in found:
+            return found
+    except TypeError:
+        pass
+    return json.dumps(value, default=_plain, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        import base64
+
+        return {"b64": base64.b64encode(value).decode()}
+    return value.tolist()
+
+
+def error(message: str) -> bytes:
+    return orjson.dumps({"error": message})
+
+
+def predict(find: Callable[[], Batcher], counting: Counting, most: int) -> Callable[[Request], None]:
+    """The handler of one model's :predict."""
+
+    def handle(request: Request) -> None:
+        batcher = find()
+        batcher.admit()
+        told = loads(request.body if b"content-encoding" not in request.headers else request.content(most))
+        inputs, columns = read(told, batcher.runner.bundle)
+        rows = signature.rows_of(inputs) if len(inputs) > 1 else len(next(iter(inputs.values())))
+        Answer(request, batcher, write_columns if columns else write_rows, counting).ask(inputs, rows)
+
+    return handle
+
+
+def read(told: Any, bundle: Bundle) -> tuple[Outputs, bool]:
+    """The arrays of a request, and whether it came in columns."""
+    if type(told) is not dict:
+        raise invalid("the body must be a JSON object with 'instances' or 'inputs'")
+    if "signature_name" in told and told["signature_name"] not in (SIGNATURE, ""):
+        raise invalid(f'Serving signature key "{told["signature_name"]}" not found.; there is {SIGNATURE!r}')
+    if "instances" in told:
+        if "inputs" in told:
+            raise invalid("the request has both 'instances' and 'inputs': send one of them")
+        return _rows(told["instances"], bundle.inputs), False
+    if "inputs" in told:
+        return _columns(told["inputs"], bundle.inputs), True
+    raise invalid("Missing 'inputs' or 'instances' key")
+
+
+def _rows(instances: Any, wanted: tuple[Tensor, ...]) -> Outputs:
+    if type(instances) is not list:
+        raise invalid("'instances' must be a list with one entry a row")
+    if not instances:
+        raise invalid("'instances' is empty: send at least one row")
+    first = instances[0]
+    if len(wanted) == 1 and not _named(first, wanted):
+        return {wanted[0].name: signature.column(wanted[0], instances)}
+    if type(first) is not dict:
+        names = ", ".join(tensor.name for tensor in wanted)
+        raise invalid(f"the model has several inputs: each instance must be an object with {names}")
+    keys = first.keys()
+    for number, instance in enumerate(instances):
+        if type(instance) is not dict or instance.keys() != keys:
+            raise invalid(f"instance {number} does not have the keys of instance 0: {', '.join(map(str, keys))}")
+    signature.missing(wanted, list(keys))
+    return {t.name: signature.column(t, [instance[t.name] for instance in instances]) for t in wanted}
+
+
+def _columns(inputs: Any, wanted: tuple[Tensor, ...]) -> Outputs:
+    if len(wanted) == 1 and not _named(inputs, wanted):
+        return {wanted[0].name: signature.column(wanted[0], inputs)}
+    if type(inputs) is not dict:
+        names = ", ".join(tensor.name for tensor in wanted)
+        raise invalid(f"the model has several inputs: 'inputs' must be an object with {names}")
+    signature.missing(wanted, list(inputs))
+    return {tensor.name: signature.column(tensor, inputs[tensor.name]) for tensor in wanted}
+
+
+def _named(value: Any, wanted: tuple[Tensor, ...]) -> bool:
+    """Is this an object of inputs by name, and not one value: {"b64": ...} is a value."""
+    return type(value) is dict and not (value.keys() == {"b64"} and wanted[0].name != "b64")
+
+
+def write_rows(request: Request, outputs: Outputs) -> None:
+    if len(outputs) == 1:
+        (array,) = outputs.values()
+        request.json(dumps({"predictions": sendable(array)}))
+        return
+    columns = {name: sendable(array) for name, array in outputs.items()}
+    rows = len(next(iter(columns.values())))
+    told = [{name: column[row] for name, column in columns.items()} for row in range(rows)]
+    request.json(dumps({"predictions": told}))
+
+
+def write_columns(request: Request, outputs: Outputs) -> None:
+    columns = {name: sendable(array) for name, array in outputs.items()}
+    request.json(dumps({"outputs": columns if len(columns) > 1 else next(iter(columns.values()))}))
+
+
+def sendable(array: Array) -> Any:
+    """What the JSON writer takes as it is: whole arrays of numbers; strings and views become lists."""
+    if array.dtype.kind == "O" or not array.flags.c_contiguous or array.dtype.byteorder == ">":
+        return array.tolist()
+    return array
+
+
+def explain(find: Callable[[], Batcher], counting: Counting, most: int) -> Callable[[Request], None]:
+    """What weighed most in each row: slower than a prediction, so in a thread."""
+
+    def handle(request: Request) -> None:
+        batcher = find()
+        if not batcher.runner.explains:
+            raise invalid(f"model {batcher.runner.bundle.name!r} does not explain its answers")
+        inputs, _ = read(loads(request.content(most)), batcher.runner.bundle)
+        signature.rows_of(inputs)
+        loop = asyncio.get_running_loop()
+        call = loop.run_in_executor(None, batcher.runner.explain, inputs)
+
+        def done(call: asyncio.Future[list[Any]]) -> None:
+            if call.cancelled():
+                return
+            code = 200
+            if (raised := call.exception()) is not None:
+                refused = failure(raised, batcher.runner.bundle.name)
+                code = refused.reason.http
+                request.connection.fail(request, refused)
+            else:
+                request.json(dumps({"explanations": call.result()}))
+            counting.add(code, time.perf_counter() - request.began)
+
+        call.add_done_callback(done)
+
+    return handle
+
+
+def examples(kind: str, find: Callable[[], Batcher], counting: Counting, most: int) -> Callable[[Request], None]:
+    """The handler of :classify or :regress."""
+
+    def handle(request: Request) -> None:
+        batcher = find()
+        bundle = batcher.runner.bundle
+        told = loads(request.content(most))
+        if type(told) is not dict or type(told.get("examples")) is not list:
+            raise invalid("the body must be a JSON object with a list of 'examples'")
+        context = told.get("context", {})
+        if type(context) is not dict or any(type(example) is not dict for example in told["examples"]):
+            raise invalid("'context' and each of 'examples' must be an object of features by name")
+        inputs = _rows([{**context, **example} for example in told["examples"]], bundle.inputs)
+
+        def write(request: Request, outputs: Outputs) -> None:
+            found: Any = classes(bundle, outputs) if kind == "classify" else values(bundle, outputs)
+            request.json(dumps({"result": found}))
+
+        Answer(request, batcher, write, counting).ask(inputs, signature.rows_of(inputs))
+
+    return handle
+
+
+def classes(bundle: Bundle, outputs: Outputs) -> list[list[tuple[str, float]]]:
+    """Label and score of every class, row by row."""
+    scores = _scores(bundle, outputs)
+    if scores.ndim == 1:
+        scores = scores[:, None]
+    if scores.ndim != 2:
+        raise invalid(f"model {bundle.name!r} gives no scores of classes")
+    rows: list[list[float]] = scores.tolist()
+    labels = list(bundle.labels)
+    if scores.shape[1] == 1 and len(labels) == 2:
+        rows = [[1 - row[0], row[0]] for row in rows]
+    elif len(labels) != scores.shape[1]:
+        labels = [str(number) for number in range(scores.shape[1])]
+    return [list(zip(labels, row, strict=True)) for row in rows]
+
+
+def values(bundle: Bundle, outputs: Outputs) -> list[float]:
+    """One number a row."""
+    scores = _scores(bundle, outputs)
+    if scores.size != len(scores):
+        raise invalid(f"model {bundle.name!r} gives {scores.size // max(1, len(scores))} numbers a row, not one")
+    found: list[float] = scores.reshape(-1).tolist()
+    return found
+
+
+def _scores(bundle: Bundle, outputs: Outputs) -> Array:
+    """The output that holds scores: as many as there are labels, or the first of numbers."""
+    floats = [array for array in outputs.values() if array.dtype.kind == "f"]
+    fitting = [array for array in floats if bundle.labels and array.shape[-1] == len(bundle.labels)]
+    if not floats:
+        raise invalid(f"model {bundle.name!r} gives no numbers to classify or regress with")
+    return (fitting or floats)[0]
+
+
+def status(model: Model, version: int | None) -> bytes:
+    versions = [v for v in model.status() if version is None or v.number == version]
+    if not versions:
+        raise Refused(Reason.NOT_FOUND, f"Could not find version {version} of model {model.name}")
+    return orjson.dumps({"model_version_status": [_status(each) for each in versions]})
+
+
+def _status(version: Version) -> dict[str, Any]:
+    told = {"error_code": "UNKNOWN" if version.error else "OK", "error_message": version.error}
+    return {"version": str(version.number), "state": version.state.name, "status": told}
+
+
+def metadata(bundle: Bundle) -> bytes:
+    definition = {
+        "inputs": {tensor.name: _info(tensor) for tensor in bundle.inputs},
+        "outputs": {tensor.name: _info(tensor) for tensor in bundle.outputs},
+        "method_name": PREDICT_METHOD,
+    }
+    return orjson.dumps(
+        {
+            "model_spec": {"name": bundle.name, "signature_name": "", "version": str(bundle.version)},
+            "metadata": {"signature_def": {"signature_def": {SIGNATURE: definition}}},
+        }
+    )
+
+
+def _info(tensor: Tensor) -> dict[str, Any]:
+    dims = [{"size": str(-1 if length is None else length), "name": ""} for length in tensor.shape]
+    return {
+        "dtype": BY_NAME[tensor.dtype].tf_name,
+        "tensor_shape": {"dim": dims, "unknown_rank": False},
+        "name": f"{tensor.name}:0",
+    }

@@ -1,0 +1,196 @@
+"""What a stage's result depends on, as digests: how it is defined, the files it uses, the inputs it reads.
+
+Two runs of a stage with the same fingerprint may share a result; a resumed run repeats the stages
+whose fingerprint has changed. Which files of the code tree a stage uses is found from its command:
+the files it names, the Python modules that those import, and everything that is not Python (a
+script may read it) but the job file, which has its part in the definition. A command that names no
+file of the tree counts as using all of it.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+
+from longboat.plan import Mount, Plan, Stage
+from longboat.spec.tree import code_files
+
+TOLD = (".md", ".rst")
+"""Endings of files that only people read."""
+
+DATA_MOST = 8 * 1024 * 1024
+"""Bytes; of a larger file size and time stand for its content."""
+
+ENTRIES_MOST = 10_000
+"""Files of an input that are looked at."""
+
+WORDS = re.compile(r"[^\s\"'`=;|&()<>$,:]+")
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    definition: str = ""
+    files: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """File of the code tree -> digest."""
+    inputs: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Mount -> digest."""
+
+    def changed(self, now: Fingerprint) -> list[str]:
+        """What is different now, in words; empty: nothing."""
+        said = ["its definition in the job file"] if self.definition != now.definition else []
+        names = sorted({*self.files, *now.files})
+        files = [name for name in names if self.files.get(name) != now.files.get(name)]
+        said += [", ".join(files[:3]) + (f" and {len(files) - 3} more" if len(files) > 3 else "")] if files else []
+        mounts = [name for name in now.inputs if self.inputs.get(name) != now.inputs[name]]
+        return [*said, *(f"the data in storage {name}" for name in mounts)]
+
+
+def fingerprints(plan: Plan) -> dict[str, Fingerprint]:
+    """Stage -> what its result depends on, as things stand now."""
+    tree = _Tree(plan.code, plan.file)
+    inputs = {mount.name: _mount(mount) for mount in plan.storage if mount.read_only and mount.path}
+    return {
+        stage.name: Fingerprint(_definition(plan, stage), *((tree.used(stage), inputs) if stage.roles else ({}, {})))
+        for stage in plan.stages
+    }
+
+
+def to_json(found: Mapping[str, Fingerprint]) -> str:
+    return json.dumps({name: dataclasses.asdict(each) for name, each in found.items()}, indent=1)
+
+
+def from_json(text: str) -> dict[str, Fingerprint]:
+    """Lenient: what is not understood is not known."""
+    try:
+        told = json.loads(text)
+        return {str(n): Fingerprint(str(f["definition"]), dict(f["files"]), dict(f["inputs"])) for n, f in told.items()}
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return {}
+
+
+def _definition(plan: Plan, stage: Stage) -> str:
+    """What the stage does; not how long it may take or what it may use."""
+    what = {
+        "kind": stage.kind,
+        "shape": stage.shape,
+        "roles": [[r.name, r.ranks, r.command, [dataclasses.astuple(v) for v in r.env], r.image] for r in stage.roles],
+        "merge": stage.merge,
+        "rounds": stage.rounds,
+        "env": [dataclasses.astuple(v) for v in stage.env],
+        "python": stage.python,
+        "gate": stage.gate and dataclasses.astuple(dataclasses.replace(stage.gate, retries=0)),
+        "bench": stage.bench and dataclasses.astuple(stage.bench),
+        "after": stage.after,
+        "requirements": plan.requirements,
+    }
+    return sha256(json.dumps(what, sort_keys=True, default=str).encode()).hexdigest()
+
+
+class _Tree:
+    """The code tree; every file is read at most once."""
+
+    def __init__(self, directory: str, job_file: str) -> None:
+        self._directory = directory
+        self._job_file = os.path.relpath(job_file, directory) if job_file and directory else ""
+        try:
+            self._names = set(code_files(directory)) if directory else set()
+        except OSError:
+            self._names = set()
+        self._digests: dict[str, str] = {}
+
+    def used(self, stage: Stage) -> dict[str, str]:
+        words = {word for role in stage.roles for part in (*role.command, *stage.merge) for word in WORDS.findall(part)}
+        named = {name for word in words if (name := self._named(word))}
+        if stage.kind != "gang":
+            return {}
+        if not named:
+            return {name: self._digest(name) for name in sorted(self._names)}
+        code = self._with_imports(named)
+        data = {n for n in self._names if not n.endswith((".py", *TOLD)) and n != self._job_file}
+        return {name: self._digest(name) for name in sorted(code | data)}
+
+    def _named(self, word: str) -> str:
+        """The file of the tree that a word of a command means."""
+        for name in (word.removeprefix("./"), word.replace(".", "/") + ".py", word.replace(".", "/") + "/__main__.py"):
+            if name in self._names:
+                return name
+        return ""
+
+    def _with_imports(self, names: Iterable[str]) -> set[str]:
+        found: set[str] = set()
+        waiting = list(names)
+        while waiting:
+            name = waiting.pop()
+            if name not in found:
+                found.add(name)
+                waiting += [*self._imports(name), *self._packages(name)] if name.endswith(".py") else []
+        return found
+
+    def _packages(self, name: str) -> list[str]:
+        """The packages around a module: importing it runs them."""
+        parts = name.split("/")[:-1]
+        return [f for n in range(len(parts)) if (f := "/".join([*parts[: n + 1], "__init__.py"])) in self._names]
+
+    def _imports(self, name: str) -> list[str]:
+        try:
+            with open(os.path.join(self._directory, name), "rb") as file:
+                tree = ast.parse(file.read())
+        except (OSError, SyntaxError, ValueError):
+            return []
+        folders = name.split("/")[:-1]
+        paths: set[str] = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    paths |= _joined([folders, []], alias.name)
+            elif isinstance(node, ast.ImportFrom) and node.level <= len(folders) + 1:
+                around = [folders[: len(folders) + 1 - node.level]] if node.level else [folders, []]
+                for module in ("", *(alias.name for alias in node.names)):
+                    paths |= _joined(around, node.module or "", module)
+        return [f for path in paths for f in (f"{path}.py", f"{path}/__init__.py") if f in self._names]
+
+    def _digest(self, name: str) -> str:
+        if name not in self._digests:
+            self._digests[name] = _digest(os.path.join(self._directory, name))
+        return self._digests[name]
+
+
+def _joined(folders: Iterable[list[str]], *modules: str) -> set[str]:
+    """Where a dotted name may lie below these folders, without its ending."""
+    parts = [part for module in modules if module for part in module.split(".")]
+    return {"/".join([*folder, *parts]) for folder in folders}
+
+
+def _digest(path: str) -> str:
+    try:
+        found = os.stat(path)
+        if found.st_size > DATA_MOST:
+            return f"{found.st_size} bytes of {found.st_mtime_ns}"
+        with open(path, "rb") as file:
+            return sha256(file.read()).hexdigest()
+    except OSError as error:
+        return str(error.strerror)
+
+
+def _mount(mount: Mount) -> str:
+    digest = sha256()
+    left = ENTRIES_MOST
+    for folder, folders, names in os.walk(mount.path):
+        folders.sort()
+        for name in sorted(names):
+            path = os.path.join(folder, name)
+            try:
+                found = os.stat(path)
+            except OSError:
+                continue
+            digest.update(f"{os.path.relpath(path, mount.path)}\0{found.st_size}\0{found.st_mtime_ns}\n".encode())
+            left -= 1
+            if not left:
+                return digest.hexdigest()
+    return digest.hexdigest()

@@ -1,0 +1,145 @@
+"""The table of keys as JSON Schema 2020-12, for editors: what `longboat schema` prints.
+
+Where a key takes something else than a text, the schema also lets a text with `${…}` through: what
+a param puts there is known only when the job is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from longboat.spec import keys, kinds
+from longboat.spec.kinds import Kind
+
+Schema = dict[str, Any]
+
+_USES_PARAM: Schema = {"type": "string", "pattern": r"\$\{"}
+_NULL: Schema = {"type": "null"}
+
+
+def document() -> Schema:
+    definitions: dict[str, Schema] = {}
+    job = _schema(keys.JOB, definitions)
+    short = _schema(keys.SHORT_JOB, definitions)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Longboat job file",
+        "description": "One job: params, code, storage and stages.",
+        "if": {"required": ["stages"]},
+        "then": job,
+        "else": short,
+        "$defs": definitions,
+    }
+
+
+def _schema(kind: Kind, definitions: dict[str, Schema]) -> Schema:
+    if type(kind) in _LEAVES:
+        return _LEAVES[type(kind)](kind)
+    return _NESTED[type(kind)](kind, definitions)
+
+
+def _or_param(schema: Schema) -> Schema:
+    return {"anyOf": [schema, _USES_PARAM]}
+
+
+def _text(kind: kinds.Text) -> Schema:
+    if kind.allowed:
+        return _or_param({"enum": list(kind.allowed)})
+    schema: Schema = {"type": ["string", "number", "boolean", "null"] if kind.loose else "string"}
+    return _or_param({**schema, "pattern": f"^(?:{kind.pattern})$"}) if kind.pattern else schema
+
+
+def _integer(kind: kinds.Integer) -> Schema:
+    return _or_param({"type": "integer", "minimum": kind.least, "maximum": kind.most})
+
+
+def _measure(kind: kinds.Measure) -> Schema:
+    return {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": kind.pattern}, _USES_PARAM]}
+
+
+def _list_of(kind: kinds.ListOf, definitions: dict[str, Schema]) -> Schema:
+    item = _schema(kind.item, definitions)
+    schema = {"type": "array", "items": item}
+    return {"anyOf": [item, schema]} if kind.or_one else schema
+
+
+def _map_of(kind: kinds.MapOf, definitions: dict[str, Schema]) -> Schema:
+    schema: Schema = {"type": "object", "additionalProperties": _or_null(_schema(kind.item, definitions), kind.item)}
+    if kind.key.pattern:
+        schema["propertyNames"] = {"pattern": f"^(?:{kind.key.pattern})$"}
+    if kind.not_empty:
+        schema["minProperties"] = 1
+    return schema
+
+
+def _anything(kind: kinds.Anything) -> Schema:
+    return {"type": {"mapping": "object", "list": "array"}[kind.shape]} if kind.shape != "any" else {}
+
+
+def _record(kind: kinds.Record, definitions: dict[str, Schema]) -> Schema:
+    if kind.name not in definitions:
+        definitions[kind.name] = {}
+        definitions[kind.name].update(_object(kind, definitions))
+    return {"$ref": f"#/$defs/{kind.name.replace(' ', '%20')}"}
+
+
+def _object(kind: kinds.Record, definitions: dict[str, Schema]) -> Schema:
+    properties: dict[str, Schema] = {}
+    for field in kind.fields:
+        schema = _schema(field.kind, definitions)
+        schema = {**(schema if field.required else _or_null(schema, field.kind)), "description": field.help}
+        if field.default is not None:
+            schema["default"] = field.default
+        if field.example:
+            schema["examples"] = [field.example]
+        properties[field.name] = schema
+    found: Schema = {
+        "type": "object",
+        "description": kind.help,
+        "properties": properties,
+        "additionalProperties": False,
+    }
+    required = [field.name for field in kind.fields if field.required]
+    if required:
+        found["required"] = required
+    if kind.one_of:
+        found["oneOf"] = [_alternative(kind, key) for key in kind.one_of]
+    if kind.extensions:
+        found["patternProperties"] = {"^x-": {}}
+    return found
+
+
+def _alternative(kind: kinds.Record, key: str) -> Schema:
+    """With this one of the record's alternatives, the keys that belong to others are shut out."""
+    barred = [field.name for field in kind.fields if field.only and key not in field.only]
+    return {"required": [key], **({"properties": dict.fromkeys(barred, False)} if barred else {})}
+
+
+def _either(kind: kinds.Either, definitions: dict[str, Schema]) -> Schema:
+    return {"anyOf": [_schema(choice, definitions) for choice in kind.choices]}
+
+
+def _or_null(schema: Schema, kind: Kind) -> Schema:
+    """A key with nothing behind it counts as left out, except where a whole mapping is needed."""
+    if isinstance(kind, kinds.Record) or schema == {}:
+        return schema
+    return {"anyOf": [schema, _NULL]}
+
+
+_LEAVES: dict[type, Callable[[Any], Schema]] = {
+    kinds.Text: _text,
+    kinds.Integer: _integer,
+    kinds.Number: lambda _: _or_param({"type": "number"}),
+    kinds.Flag: lambda _: _or_param({"type": "boolean"}),
+    kinds.AnyScalar: lambda _: {"type": ["string", "number", "boolean", "null"]},
+    kinds.Measure: _measure,
+    kinds.Anything: _anything,
+}
+
+_NESTED: dict[type, Callable[[Any, dict[str, Schema]], Schema]] = {
+    kinds.ListOf: _list_of,
+    kinds.MapOf: _map_of,
+    kinds.Record: _record,
+    kinds.Either: _either,
+}

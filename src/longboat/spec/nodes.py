@@ -1,0 +1,284 @@
+"""A YAML file as a tree in which every key and value knows its place.
+
+Built from the parser's events and not with PyYAML's own composer, for three reasons: words mean
+what YAML 1.2 says; a file that nests or repeats itself without end is refused before it costs
+memory; problems are collected, not raised one by one. Nothing here knows what a job is.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, cast
+
+from longboat.spec import scalars
+from longboat.spec.problems import LINE_BREAK, Problems, Span
+
+Event = Any
+"""One of PyYAML's: what its parser gives always has its marks, which their types do not know."""
+
+DEEPEST = 60
+LARGEST = 100_000
+"""Nodes a file may have once its aliases are written out."""
+
+
+class Scalar(NamedTuple):
+    span: Span
+    value: scalars.Value
+    text: str
+    plain: bool = True
+    start: int = 0
+    end: int = 0
+    """Where in the text of the file the value stands, from..to."""
+    style: str = ""
+    filled: bool = False
+    """Its `${NAME}` have been replaced."""
+    unset: bool = False
+    """It uses a required param that has no value: said once, of the param."""
+
+
+class Items(NamedTuple):
+    span: Span
+    items: tuple[Node, ...]
+
+
+class Entry(NamedTuple):
+    key: Span
+    value: Node
+    key_start: int = 0
+    start: int = 0
+    end: int = 0
+    """Where in the text of the file the key begins and the value stands; an alias stands where it is used."""
+
+
+class Entries(NamedTuple):
+    span: Span
+    entries: dict[str, Entry]
+    start: int = 0
+    end: int = 0
+    flow: bool = False
+
+
+Node = Scalar | Items | Entries
+
+
+class _Stop(Exception):
+    """The rest of the file cannot be understood; the problem has been noted."""
+
+
+@dataclass
+class _Builder:
+    problems: Problems
+    text: str
+    parser: Any
+    anchors: dict[str, tuple[Node, int] | None] = field(default_factory=dict)
+    """By name: the node and its size with aliases written out; None while it is being built."""
+
+    def event(self) -> Event:
+        return self.parser.get_event()
+
+    def span(self, event: Event) -> Span:
+        start, end = event.start_mark, event.end_mark
+        length = end.index - start.index if end.line == start.line else self._rest_of_line(start.index)
+        return Span(start.line + 1, start.column + 1, max(1, length))
+
+    def _rest_of_line(self, start: int) -> int:
+        end = start
+        while end < len(self.text) and self.text[end] not in "\r\n":
+            end += 1
+        return end - start
+
+    def node(self, event: Event, depth: int) -> tuple[Node, int]:
+        from yaml import events
+
+        if isinstance(event, events.AliasEvent):
+            return self.alias(event)
+        if depth > DEEPEST:
+            self.problems.add(self.span(event), f"the file nests more than {DEEPEST} levels deep")
+            raise _Stop
+        anchor = event.anchor
+        if anchor:
+            self.anchors[anchor] = None
+        if isinstance(event, events.ScalarEvent):
+            found: tuple[Node, int] = self.scalar(event), 1
+        elif isinstance(event, events.SequenceStartEvent):
+            self.tag(event, ("seq",))
+            found = self.items(event, depth)
+        else:
+            self.tag(event, ("map",))
+            found = self.entries(event, depth)
+        if anchor:
+            self.anchors[anchor] = found
+        return found
+
+    def alias(self, event: Event) -> tuple[Node, int]:
+        found = self.anchors.get(event.anchor)
+        if found is None:
+            inside = event.anchor in self.anchors
+            message = (
+                f"`*{event.anchor}` stands inside itself" if inside else f"there is no anchor `&{event.anchor}` above"
+            )
+            self.problems.add(self.span(event), message)
+            raise _Stop
+        return found
+
+    def scalar(self, event: Event) -> Scalar:
+        tag = self.tag(event, ("str", "int", "float", "bool", "null"))
+        is_plain = event.style in (None, "") and tag in ("", "int", "float", "bool", "null")
+        value = scalars.plain(event.value) if is_plain or tag not in ("", "str") else event.value
+        return Scalar(
+            self.span(event),
+            value,
+            event.value,
+            plain=is_plain,
+            start=event.start_mark.index,
+            end=event.end_mark.index,
+            style=event.style or "",
+        )
+
+    def tag(self, event: Event, known: tuple[str, ...]) -> str:
+        if event.tag in (None, "!"):
+            return "str" if event.tag and "str" in known else ""
+        short: str = event.tag.removeprefix("tag:yaml.org,2002:")
+        if short in known:
+            return short
+        shown = "!!" + short if short != event.tag else short
+        self.problems.add(self.span(event), f"the tag `{shown}` has no meaning here", "leave the tag out")
+        return ""
+
+    def items(self, start: Event, depth: int) -> tuple[Node, int]:
+        from yaml.events import SequenceEndEvent
+
+        items, size = [], 1
+        while not isinstance(event := self.event(), SequenceEndEvent):
+            node, more = self.node(event, depth + 1)
+            items.append(node)
+            size = self.grown(event, size + more)
+        return Items(self.span(start), tuple(items)), size
+
+    def entries(self, start: Event, depth: int) -> tuple[Node, int]:
+        from yaml.events import MappingEndEvent
+
+        entries: dict[str, Entry] = {}
+        merged: dict[str, Entry] = {}
+        size = 1
+        while not isinstance(event := self.event(), MappingEndEvent):
+            key, _ = self.node(event, depth + 1)
+            value_event = self.event()
+            value, more = self.node(value_event, depth + 1)
+            size = self.grown(value_event, size + more)
+            if not isinstance(key, Scalar):
+                self.problems.add(self.span(event), "a key must be a word, not a list or a mapping")
+            elif key.plain and key.text == "<<":
+                self.merge(value_event, value, merged)
+            elif key.text in entries:
+                first = entries[key.text].key.line
+                self.problems.add(key.span, f"the key `{key.text}` stands here twice", f"the first is on line {first}")
+            else:
+                marks = (key.start, value_event.start_mark.index, value_event.end_mark.index)
+                entries[key.text] = Entry(key.span, value, *marks)
+        whole = Entries(
+            self.span(start),
+            {**{key: entry for key, entry in merged.items() if key not in entries}, **entries},
+            start.start_mark.index,
+            cast(Any, event).end_mark.index,
+            bool(start.flow_style),
+        )
+        return whole, size
+
+    def merge(self, event: Event, value: Node, merged: dict[str, Entry]) -> None:
+        """`<<:` takes over the keys of a mapping or of several; the first to name a key wins."""
+        for node in value.items if isinstance(value, Items) else (value,):
+            if isinstance(node, Entries):
+                for key, entry in node.entries.items():
+                    merged.setdefault(key, entry)
+            else:
+                self.problems.add(self.span(event), "`<<` takes over a mapping or a list of mappings")
+
+    def grown(self, event: Event, size: int) -> int:
+        if size > LARGEST:
+            self.problems.add(
+                self.span(event), f"with its aliases written out the file has more than {LARGEST:,} values"
+            )
+            raise _Stop
+        return size
+
+
+def compose(text: str, problems: Problems) -> Node | None:
+    """The tree of the one document in the text, or None when it cannot be understood at all."""
+    import yaml
+    from yaml import events
+
+    bad = _first_unprintable(text)
+    if bad is not None:
+        problems.add(place(text, bad), f"the character U+{ord(text[bad]):04X} is not allowed in YAML")
+        return None
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
+    builder = _Builder(problems, text, loader)
+    try:
+        while not isinstance(event := builder.event(), (events.DocumentStartEvent, events.StreamEndEvent)):
+            pass
+        if isinstance(event, events.StreamEndEvent):
+            problems.add(Span(1, 1), "the file is empty", "`longboat init --from train.py` writes one")
+            return None
+        root, _ = builder.node(builder.event(), 0)
+        builder.event()
+        after = builder.event()
+        if not isinstance(after, events.StreamEndEvent):
+            problems.add(
+                builder.span(after), "a second document begins here", "a job file is one YAML document: remove `---`"
+            )
+        return root
+    except _Stop:
+        return None
+    except yaml.MarkedYAMLError as error:
+        _add_yaml_error(error, text, problems)
+        return None
+    except (yaml.YAMLError, RecursionError) as error:
+        problems.add(Span(1, 1), f"the file is not YAML: {' '.join(str(error).split())}")
+        return None
+    finally:
+        loader.dispose()
+
+
+def _add_yaml_error(error: Any, text: str, problems: Problems) -> None:
+    mark = error.problem_mark or error.context_mark
+    if mark is None:
+        problems.add(Span(1, 1), f"the file is not YAML: {error.problem or error}")
+        return
+    span = Span(mark.line + 1, mark.column + 1)
+    line = _line_of(text, min(mark.index, len(text)))
+    indent = line[: len(line) - len(line.lstrip())]
+    if "\t" in indent:
+        problems.add(
+            Span(span.line, indent.index("\t") + 1, indent.count("\t")), "a tab cannot indent YAML", "use spaces"
+        )
+        return
+    reason = " ".join(part for part in (error.context, error.problem) if part)
+    hint = ""
+    if "${" in line and "{" in line.replace("${", ""):
+        hint = 'inside { } and [ ] write "${NAME}" in quotes'
+    elif ": " in line.split(": ", 1)[-1]:
+        hint = "a value that holds `: ` must stand in quotes"
+    problems.add(span, f"not YAML: {reason}", hint)
+
+
+def _line_of(text: str, index: int) -> str:
+    start = max(text.rfind("\n", 0, index), text.rfind("\r", 0, index)) + 1
+    ends = [end for end in (text.find("\n", index), text.find("\r", index)) if end >= 0]
+    return text[start : min(ends, default=len(text))]
+
+
+def place(text: str, index: int, length: int = 1) -> Span:
+    """Line and column of a character of the text."""
+    lines = LINE_BREAK.split(text[:index])
+    return Span(len(lines), len(lines[-1]) + 1, length)
+
+
+def _first_unprintable(text: str) -> int | None:
+    # Looked for in plain ASCII first: the whole pattern takes milliseconds to compile.
+    if text.isascii():
+        match = re.search(r"[^\t\n\r -~]", text)
+    else:
+        match = re.search("[^\t\n\r -~\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", text)
+    return match.start() if match else None

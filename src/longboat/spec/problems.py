@@ -1,0 +1,136 @@
+"""What is wrong with a job file, and how it is shown: place, line, caret, fix.
+
+A reader of a job file never stops at the first problem: it hands each one to a `Problems` and
+goes on, and whoever started the reading raises them together as one `JobError`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from longboat.errors import LongboatError
+
+SHOWN = 40
+"""More problems than this are counted, not shown."""
+
+LINE_BREAK = re.compile("\r\n|[\n\r\u0085\u2028\u2029]")
+"""What YAML takes for the end of a line."""
+
+_WIDEST = 110
+"""A quoted line is cut around its caret to about so many characters."""
+
+
+class Span(NamedTuple):
+    """A piece of a file: line and column from 1, length in characters on that line."""
+
+    line: int
+    column: int
+    length: int = 1
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing to put right. Line 0: not in a file; `file` is then the option that was wrong."""
+
+    file: str
+    line: int
+    column: int
+    length: int
+    message: str
+    hint: str = ""
+
+
+class JobError(LongboatError):
+    """All problems found in one reading. `message` is for `error: {message}`; `str()` is the whole text."""
+
+    def __init__(self, problems: Iterable[Problem], texts: Mapping[str, str] | None = None, file: str = "") -> None:
+        found = dict.fromkeys(problems)
+        self.problems: tuple[Problem, ...] = tuple(
+            sorted(found, key=lambda p: (p.file != file, p.file, p.line, p.column))
+        )
+        lines = {name: LINE_BREAK.split(text) for name, text in (texts or {}).items()}
+        blocks = [_block(problem, lines.get(problem.file, [])) for problem in self.problems[:SHOWN]]
+        count = len(self.problems)
+        more = f" ({count - SHOWN} not shown)" if count > SHOWN else ""
+        if any(problem.line for problem in self.problems):
+            blocks.append(f"{count} {'problem' if count == 1 else 'problems'} in {file or self.problems[0].file}{more}")
+        self._text = "\n\n".join(blocks)
+        super().__init__(self._text.removeprefix("error: "))
+
+    def __str__(self) -> str:
+        return self._text
+
+
+class Problems:
+    """Where readers of one job file leave what they find."""
+
+    def __init__(self, file: str, text: str = "") -> None:
+        self.file = file
+        self.texts: dict[str, str] = {file: text}
+        self.found: list[Problem] = []
+
+    def add(self, span: Span, message: str, hint: str = "", file: str = "") -> None:
+        self.found.append(Problem(file or self.file, span.line, span.column, span.length, message, hint))
+
+    def add_option(self, option: str, message: str, hint: str = "") -> None:
+        """A problem that stands on the command line or in the environment, not in a file."""
+        self.found.append(Problem(option, 0, 0, 0, message, hint))
+
+    def error(self, also: Iterable[Problem] = ()) -> JobError:
+        return JobError([*self.found, *also], self.texts, self.file)
+
+
+def nearest(word: str, known: Iterable[str], others: Mapping[str, str] | None = None) -> str:
+    """The known word most like the one written, or "". `others` maps foreign words to known ones."""
+    import difflib
+
+    words = {name.lower(): name for name in known} | {name.lower(): ours for name, ours in (others or {}).items()}
+    near = difflib.get_close_matches(word.lower(), words, n=1, cutoff=0.6)
+    return words[near[0]] if near else ""
+
+
+def did_you_mean(word: str, known: Iterable[str], others: Mapping[str, str] | None = None, what: str = "") -> str:
+    """The hint for a word that is not known: the nearest one, or all of them when there are few."""
+    known = list(known)
+    near = nearest(word, known, others)
+    if near:
+        return f"did you mean `{near}`?"
+    if known and len(known) <= 24:
+        return f"{what or 'known here'}: {', '.join(known)}"
+    return ""
+
+
+def _block(problem: Problem, lines: list[str]) -> str:
+    if not problem.line:
+        text = [f"error: {problem.file}: {problem.message}"]
+    else:
+        text = [f"error: {problem.file}:{problem.line}:{problem.column}: {problem.message}"]
+        if problem.line <= len(lines):
+            text += _quoted(lines[problem.line - 1], problem)
+    if problem.hint:
+        text.append(f"  hint: {problem.hint}")
+    return "\n".join(text)
+
+
+def _quoted(line: str, problem: Problem) -> list[str]:
+    start = problem.column - 1
+    if len(line) > _WIDEST:
+        cut = max(0, min(start - 20, len(line) - _WIDEST))
+        line, start = line[cut : cut + _WIDEST], start - cut
+    length = max(1, min(problem.length, len(line) - start))
+    line = "".join(c if c.isprintable() or c == "\t" else "\N{REPLACEMENT CHARACTER}" for c in line)
+    number = str(problem.line)
+    before = "".join(c if c == "\t" else " " * _columns(c) for c in line[:start])
+    under = "^" * max(1, sum(_columns(c) for c in line[start : start + length]))
+    return [f"  {number} | {line}".rstrip(), f"  {' ' * len(number)} | {before}{under}"]
+
+
+def _columns(character: str) -> int:
+    if character.isascii():
+        return 1
+    import unicodedata
+
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 0 if unicodedata.combining(character) else 1

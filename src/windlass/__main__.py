@@ -1,8 +1,0 @@
-from __future__ import annotations
-
-import sys
-
-from windlass.cli.entry import program
-
-if __name__ == "__main__":
-    sys.exit(program())

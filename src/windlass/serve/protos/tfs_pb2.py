@@ -1,5 +1,0 @@
-"""The classes of tfs.proto; their types are in the .pyi beside this."""
-
-from windlass.serve.protos import messages
-
-globals().update(messages("tfs"))
