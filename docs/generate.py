@@ -19,13 +19,13 @@ MADE = "<!-- Made by `make docs`. Edits here are lost: edit {source} instead. --
 
 
 def job_file() -> str:
-    from longboat.spec.reference import reference_markdown
+    from longboat.spec.key_reference import reference_markdown
 
     return reference_markdown()
 
 
 def rank_environment() -> str:
-    from longboat.rankenv import TABLE
+    from longboat.runtime.rank_env import TABLE
 
     rows = [(", ".join(f"`{name}`" for name in names.split(", ")), when, what) for names, when, what in TABLE]
     return (
@@ -95,8 +95,8 @@ The tests do each of these to a real run and compare what `longboat why` makes o
 
 
 def failures() -> str:
-    from longboat.causes import HOPELESS
-    from longboat.runs.told import WORDS
+    from longboat.runs.cause_texts import WORDS
+    from longboat.runtime.causes import HOPELESS
     from tests.faults.table import FAULTS
 
     kinds = [
@@ -122,11 +122,11 @@ def python() -> str:
 
 
 PAGES: dict[str, tuple[Callable[[], str], str]] = {
-    "job-file.md": (job_file, "src/longboat/spec/keys.py"),
-    "rank-environment.md": (rank_environment, "src/longboat/rankenv.py"),
+    "job-file.md": (job_file, "src/longboat/spec/job_keys.py"),
+    "rank-environment.md": (rank_environment, "src/longboat/runtime/rank_env.py"),
     "commands.md": (commands, "src/longboat/cli"),
     "python.md": (python, "src/longboat/api.py"),
-    "failures.md": (failures, "src/longboat/runs/told.py"),
+    "failures.md": (failures, "src/longboat/runs/cause_texts.py"),
 }
 
 

@@ -28,7 +28,7 @@ for line in far.logs():
     print(line.rank, line.text.decode())
 ```
 
-Whatever a user can mend is a `longboat.errors.LongboatError`, with `message`, `hint` and the exit `code` that the
+Whatever a user can mend is a `longboat.LongboatError`, with `message`, `hint` and the exit `code` that the
 command would have ended with.
 
 """
@@ -45,9 +45,9 @@ def page() -> str:
     import longboat
     from longboat import api
     from longboat.images.building import Built
+    from longboat.runs.explanation import Explanation
     from longboat.runs.logs import Line
-    from longboat.runs.values import RankState, RunState, StageState, Verdict
-    from longboat.runs.why import Explanation
+    from longboat.runs.run_state import RankState, RunState, StageState, Verdict
 
     parts = [HEAD, "## A job\n\n", _call("longboat.load", api.load)]
     parts += [_call(f"job.{name}", getattr(api.Job, name)) for name in ("plan", "run", "build")]

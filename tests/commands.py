@@ -8,9 +8,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from longboat.cli.console import World
 from longboat.cli.main import main
-from longboat.cli.world import World
-from longboat.errors import LongboatError
+from longboat.runtime.errors import LongboatError
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from pathlib import Path
 from bench.cluster.ground import Ground
 from bench.cluster.report import Kept, Report, table
 from bench.harness import NotMeasured
-from longboat.engines.kubernetes.tunnel import output
-from longboat.kube import names
+from longboat.engines.kubernetes.pod_exec import output
+from longboat.runtime.kube_client import names
 
 FEW, MANY = 10, 1000
 PATIENCE = 300.0
@@ -180,8 +180,8 @@ def _peak(ground: Ground, run: str) -> int:
 def _asked(ground: Ground) -> float:
     """Requests of service accounts outside of kube-system, as the API server counts them: the driver's alone."""
     raw = ground.cluster.api.server
-    from longboat.kube.api import dial
-    from longboat.kube.http import Connection
+    from longboat.runtime.kube_client.api import dial
+    from longboat.runtime.kube_client.http_client import Connection
 
     connection = Connection(lambda: dial(raw, 15.0), raw.host)
     try:

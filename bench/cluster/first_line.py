@@ -13,8 +13,8 @@ from bench.cluster.ground import Ground
 from bench.cluster.report import Report
 from bench.harness import Bench, Contender, Target, markdown
 from bench.harness import measure as measured
-from longboat.kube.api import Api, Manifest, dial
-from longboat.kube.http import Connection
+from longboat.runtime.kube_client.api import Api, Manifest, dial
+from longboat.runtime.kube_client.http_client import Connection
 
 LINE = "the first line"
 BARE, WHOLE = "longboat run --volume none", "longboat run"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from longboat.engines.kubernetes.cluster import Cluster
-from longboat.kube.api import Manifest
+from longboat.runtime.kube_client.api import Manifest
 
 IMAGE = "longboat.test/python:1"
 PATIENCE = 120.0

@@ -9,8 +9,8 @@ import time
 from bench.cluster.ground import Ground
 from bench.cluster.report import Kept, Report, table
 from longboat.engines.kubernetes.cluster import OWNED
-from longboat.kube import names
-from longboat.kube.api import Manifest
+from longboat.runtime.kube_client import names
+from longboat.runtime.kube_client.api import Manifest
 
 TIMES = 10
 STEP = 0.015

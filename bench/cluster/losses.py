@@ -15,8 +15,8 @@ from pathlib import Path
 from bench.cluster.ground import Ground
 from bench.cluster.report import Kept, Report, table
 from bench.harness import Series
-from longboat.kube import names
-from longboat.kube.launcher import MARGIN
+from longboat.runtime.kube_client import names
+from longboat.runtime.pod.pod_launcher import MARGIN
 from tests.e2e.breaking import OURS
 from tests.e2e.hunt import cut, hunt
 from tests.e2e.place import Place

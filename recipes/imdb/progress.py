@@ -1,7 +1,8 @@
 """The calls of Longboat that the scripts make. Without Longboat they print, and nothing is resumed or stopped."""
 
 try:
-    from longboat import checkpoint, report, stopping
+    from longboat import report, stopping
+    from longboat.runtime import checkpoint
 except ImportError:
 
     def report(step=None, total=None, **metrics):

@@ -15,7 +15,7 @@ SHORT = 400
 def save(directory, found, code, arrays, beside, metrics, texts, labels, length):
     """A new version of the model in `directory`. `beside`: where the features are."""
     try:
-        from longboat import bundle
+        from longboat.runtime import bundle
     except ImportError:
         raise SystemExit("a model is saved for serving by Longboat: pip install 'longboat[serve]'") from None
     function, inputs = bow(arrays) if found.model == "bow" else bigru(code, arrays, length)

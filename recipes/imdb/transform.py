@@ -39,7 +39,7 @@ class Transform:
         if self.features.model != "bow":
             return [[] for _ in inputs["text"]]
         if self.weights is None:
-            from longboat import tensors
+            from longboat.runtime import tensors
 
             self.weights = tensors.read(os.path.join(self.directory, "weights.safetensors"))[0]["weights"]
         rows = self.features.rows(map(str, inputs["text"]))

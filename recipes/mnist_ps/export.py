@@ -22,7 +22,7 @@ def check():
 
 def save(arrays, metrics, images, labels):
     """A new version of the model in the output directory; gives its path. images, labels: some to try it with."""
-    from longboat import bundle
+    from longboat.runtime import bundle
 
     net = {name: arrays[name] for name in ("hidden.weights", "hidden.bias", "output.weights", "output.bias")}
     with tempfile.TemporaryDirectory() as room:

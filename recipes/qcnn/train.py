@@ -22,7 +22,7 @@ import circuit
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import longboat
-from longboat import tensorboard
+from longboat.runtime import tensorboard
 
 OUTPUT = os.environ.get("LONGBOAT_OUTPUT_DIR", ".")
 ASK_EVERY = 50

@@ -31,7 +31,7 @@ def check():
 
 def save(directory, net, tables, scale, buckets, metrics, examples, tensorflow):
     """A new version of the model in `directory`; gives its path. examples: (columns by name, label) of some rows."""
-    from longboat import bundle
+    from longboat.runtime import bundle
 
     here = os.path.dirname(os.path.abspath(__file__))
     with tempfile.TemporaryDirectory() as room:

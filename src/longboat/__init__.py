@@ -1,9 +1,8 @@
 """Longboat: one job file becomes a gang of training processes, here or on Kubernetes.
 
-Importing this package does nothing and costs nothing: every name below is fetched from its
-room when it is first used. `report`, `stopping`, `checkpoint` and `bundle` work in any rank, with nothing installed.
-
-Ships into strangers' images: standard library only, Python 3.9.
+Importing this package does nothing and costs nothing: every name below is imported when it is first used.
+`report`, `stopping`, `checkpoint`, `bundle`, `tensorboard` and `tensors` work in any rank, with nothing installed.
+This file ships with `longboat.runtime`: standard library only, Python 3.9.
 """
 
 from __future__ import annotations
@@ -12,34 +11,37 @@ import importlib
 from typing import TYPE_CHECKING, Any, List
 
 if TYPE_CHECKING:
-    from longboat import bundle as bundle
-    from longboat import checkpoint as checkpoint
-    from longboat._rank import report as report
-    from longboat._rank import stopping as stopping
     from longboat.api import Run as Run
     from longboat.api import load as load
+    from longboat.runtime import bundle as bundle
+    from longboat.runtime import checkpoint as checkpoint
+    from longboat.runtime import tensorboard as tensorboard
+    from longboat.runtime import tensors as tensors
+    from longboat.runtime.errors import LongboatError as LongboatError
+    from longboat.runtime.rank_api import report as report
+    from longboat.runtime.rank_api import stopping as stopping
 
 __version__ = "0.1.0"
 
-_ROOMS = {
-    "report": "longboat._rank",
-    "stopping": "longboat._rank",
-    "load": "longboat.api",
+_NAMES = {
+    "LongboatError": "longboat.runtime.errors",
     "Run": "longboat.api",
+    "load": "longboat.api",
+    "report": "longboat.runtime.rank_api",
+    "stopping": "longboat.runtime.rank_api",
 }
+_MODULES = ("bundle", "checkpoint", "tensorboard", "tensors")
 
-_MODULES = ("bundle", "checkpoint")
-
-__all__ = ["__version__", "bundle", "checkpoint", *_ROOMS]
+__all__ = ["__version__", *_MODULES, *_NAMES]
 
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        return importlib.import_module(f"longboat.{name}")
-    if name in _ROOMS:
-        return getattr(importlib.import_module(_ROOMS[name]), name)
+        return importlib.import_module(f"longboat.runtime.{name}")
+    if name in _NAMES:
+        return getattr(importlib.import_module(_NAMES[name]), name)
     raise AttributeError(f"module 'longboat' has no attribute {name!r}")
 
 
 def __dir__() -> List[str]:
-    return sorted([*globals(), *_ROOMS])
+    return sorted([*globals(), *__all__])

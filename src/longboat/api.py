@@ -25,16 +25,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from longboat import spec
-from longboat.errors import LongboatError
-from longboat.plan import ENGINES, Plan
+from longboat.runtime.errors import LongboatError
+from longboat.runtime.plan import ENGINES, Plan
 
 if TYPE_CHECKING:
-    from longboat.engines.finding import Where
-    from longboat.engines.local.start import Started
+    from longboat.engines.local.opening import Started
+    from longboat.engines.resolve import Where
     from longboat.images.building import Built
+    from longboat.runs.explanation import Explanation
     from longboat.runs.logs import Line
-    from longboat.runs.values import RunState
-    from longboat.runs.why import Explanation
+    from longboat.runs.run_state import RunState
 
 
 P = ParamSpec("P")
@@ -51,7 +51,7 @@ def _told(ask: Callable[P, T]) -> Callable[P, T]:
         except LongboatError:
             raise
         except Exception as error:
-            from longboat.engines.finding import refusal_in
+            from longboat.engines.resolve import refusal_in
 
             refusal = refusal_in(error)
             if refusal is None:
@@ -85,10 +85,10 @@ class Job:
         home: str | None = None,
     ) -> Built:
         """An image with the job's code and packages, pushed or written to a file; the arguments are the command's."""
-        from longboat.images import building, orders
+        from longboat.images import build_request, building
 
-        wish = orders.Wish(tag, base, tool, platform, python, insecure, output, push)
-        order = orders.order_of(self.plan(), wish, os.environ)
+        wish = build_request.Wish(tag, base, tool, platform, python, insecure, output, push)
+        order = build_request.order_of(self.plan(), wish, os.environ)
         return building.build(order, _home(home), os.environ, lambda _text: None)
 
     @_told
@@ -107,21 +107,21 @@ class Job:
         cluster, and mean what they mean to the command; `image` is what `build` gave, if that is to run."""
         plan = self.plan()
         if plan.engine == "local":
-            from longboat.engines.local import start
+            from longboat.engines.local import opening
 
-            opened = start.opened(plan, _home(home), os.environ)
+            opened = opening.opened(plan, _home(home), os.environ)
             return _background(opened)
         where = _where(home, plan.engine, context, namespace)
-        from longboat.engines import secrets
-        from longboat.engines.kubernetes.mirror import submitted
-        from longboat.export.objects import Setting
+        from longboat.engines import secret_values
+        from longboat.engines.kubernetes.replica import submitted
+        from longboat.manifests.run_objects import Setting
 
         setting = Setting(namespace, service_account, volume=volume, storage_class=storage_class)
         if image is not None:
-            from longboat.images import orders
+            from longboat.images import build_request
 
-            plan = orders.in_image(plan, image)
-        copy = submitted(plan, setting, secrets.taken_along(plan, os.environ), where.cluster(), where.home)
+            plan = build_request.in_image(plan, image)
+        copy = submitted(plan, setting, secret_values.taken_along(plan, os.environ), where.cluster(), where.home)
         return Run(copy.run, where.home, on=plan.engine, context=context, namespace=namespace)
 
 
@@ -133,7 +133,7 @@ def load(
     on: str = "local",
     environ: Mapping[str, str] | None = None,
 ) -> Job:
-    """Reads a job file. Raises longboat.errors.LongboatError with every problem that it has."""
+    """Reads a job file. Raises longboat.LongboatError with every problem that it has."""
     sets = {name: _text(value) for name, value in (set or {}).items()}
     variables = os.environ if environ is None else environ
     return Job(spec.load(os.fspath(path), sets=sets, preset=preset, engine=on, environ=variables))
@@ -165,8 +165,8 @@ class Run:
     @_told
     def status(self) -> RunState:
         """How it stands now: a value, which does not change."""
-        from longboat.engines.finding import standing
-        from longboat.runs.state import load as load_state
+        from longboat.engines.resolve import standing
+        from longboat.runs.journal_fold import load as load_state
 
         return load_state(self.directory) if self._copy is None else standing(self._copy)
 
@@ -199,16 +199,16 @@ class Run:
 
     def why(self) -> Explanation:
         """What failed first and where, the evidence, what fell because of it, and what to do next."""
-        from longboat.runs.why import explain
+        from longboat.runs.explanation import explain
 
         return explain(self.status(), time.time())
 
     @_told
     def output(self, stage: str) -> Path:
         """The directory that a stage's ranks wrote to; of a run in a cluster it is fetched."""
-        from longboat import layout
+        from longboat.runtime import run_layout
 
-        path = layout.output(str(self.directory), stage)
+        path = run_layout.output(str(self.directory), stage)
         if self._copy is not None:
             self._copy.fetch_all(os.path.relpath(path, self.directory))
         return Path(path)
@@ -216,10 +216,10 @@ class Run:
     @_told
     def stop(self, now: bool = False, wait: float | None = 600) -> bool:
         """Asks it to end. False when nobody drives it, or it has not ended after `wait` seconds."""
-        from longboat.engines.local import engine
+        from longboat.engines.local import driving
 
         if self._copy is None:
-            return engine.stop(str(self.directory), by="Run.stop()", now=now, wait=wait)
+            return driving.stop(str(self.directory), by="Run.stop()", now=now, wait=wait)
         if not self._copy.stop("Run.stop()", now, wait):
             return False
         try:
@@ -230,10 +230,10 @@ class Run:
     @_told
     def resume(self) -> Run:
         """Goes on with a run that was stopped, lost or failed."""
-        from longboat.engines.local import start
+        from longboat.engines.local import opening
 
         if self._copy is None:
-            opened = start.reopened(self.id, self._where.home, os.environ)
+            opened = opening.reopened(self.id, self._where.home, os.environ)
             return _background(opened)
         self._copy.go_on()
         return self
@@ -252,20 +252,20 @@ class Run:
 
 def _background(run: Started) -> Run:
     """A driver in a fresh interpreter: a notebook has threads, and must not be forked."""
-    from longboat import layout
-    from longboat.engines.local import orders, start
+    from longboat.engines.local import driver_orders, opening
+    from longboat.runtime import run_layout
 
-    words = [run.directory, str(run.events), *([orders.to_json(run.orders)] if run.orders is not None else [])]
-    with open(os.path.join(run.directory, layout.DRIVER_LOG), "ab") as log:
+    words = [run.directory, str(run.events), *([driver_orders.to_json(run.orders)] if run.orders is not None else [])]
+    with open(os.path.join(run.directory, run_layout.DRIVER_LOG), "ab") as log:
         command = [sys.executable, "-m", "longboat.engines.local", *words]
         driver = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
-    if not start.begins(run, driver.pid, lambda: driver.poll() is not None):
-        raise LongboatError(f"{run.id} did not start", f"see {run.directory}/{layout.DRIVER_LOG}")
+    if not opening.begins(run, driver.pid, lambda: driver.poll() is not None):
+        raise LongboatError(f"{run.id} did not start", f"see {run.directory}/{run_layout.DRIVER_LOG}")
     return Run(run.id, run.home)
 
 
 def _where(home: str | None, on: str | None, context: str, namespace: str) -> Where:
-    from longboat.engines.finding import Where
+    from longboat.engines.resolve import Where
 
     if on is not None and on not in ENGINES:
         raise LongboatError(f"there is no engine {on}", f"one of {', '.join(ENGINES)}")

@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from longboat import machine
-from longboat.agent import mpi, system
-from longboat.plan import Mount, Plan, Role, Secret, Stage
+from longboat import host
+from longboat.runtime.agent import mpi, syscalls
+from longboat.runtime.plan import Mount, Plan, Role, Secret, Stage
 
 if TYPE_CHECKING:
     from longboat.engines.kubernetes.cluster import Cluster
@@ -53,16 +53,16 @@ class Finding:
 
 def of_machine(home: str, environ: Mapping[str, str]) -> list[Finding]:
     """What there is, whatever the job."""
-    cores, memory = machine.cores(), machine.memory()
+    cores, memory = host.cores(), host.memory()
     quota = "" if cores.quota is None else f"; the cgroup grants {cores.quota:g}"
-    limit = "" if memory.limit is None else f"; the cgroup grants {system.size(memory.limit)}"
+    limit = "" if memory.limit is None else f"; the cgroup grants {syscalls.size(memory.limit)}"
     return [
         Finding("Python", OK, f"{sys.version.split()[0]}, {sys.executable}"),
         Finding("cores", OK, f"{cores.allowed}{quota}"),
-        Finding("memory", OK, system.size(memory.total) + limit),
+        Finding("memory", OK, syscalls.size(memory.total) + limit),
         *_home(home),
         _containment(),
-        _mpirun(machine.programs(), environ) or Finding("mpirun", NOTE, "not found; shape mpi needs it", mpi.INSTALL),
+        _mpirun(host.programs(), environ) or Finding("mpirun", NOTE, "not found; shape mpi needs it", mpi.INSTALL),
         _gpus(environ),
         *_frameworks(),
     ]
@@ -77,7 +77,7 @@ def of_job(plan: Plan, environ: Mapping[str, str]) -> list[Finding]:
         if stage.merge:
             found += _command(plan, stage, Role("merge", 1, command=stage.merge), environ)
     if any(stage.shape == "mpi" for stage in plan.stages):
-        first = next(stage.python for stage in plan.stages if stage.shape == "mpi") or machine.programs()
+        first = next(stage.python for stage in plan.stages if stage.shape == "mpi") or host.programs()
         missing = Finding("mpirun", MISSING, "not found; a stage has the shape mpi", mpi.INSTALL)
         found.append(_mpirun(first, environ) or missing)
     found += [_mount(mount) for mount in plan.storage]
@@ -99,7 +99,7 @@ def _home(home: str) -> Iterator[Finding]:
         yield Finding("home", OK, home + ("" if place == home else " (will be made)"))
     free = shutil.disk_usage(place).free
     state, fix = (OK, "") if free >= _LOW_DISK else (NOTE, "longboat prune --older-than 7d")
-    yield Finding("disk", state, f"{system.size(free)} free at {place}", fix)
+    yield Finding("disk", state, f"{syscalls.size(free)} free at {place}", fix)
 
 
 def _containment() -> Finding:
@@ -125,7 +125,7 @@ def _mpirun(first: str, environ: Mapping[str, str]) -> Finding | None:
 
 
 def _gpus(environ: Mapping[str, str]) -> Finding:
-    found = machine.gpus(environ.get("PATH"))
+    found = host.gpus(environ.get("PATH"))
     if not found:
         return Finding("GPUs", NOTE, "none that nvidia-smi lists")
     kinds = {gpu: found.count(gpu) for gpu in found}
@@ -139,7 +139,7 @@ def _frameworks() -> Iterator[Finding]:
         if find_spec(module) is None:
             yield Finding(name, NOTE, "not installed", fix)
         else:
-            yield Finding(name, OK, machine.version(*distributions) or "installed")
+            yield Finding(name, OK, host.version(*distributions) or "installed")
 
 
 def _command(plan: Plan, stage: Stage, role: Role, environ: Mapping[str, str]) -> Iterator[Finding]:
@@ -159,7 +159,7 @@ def _command(plan: Plan, stage: Stage, role: Role, environ: Mapping[str, str]) -
         else:
             yield Finding(about, OK, program)
         return
-    search = os.pathsep.join([stage.python or machine.programs(), environ.get("PATH", os.defpath)])
+    search = os.pathsep.join([stage.python or host.programs(), environ.get("PATH", os.defpath)])
     path_found = shutil.which(program, path=search)
     if path_found is None:
         yield Finding(about, MISSING, f"{program} is not on PATH", f"install {program}, or correct the stage's `run:`")
@@ -217,7 +217,7 @@ def _secret(secret: Secret, environ: Mapping[str, str]) -> Finding:
 def _requirement(text: str) -> Finding:
     """What is not there is no obstacle: the run installs it beside the code."""
     name = re.match(r"[A-Za-z0-9][A-Za-z0-9._-]*", text.strip())
-    installed = machine.version(name[0]) if name else None
+    installed = host.version(name[0]) if name else None
     if installed is None:
         return Finding("requirement", NOTE, f"{text}: not installed; the run will install it for itself")
     if _satisfies(installed, text) is False:
@@ -240,19 +240,21 @@ def _satisfies(installed: str, requirement: str) -> bool | None:
 def _resources(plan: Plan, environ: Mapping[str, str]) -> Iterator[Finding]:
     """The largest stage against the machine: stages that run one after another do not add up."""
 
-    memory, cores = machine.memory().usable, machine.cores().usable
+    memory, cores = host.memory().usable, host.cores().usable
     for stage in plan.stages:
         asked_memory = sum(role.ranks * (role.resources.memory or 0) for role in stage.roles)
         asked_cores = sum(role.ranks * (role.resources.cpu or 0) for role in stage.roles)
         asked_gpus = sum(role.ranks * role.resources.gpu for role in stage.roles)
         if asked_memory > memory:
-            detail = f"its ranks ask for {system.size(asked_memory)} together, the machine has {system.size(memory)}"
+            detail = (
+                f"its ranks ask for {syscalls.size(asked_memory)} together, the machine has {syscalls.size(memory)}"
+            )
             yield Finding(f"{stage.name} memory", MISSING, detail, "fewer ranks, or less `memory:` for each")
         if asked_cores > cores:
             detail = f"its ranks ask for {asked_cores:g} cores together, the machine has {cores:g}: they will share"
             yield Finding(f"{stage.name} cores", NOTE, detail)
         if asked_gpus:
-            there = len(machine.visible_gpus(environ.get("CUDA_VISIBLE_DEVICES")))
+            there = len(host.visible_gpus(environ.get("CUDA_VISIBLE_DEVICES")))
             state = OK if there >= asked_gpus else MISSING
             detail = f"its ranks ask for {asked_gpus} together, the machine has {there}"
             yield Finding(f"{stage.name} GPUs", state, detail, "" if state == OK else "fewer ranks, or `gpu: 0`")
@@ -289,7 +291,7 @@ _RIGHTS = (
 
 def of_cluster(cluster: Cluster) -> list[Finding]:
     """What a cluster and one's rights in a namespace of it allow."""
-    from longboat.kube.api import ApiError
+    from longboat.runtime.kube_client.api import ApiError
 
     server = cluster.api.server
     try:
@@ -304,19 +306,19 @@ def of_cluster(cluster: Cluster) -> list[Finding]:
 
 def of_job_there(cluster: Cluster, plan: Plan, environ: Mapping[str, str], probe: bool) -> list[Finding]:
     """What the plan needs of the cluster. With a probe, a pod tries images and mounts, and goes again."""
-    from longboat.engines.kubernetes import needs
-    from longboat.kube.api import ApiError
+    from longboat.engines.kubernetes import cluster_checks
+    from longboat.runtime.kube_client.api import ApiError
 
     states = {True: OK, False: MISSING, None: NOTE}
     try:
-        found = [Finding(n.about, states[n.met], n.detail, n.fix) for n in needs.of_job(cluster, plan, probe)]
+        found = [Finding(n.about, states[n.met], n.detail, n.fix) for n in cluster_checks.of_job(cluster, plan, probe)]
     except ApiError as error:
         return [Finding("job", MISSING, error.message, "ask an admin for that right")]
     return found + [_secret(secret, environ) for secret in plan.secrets if secret.source != "cluster"]
 
 
 def _namespace(cluster: Cluster) -> Finding:
-    from longboat.kube.api import ApiError
+    from longboat.runtime.kube_client.api import ApiError
 
     name = cluster.namespace
     try:
@@ -349,7 +351,7 @@ def _rights(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _classes(cluster: Cluster) -> Finding:
-    from longboat.kube.api import ApiError
+    from longboat.runtime.kube_client.api import ApiError
 
     try:
         classes = cluster.api.list("StorageClass")
@@ -367,24 +369,24 @@ def _classes(cluster: Cluster) -> Finding:
 
 
 def _nodes(cluster: Cluster) -> Iterator[Finding]:
-    from longboat.engines.kubernetes import pending
-    from longboat.kube.api import ApiError
+    from longboat.engines.kubernetes import pending_pods
+    from longboat.runtime.kube_client.api import ApiError
 
     try:
-        nodes = pending.free(cluster.api)
+        nodes = pending_pods.free(cluster.api)
     except ApiError:
         yield Finding("nodes", NOTE, "you may not list nodes and all pods: what is free cannot be told")
         return
     for each in nodes:
         gpus = f", {each.gpu:g} GPUs" if each.gpu else ""
         taken = "" if each.usable else f"{each.closed}; "
-        detail = f"{taken}free: {each.cpu:.3g} cpu, {system.size(int(each.memory))} memory{gpus}; {each.version}"
+        detail = f"{taken}free: {each.cpu:.3g} cpu, {syscalls.size(int(each.memory))} memory{gpus}; {each.version}"
         yield Finding(f"node {each.node}", OK if each.usable else NOTE, detail)
 
 
 def _names(cluster: Cluster) -> Finding:
     """The cluster's DNS: where pods are told to ask, and whether somebody answers there."""
-    from longboat.kube.api import ApiError
+    from longboat.runtime.kube_client.api import ApiError
 
     try:
         service = cluster.api.find("Service", "kube-dns", "kube-system")

@@ -11,7 +11,7 @@ import re
 import shutil
 from dataclasses import dataclass
 
-from longboat.errors import LongboatError
+from longboat.runtime.errors import LongboatError
 
 _NOT_COPIED = shutil.ignore_patterns("__pycache__", "*.pyc", ".*")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from longboat import bundle
+from longboat.runtime import bundle
 from tests.serve import making
 from tests.serve.serving import serving
 

@@ -15,7 +15,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from playwright.sync_api import Page, expect
 
-from longboat import bundle
+from longboat.runtime import bundle
 from tests.browser.conftest import Watched
 from tests.serve import making
 from tests.serve.serving import serving

@@ -30,7 +30,7 @@ def main() -> int:
     chance = random.Random(args.seed)
     began = time.monotonic()
     print(f"{args.kills} kills, seed {args.seed}", flush=True)
-    directory = Path(tempfile.mkdtemp(prefix="wl-chaos-"))
+    directory = Path(tempfile.mkdtemp(prefix="lb-chaos-"))
     hunt = Hunt(Place(directory), args.seed, lambda text: print(text, flush=True))
     victims = draw(args.kills, chance)
     while victims and not hunt.tally.problems:

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from longboat import journal, layout
+from longboat.runtime import journal, run_layout
 from tests.local.place import MARK, Command, Place, until
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
@@ -164,7 +164,7 @@ class Training:
 
     def hurry(self) -> None:
         """No more pauses between steps."""
-        (Path(layout.output(str(self.directory), "main")) / "hurry").touch()
+        (Path(run_layout.output(str(self.directory), "main")) / "hurry").touch()
 
     def nearly_done(self) -> bool:
         return self.step() > self.job.steps - self.job.tail
@@ -365,7 +365,7 @@ class Hunt:
 def weights(run: Path) -> str:
     """The hash of all arrays that a training has left, the chain over its steps among them."""
     found = hashlib.sha256()
-    with np.load(Path(layout.output(str(run), "main")) / "weights.npz") as arrays:
+    with np.load(Path(run_layout.output(str(run), "main")) / "weights.npz") as arrays:
         for name in sorted(arrays):
             found.update(name.encode() + arrays[name].tobytes())
     return found.hexdigest()
@@ -378,7 +378,7 @@ _LINE = re.compile(rb"(\d+)\.(\d+) (\d+) [^\n]*")
 
 def compare_log(run: Path, rank: int) -> tuple[int, str]:
     """(lines, what is wrong): the log against what the rank's write(2) calls were given, life by life."""
-    data = Path(layout.log(str(run), "main", "worker", rank)).read_bytes()
+    data = Path(run_layout.log(str(run), "main", "worker", rank)).read_bytes()
     if data and not data.endswith(b"\n"):
         return 0, f"worker-{rank}: the log ends in the middle of a line"
     found: dict[tuple[int, int], int] = {}
@@ -399,7 +399,7 @@ def compare_log(run: Path, rank: int) -> tuple[int, str]:
         found[life] = number + 1
     if order != sorted(order):
         return 0, f"worker-{rank}: lives out of order: {order}"
-    for path in sorted((Path(layout.output(str(run), "main")) / "witness").glob(f"{rank}-*")):
+    for path in sorted((Path(run_layout.output(str(run), "main")) / "witness").glob(f"{rank}-*")):
         _, generation, restart = path.name.split("-")
         life = int(generation), int(restart)
         counts = path.read_bytes()

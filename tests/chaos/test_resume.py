@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from longboat import journal, layout
+from longboat.runtime import journal, run_layout
 from tests.chaos.killing import PROGRAMS, weights
 from tests.local.place import PATIENCE, Place, until
 
@@ -143,7 +143,7 @@ def test_a_run_whose_supervisor_was_killed_goes_on_to_the_same_bits(place: Place
     os.kill(command.pid, signal.SIGKILL)
     command.process.wait()
     place.nothing_is_left()
-    (Path(layout.output(str(run), "main")) / "hurry").touch()
+    (Path(run_layout.output(str(run), "main")) / "hurry").touch()
     started = len(journal.read(str(run)))
     said = place("run", "--resume", run.name)
     assert said.code == 0, said.err

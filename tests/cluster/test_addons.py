@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from longboat.buckets import http
-from longboat.buckets.s3 import S3
+from longboat.runtime.buckets import bucket_http
+from longboat.runtime.buckets.s3 import S3
 from tests.cluster.addons import add
 from tests.cluster.cluster import Cluster
 from tests.cluster.errors import ClusterError
@@ -49,7 +49,7 @@ def test_runs_fetch_their_storage_from_a_real_s3_server_and_send_it_back(cluster
     keys = {"AWS_ACCESS_KEY_ID": "longboat-test", "AWS_SECRET_ACCESS_KEY": "longboat-test-secret"}
     env = {**os.environ, **keys, "AWS_ENDPOINT_URL": f"http://{cluster.node('0').address}:30070"}
     store = S3("models", env)
-    http.exchange(lambda: store._request("PUT", ""))
+    bucket_http.exchange(lambda: store._request("PUT", ""))
     (tmp_path / "job.yaml").write_text(JOB)
 
     def run(**more: str) -> str:

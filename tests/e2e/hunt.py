@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from longboat.kube import names
+from longboat.runtime.kube_client import names
 from tests.e2e import jobs
 from tests.e2e.breaking import cluster
 from tests.e2e.place import Place, lives, told

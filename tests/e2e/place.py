@@ -13,12 +13,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from longboat import journal
-from longboat.engines.kubernetes import tunnel
+from longboat.engines.kubernetes import pod_exec
 from longboat.engines.kubernetes.cluster import Cluster, NoAnswer
-from longboat.engines.kubernetes.mirror import Mirror
-from longboat.kube import names
-from longboat.kube.api import Manifest
+from longboat.engines.kubernetes.replica import Mirror
+from longboat.runtime import journal
+from longboat.runtime.kube_client import names
+from longboat.runtime.kube_client.api import Manifest
 from tests.e2e import jobs
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -120,7 +120,7 @@ class Place:
     def let_go(self, run: str) -> None:
         """Training that is held (`jobs.gang`) goes on."""
         pod = self.pods(run)["worker-0"]["metadata"]["name"]
-        code, _, said = tunnel.output(self.cluster.api, pod, ["touch", jobs.GO], names.CONTAINER)
+        code, _, said = pod_exec.output(self.cluster.api, pod, ["touch", jobs.GO], names.CONTAINER)
         assert code == 0, said.decode()
 
     def file(self, run: str, path: str) -> str:

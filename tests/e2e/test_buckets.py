@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from longboat.buckets import http
-from longboat.buckets.s3 import S3
+from longboat.runtime.buckets import bucket_http
+from longboat.runtime.buckets.s3 import S3
 from tests.cluster.addons import add
 from tests.cluster.cluster import Cluster
 from tests.cluster.places import home
@@ -32,7 +32,7 @@ def test_pods_fetch_storage_from_a_bucket_and_send_it_back(place: Place) -> None
     cluster = Cluster("test", print)
     add(cluster, "s3", print)
     store = S3(place.namespace, {**KEYS, "AWS_ENDPOINT_URL": f"http://{cluster.node('0').address}:30070"})
-    http.exchange(lambda: store._request("PUT", ""))
+    bucket_http.exchange(lambda: store._request("PUT", ""))
     run = place.run(place.job(JOB % place.namespace))
     assert [each.key for each in store.list("")] == ["run/deep/a"]
     assert "one" in place.longboat("logs", run, "--on", "kubernetes", "-n", place.namespace, "--stage", "second")

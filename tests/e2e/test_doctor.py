@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from longboat.kube import names
+from longboat.runtime.kube_client import names
 from tests.e2e import jobs
 from tests.e2e.place import Place
 

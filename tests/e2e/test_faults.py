@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from longboat.kube import names
+from longboat.runtime.kube_client import names
 from tests.e2e import jobs
 from tests.e2e.breaking import OURS, cluster
 from tests.e2e.place import Place, lives
@@ -111,7 +111,7 @@ def overlaps(place: Place, run: str) -> list[str]:
 
 
 def _there(place: Place) -> bool:
-    from longboat.errors import LongboatError
+    from longboat.runtime.errors import LongboatError
 
     try:
         return place.cluster.runs() is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from longboat.kube import names
+from longboat.runtime.kube_client import names
 from tests.e2e import jobs
 from tests.e2e.place import Place, lives, told
 

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from longboat.kube import names
+from longboat.runtime.kube_client import names
 from tests.cluster import addons
 from tests.cluster.cluster import Cluster
 from tests.cluster.places import home

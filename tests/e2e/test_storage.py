@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from longboat import spec
-from longboat.engines.kubernetes import leavings, storage
+from longboat.engines.kubernetes import leftovers, storage
 from longboat.engines.kubernetes.cluster import Cluster
-from longboat.kube import names
+from longboat.runtime.kube_client import names
 from tests.e2e import jobs
 from tests.e2e.place import LONGBOAT, Place
 
@@ -162,7 +162,10 @@ def test_an_nfs_server_is_made_with_a_volume_of_its_own_and_goes_with_it(place: 
     assert volume["spec"]["nfs"]["server"] == cluster.api.get("Service", "shared-all-nfs")["spec"]["clusterIP"]
     claim = ("PersistentVolumeClaim", "shared-all")
     place.until(lambda: cluster.api.get(*claim)["status"]["phase"] == "Bound")
-    assert {left.kind for left in leavings.found(cluster) if left.cost} >= {"PersistentVolume", "PersistentVolumeClaim"}
+    assert {left.kind for left in leftovers.found(cluster) if left.cost} >= {
+        "PersistentVolume",
+        "PersistentVolumeClaim",
+    }
     gone, stays = storage.left_by(cluster, plan, data=True)
     assert len(gone) == 5
     assert stays == []

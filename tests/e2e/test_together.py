@@ -8,9 +8,9 @@ import os
 import subprocess
 from pathlib import Path
 
-from longboat.engines.kubernetes import tunnel
-from longboat.kube import names
-from longboat.kube.api import ApiError
+from longboat.engines.kubernetes import pod_exec
+from longboat.runtime.kube_client import names
+from longboat.runtime.kube_client.api import ApiError
 from tests.e2e import jobs
 from tests.e2e.place import LONGBOAT, Place, lives
 
@@ -89,7 +89,7 @@ def test_a_driver_without_its_depot_is_replaced_and_no_file_is_lost(place: Place
     run = place.start(place.job(jobs.gang(40, 0.1, held=True), "gang_sgd.py"))
     place.until(lambda: place.steps(run) >= 20)
     with contextlib.suppress(ApiError, OSError):  # the driver ends with its depot, and with that container the killer
-        tunnel.output(place.cluster.api, names.driver_pod(run), ["python3", "-c", KILL_DEPOT], "driver")
+        pod_exec.output(place.cluster.api, names.driver_pod(run), ["python3", "-c", KILL_DEPOT], "driver")
     place.until(lambda: sum(event["ev"] == "run.started" for event in place.events(run)) == 2)
     place.let_go(run)
     assert place.ended(run)["state"] == "succeeded"

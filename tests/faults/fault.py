@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from longboat.causes import Kind
+from longboat.runtime.causes import Kind
 from tests.local.place import Place
 
 Injection = Callable[[Place, "Fault"], None]

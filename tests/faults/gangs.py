@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from longboat.causes import Kind
+from longboat.runtime.causes import Kind
 from tests.faults import injections as do
 from tests.faults.fault import Fault
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from longboat.causes import Kind
+from longboat.runtime.causes import Kind
 from tests.faults.fault import Fault
 
 ONE = "run: [python, work.py]\nrestarts: 0\n"

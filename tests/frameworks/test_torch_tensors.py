@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bench.places import environment_of
-from longboat import tensors
+from longboat.runtime import tensors
 
 WITH_TORCH = """
 import sys, torch

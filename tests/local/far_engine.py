@@ -17,12 +17,13 @@ import threading
 import time
 from pathlib import Path
 
-from longboat import journal, plan, shipping
-from longboat.causes import Cause, Kind
-from longboat.driver.driver import Driver
-from longboat.driver.history import look_back
-from longboat.driver.launcher import Gone
-from longboat.driver.links import Seat, name_of
+from longboat import zipapp
+from longboat.runtime import journal, plan
+from longboat.runtime.causes import Cause, Kind
+from longboat.runtime.driver.agent_links import Seat, name_of
+from longboat.runtime.driver.driver import Driver
+from longboat.runtime.driver.history import look_back
+from longboat.runtime.driver.launcher import Gone
 
 
 class FarLauncher:
@@ -111,7 +112,7 @@ def main(run: Path, port: int, lease: float, python: str) -> int:
     (run / "agents").mkdir(exist_ok=True)
     if not (run / "longboat.pyz").exists():
         (run / "token").write_text(os.urandom(16).hex())
-        (run / "longboat.pyz").write_bytes(shipping.build())
+        (run / "longboat.pyz").write_bytes(zipapp.build())
     events = journal.read(str(run))
     writer = journal.Writer(str(run))
     writer.write("run.started", run=run.name, name="far", pid=os.getpid(), engine="far", resumed=bool(events) or None)

@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from longboat import journal, layout
+from longboat.runtime import journal, run_layout
 from tests.commands import Said
 
 MARK = "TEST_OF_LONGBOAT"
@@ -96,7 +96,7 @@ class Place:
     def __init__(self, directory: Path) -> None:
         self.home = directory / "home"
         self.code = directory / "code"
-        self.tmp = Path(tempfile.mkdtemp(prefix="wl-"))
+        self.tmp = Path(tempfile.mkdtemp(prefix="lb-"))
         self.mark = uuid.uuid4().hex
         self.python = [sys.executable]
         self._begun: list[Command] = []
@@ -175,7 +175,7 @@ class Place:
         return found
 
     def log(self, rank: int = 0, role: str = "worker", stage: str = "main") -> str:
-        path = layout.log(str(self.dir), stage, role, rank)
+        path = run_layout.log(str(self.dir), stage, role, rank)
         return Path(path).read_bytes().decode("utf-8", "surrogateescape") if os.path.exists(path) else ""
 
     def printed(self, words: str, rank: int = 0, role: str = "worker", stage: str = "main") -> None:
@@ -183,7 +183,7 @@ class Place:
         until(lambda: self.runs and words in self.log(rank, role, stage), f"{words!r} from {role}-{rank}")
 
     def output(self, name: str, stage: str = "main") -> str:
-        return (Path(layout.output(str(self.dir), stage)) / name).read_text()
+        return (Path(run_layout.output(str(self.dir), stage)) / name).read_text()
 
     def status(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self("status", "--json", self.id).out)

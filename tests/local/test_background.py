@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import longboat as api
-from longboat.errors import LongboatError
+from longboat.runtime.errors import LongboatError
 from tests.local.place import PATIENCE, Place, until
 
 WAIT = """

@@ -73,7 +73,7 @@ def nobody(longboat: Place) -> Iterator[Place]:
             break
     else:
         pytest.fail(f"none of {candidates} can be run by nobody")
-    place = Path(tempfile.mkdtemp(prefix="wl-nobody-"))
+    place = Path(tempfile.mkdtemp(prefix="lb-nobody-"))
     shutil.rmtree(longboat.code)
     longboat.home, longboat.code = place / "home", place / "code"
     longboat.code.mkdir()

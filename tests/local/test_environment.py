@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from longboat import machine
+from longboat import host
 from tests.local.place import Place
 from tests.unit.images import making
 
@@ -26,7 +26,7 @@ def shown(longboat: Place, job: str, *names: str, env: dict[str, str] | None = N
 
 
 def test_two_ranks_share_the_cores_of_the_machine(longboat: Place) -> None:
-    share = str(max(1, int(machine.cores().usable) // 2))
+    share = str(max(1, int(host.cores().usable) // 2))
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NPROC", "PYTHONUNBUFFERED")
     found = shown(longboat, "shape: allreduce\nranks: 2\n", *names)
     assert found == {"OMP_NUM_THREADS": share, "MKL_NUM_THREADS": share, "NPROC": share, "PYTHONUNBUFFERED": "1"}

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from longboat import journal, plan
-from longboat.journal import Event
+from longboat.runtime import journal, plan
+from longboat.runtime.journal import Event
 from tests.local.place import PATIENCE
 from tests.ports import free_port
 

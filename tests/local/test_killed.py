@@ -13,7 +13,7 @@ from subprocess import PIPE, Popen
 
 import pytest
 
-from longboat import layout
+from longboat.runtime import run_layout
 from tests.local.place import Place, until
 
 CLINGING = """
@@ -114,10 +114,10 @@ def test_a_run_that_is_under_way_is_not_resumed(longboat: Place) -> None:
 RIVAL = """
 import os, sys
 import longboat
-from longboat.engines.local import start
-from longboat.errors import LongboatError
+from longboat.engines.local import opening
+from longboat.runtime.errors import LongboatError
 plan = longboat.load("job.yaml", set={"N": 2}).plan()
-run = start.reopened(sys.argv[1], os.environ["LONGBOAT_HOME"], os.environ, plan=plan)
+run = opening.reopened(sys.argv[1], os.environ["LONGBOAT_HOME"], os.environ, plan=plan)
 print("decided", flush=True)
 sys.stdin.read()
 try:
@@ -158,7 +158,7 @@ def test_of_two_that_resume_a_run_at_once_the_later_one_changes_nothing(longboat
     if ended:
         longboat.file("go", "")
         assert winner.said().code == 0
-    names = (layout.PLAN, layout.ORDERS, *([layout.FINGERPRINTS] if ended else []))
+    names = (run_layout.PLAN, run_layout.ORDERS, *([run_layout.FINGERPRINTS] if ended else []))
     before = kept(longboat.dir, *names)
     said, _ = rival.communicate("")
     longboat.file("go", "")
@@ -166,7 +166,7 @@ def test_of_two_that_resume_a_run_at_once_the_later_one_changes_nothing(longboat
     words = "somebody else has just resumed" if ended or way == "detach" else "is being driven by another process"
     assert words in said
     assert kept(longboat.dir, *names) == before
-    assert "echo 1" in before[layout.PLAN]
+    assert "echo 1" in before[run_layout.PLAN]
     assert times.read_text() == "1\n1\n"
 
 
@@ -291,7 +291,7 @@ def test_killing_the_viewer_does_not_touch_the_run(longboat: Place) -> None:
 
 DYING = """
 import os, sys, time
-from longboat.engines.local.keeper import LocalLauncher
+from longboat.engines.local.supervisor import LocalLauncher
 launcher = LocalLauncher(lambda seat, ports: None, sys.argv[1])
 if sys.argv[2] == "in order":
     launcher.close()
@@ -322,7 +322,7 @@ def test_the_keeper_clears_away_after_a_driver_that_the_kernel_has_not_yet_done_
 UNHEARD = """
 import os, signal, sys
 from pathlib import Path
-from longboat.engines.local.keeper import KeeperLost, LocalLauncher
+from longboat.engines.local.supervisor import KeeperLost, LocalLauncher
 launcher = LocalLauncher(lambda seat, ports: None, sys.argv[1])
 keeper = launcher._keeper
 os.kill(int(Path(f"/proc/{keeper}/task/{keeper}/children").read_text()), signal.SIGSTOP)

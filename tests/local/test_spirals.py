@@ -16,7 +16,7 @@ import longboat
 from tests.ports import free_port
 
 SCRIPT = Path(__file__).parents[2] / "recipes/spirals/train.py"
-RANK_PATH = Path(longboat.__file__).parent / "rank_path"
+RANK_PATH = Path(longboat.__file__).parent / "runtime" / "rank_path"
 FEW_STEPS = ("--steps", "20", "--points", "500", "--batch", "64")
 
 if importlib.util.find_spec("jax") is None:  # asked, not imported: other tests fork, and JAX has threads

@@ -252,8 +252,8 @@ import argparse, os, select, signal, sys
 from types import SimpleNamespace
 from tests.hasty import signal_children_as_they_begin
 from longboat.cli.run_command import _Viewer
-from longboat.cli.world import World
-from longboat.driver.signals import Signals
+from longboat.cli.console import World
+from longboat.runtime.driver.stop_signals import Signals
 
 signal_children_as_they_begin(signal.SIGINT)
 signals = Signals(leave_on_term=False)

@@ -19,7 +19,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from longboat import bundle
+from longboat.runtime import bundle
 from tests.commands import Said
 from tests.local.place import Place
 from tests.ports import free_port

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from longboat import bundle, tensors
+from longboat.runtime import bundle, tensors
 from tests.commands import Said
 from tests.local.place import Place, until
 
@@ -138,7 +138,7 @@ import sys
 import numpy as np
 sys.path.insert(0, sys.argv[2])
 import idx
-from longboat.serve.loading import load
+from longboat.serve.model_loading import load
 images, labels = idx.examples(sys.argv[3], "test")
 images = images.astype(np.float32) / 255
 scores = load(sys.argv[1]).run({"image": images})["scores"]

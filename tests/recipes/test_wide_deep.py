@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from longboat import tensors
+from longboat.runtime import tensors
 from tests.commands import Said
 from tests.local.place import Place, until
 from tests.ports import free_port
@@ -258,7 +258,7 @@ def test_numbers_are_scaled_by_training_rows_alone(undisturbed: tuple[Place, Sai
 SERVED = """
 import csv, json, math, sys
 import numpy as np
-from longboat.serve.loading import load
+from longboat.serve.model_loading import load
 model = load(sys.argv[1])
 with open(sys.argv[2]) as file:
     rows = list(csv.reader(file))

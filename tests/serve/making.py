@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from longboat import bundle
+from longboat.runtime import bundle
 
 DIGITS = tuple(str(digit) for digit in range(10))
 

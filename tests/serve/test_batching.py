@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from longboat.bundle import Bundle, Tensor
+from longboat.runtime.bundle import Bundle, Tensor
 from longboat.serve import metrics, server
 from longboat.serve.batching import INLINE, Batcher, Costs, Limits
-from longboat.serve.refusals import Reason, Refused
+from longboat.serve.request_errors import Reason, Refused
 from longboat.serve.settings import Settings
 
 

@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from longboat.errors import LongboatError
-from longboat.serve.client import example, files, report, rows, scoring, target
-from longboat.serve.client.signature import Signature, Tensor, of_tfs, of_v2
+from longboat.runtime.errors import LongboatError
+from longboat.serve.client import example_files, predictions, report, rows, target, tf_example
+from longboat.serve.client.model_signature import Signature, Tensor, of_tfs, of_v2
 from longboat.serve.client.target import Target
 from longboat.serve.protos import tfs_pb2
 
@@ -79,14 +79,14 @@ def test_a_protocol_that_is_asked_for_wins_but_does_not_contradict() -> None:
 def test_criteos_headerless_rows_give_label_figures_and_categories(tmp_path: Path) -> None:
     path = tmp_path / "eval.csv"
     path.write_text(f"{CRITEO}\n{CRITEO.replace('1,', '0,', 1)}\n")
-    found = rows.fit(files.read(str(path)), CLICKS, "eval.csv")
+    found = rows.fit(example_files.read(str(path)), CLICKS, "eval.csv")
     assert found.labels == [1, 0]
     row = found.rows[0]
     assert (row["I1"], row["I13"], row["C1"], row["C26"]) == (1.0, 13.0, "c0000001", "c000001a")
     assert isinstance(row["I4"], float)
     assert math.isnan(row["I4"])
     assert "2 empty cells were sent as nan" in found.notes[0]
-    assert rows.fit(files.read(str(path)), CLICKS, "eval.csv", empty=0.0).rows[0]["I4"] == 0.0
+    assert rows.fit(example_files.read(str(path)), CLICKS, "eval.csv", empty=0.0).rows[0]["I4"] == 0.0
 
 
 def test_a_stock_estimator_gets_the_same_row_as_a_serialized_example(tmp_path: Path) -> None:
@@ -94,9 +94,9 @@ def test_a_stock_estimator_gets_the_same_row_as_a_serialized_example(tmp_path: P
     path = tmp_path / "eval.csv"
     path.write_text(CRITEO.replace("c0000002", "12e45678") + "\n")
     stock = Signature("wd", "1", (Tensor("inputs", "string", (None,)),), (), serialized=True)
-    found = rows.fit(files.read(str(path)), stock, "eval.csv")
+    found = rows.fit(example_files.read(str(path)), stock, "eval.csv")
     assert found.labels == [1]
-    read = tfs_pb2.Example.FromString(example.encode(found.rows[0])).features.feature
+    read = tfs_pb2.Example.FromString(tf_example.encode(found.rows[0])).features.feature
     assert list(read["I13"].float_list.value) == [13.0]
     assert list(read["C26"].bytes_list.value) == [b"c000001a"]
     assert list(read["C2"].bytes_list.value) == [b"12e45678"], "a hash that looks like a number is none"
@@ -107,31 +107,31 @@ def test_a_stock_estimator_gets_the_same_row_as_a_serialized_example(tmp_path: P
 def test_columns_go_by_name_and_others_are_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "reviews.tsv"
     path.write_text("source\tlabel\ttext\nimdb\tneg\ta, b\n")
-    found = rows.fit(files.read(str(path)), TEXT, "reviews.tsv")
+    found = rows.fit(example_files.read(str(path)), TEXT, "reviews.tsv")
     assert (found.rows, found.labels) == ([{"text": "a, b"}], ["neg"])
-    assert rows.fit(files.read(str(path)), TEXT, "reviews.tsv", "source").labels == ["imdb"]
-    assert rows.fit(files.read(str(path)), TEXT, "reviews.tsv", "none").labels is None
+    assert rows.fit(example_files.read(str(path)), TEXT, "reviews.tsv", "source").labels == ["imdb"]
+    assert rows.fit(example_files.read(str(path)), TEXT, "reviews.tsv", "none").labels is None
     with pytest.raises(LongboatError, match="no column 'truth'"):
-        rows.fit(files.read(str(path)), TEXT, "reviews.tsv", "truth")
+        rows.fit(example_files.read(str(path)), TEXT, "reviews.tsv", "truth")
 
 
 def test_a_vector_takes_its_columns_in_order_with_the_label_first(tmp_path: Path) -> None:
     model = Signature("m", "1", (Tensor("x", "float32", (None, 3)),), ())
     path = tmp_path / "x.csv"
     path.write_text("7,1,2,3\n8,4,5,6\n")
-    found = rows.fit(files.read(str(path)), model, "x.csv")
+    found = rows.fit(example_files.read(str(path)), model, "x.csv")
     assert (found.rows, found.labels) == ([{"x": [1.0, 2.0, 3.0]}, {"x": [4.0, 5.0, 6.0]}], [7, 8])
     path.write_text("1,2,3\n")
-    assert rows.fit(files.read(str(path)), model, "x.csv").labels is None
+    assert rows.fit(example_files.read(str(path)), model, "x.csv").labels is None
     path.write_text("1,2\n")
     with pytest.raises(LongboatError, match=r"has 2 columns .* but the model takes 3 values"):
-        rows.fit(files.read(str(path)), model, "x.csv")
+        rows.fit(example_files.read(str(path)), model, "x.csv")
     path.write_text("1,2,3\n1,2\n")
     with pytest.raises(LongboatError, match=r"x\.csv:2 has 2 columns"):
-        rows.fit(files.read(str(path)), model, "x.csv")
+        rows.fit(example_files.read(str(path)), model, "x.csv")
     path.write_text("1,2,3\n1,two,3\n")
     with pytest.raises(LongboatError, match=r"x\.csv:2: 'two' in column 1 is no float32"):
-        rows.fit(files.read(str(path)), model, "x.csv")
+        rows.fit(example_files.read(str(path)), model, "x.csv")
 
 
 @pytest.mark.parametrize(
@@ -149,20 +149,20 @@ def test_a_vector_takes_its_columns_in_order_with_the_label_first(tmp_path: Path
 def test_json_comes_in_every_usual_shape(tmp_path: Path, text: str) -> None:
     path = tmp_path / "rows.json"
     path.write_text(text)
-    assert rows.fit(files.read(str(path)), TEXT, "rows.json").rows == [{"text": "a"}, {"text": "b"}]
+    assert rows.fit(example_files.read(str(path)), TEXT, "rows.json").rows == [{"text": "a"}, {"text": "b"}]
 
 
 def test_json_that_does_not_fit_names_the_row(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text('{"text": "a", "label": 1}\n{"words": "b"}\n')
     with pytest.raises(LongboatError, match="row 2 has no text"):
-        rows.fit(files.read(str(path)), TEXT, "rows.jsonl")
+        rows.fit(example_files.read(str(path)), TEXT, "rows.jsonl")
     path.write_text('{"text": "a", "label": 1}\n{"text": "b"}\n')
     with pytest.raises(LongboatError, match="1 of 2 rows have a label"):
-        rows.fit(files.read(str(path)), TEXT, "rows.jsonl")
+        rows.fit(example_files.read(str(path)), TEXT, "rows.jsonl")
     path.write_text('{"text": "a"}\n{"text": \n')
     with pytest.raises(LongboatError, match=r"rows\.jsonl:2: not JSON"):
-        files.read(str(path))
+        example_files.read(str(path))
 
 
 def test_mnists_files_bring_their_labels_and_may_be_packed(tmp_path: Path) -> None:
@@ -170,23 +170,25 @@ def test_mnists_files_bring_their_labels_and_may_be_packed(tmp_path: Path) -> No
     images, labels = tmp_path / "t10k-images-idx3-ubyte.gz", tmp_path / "t10k-labels-idx1-ubyte.gz"
     images.write_bytes(gzip.compress(struct.pack(">IIII", 0x803, 2, 28, 28) + pixels[:1568]))
     labels.write_bytes(gzip.compress(struct.pack(">II", 0x801, 2) + b"\x07\x02"))
-    found = rows.fit(files.read(str(images)), DIGITS, "images")
+    found = rows.fit(example_files.read(str(images)), DIGITS, "images")
     assert found.labels == [7, 2]
     assert np.array([row["x"] for row in found.rows]) == pytest.approx(
         np.frombuffer(pixels[:1568], "u1").reshape(2, 784) / 255
     )
     white = dataclasses.replace(DIGITS, pixels=255)
-    assert rows.fit(files.read(str(images)), white, "images").rows[0]["x"] == list(pixels[:784]), "as its examples are"
+    assert rows.fit(example_files.read(str(images)), white, "images").rows[0]["x"] == list(pixels[:784]), (
+        "as its examples are"
+    )
     images.write_bytes(gzip.compress(struct.pack(">IIII", 0x803, 3, 28, 28) + pixels[:1568]))
     with pytest.raises(LongboatError, match="broken"):
-        files.read(str(images))
+        example_files.read(str(images))
 
 
 def test_an_archive_of_numpy_is_read_by_its_columns(tmp_path: Path) -> None:
     path = tmp_path / "0.npz"
     np.savez(path, x=np.arange(8, dtype=np.float32).reshape(2, 2, 2), label=np.array([3, 4]))
     model = Signature("m", "1", (Tensor("x", "float32", (None, 2, 2)),), ())
-    found = rows.fit(files.read(str(path)), model, "0.npz")
+    found = rows.fit(example_files.read(str(path)), model, "0.npz")
     assert (found.rows[1], found.labels) == ({"x": [[4.0, 5.0], [6.0, 7.0]]}, [3, 4])
 
 
@@ -207,32 +209,32 @@ def test_a_png_is_read_with_every_filter_as_another_reader_reads_it(tmp_path: Pa
         picture = Image.effect_noise((13, 9), 90).convert(mode)
         path = tmp_path / f"{mode}.png"
         picture.save(path)
-        image = files.read(str(path))
-        assert isinstance(image, files.Images)
+        image = example_files.read(str(path))
+        assert isinstance(image, example_files.Images)
         assert image.rows[0].pixels == picture.convert("RGB" if channels == 3 else "L").tobytes(), mode
     lines = [bytes([kind]) + chance.randbytes(12) for kind in (0, 1, 2, 3, 4, 4, 3)]
     path = tmp_path / "filters.png"
     path.write_bytes(png(4, 7, 2, 8, lines))
-    image = files.read(str(path))
-    assert isinstance(image, files.Images)
+    image = example_files.read(str(path))
+    assert isinstance(image, example_files.Images)
     assert image.rows[0].pixels == Image.open(path).tobytes()
     path.write_bytes(png(4, 7, 2, 8, lines[:3]))
     with pytest.raises(LongboatError, match="broken PNG: its pixels end early"):
-        files.read(str(path))
+        example_files.read(str(path))
 
 
 def test_a_file_that_holds_nothing_of_use_says_so(tmp_path: Path) -> None:
     empty = tmp_path / "none.csv"
     empty.write_text("")
     with pytest.raises(LongboatError, match="has no rows"):
-        files.read(str(empty))
+        example_files.read(str(empty))
     with pytest.raises(LongboatError, match="there is no file"):
-        files.read(str(tmp_path / "absent.csv"))
+        example_files.read(str(tmp_path / "absent.csv"))
     with pytest.raises(LongboatError, match="is a directory"):
-        files.read(str(tmp_path))
+        example_files.read(str(tmp_path))
     (tmp_path / "x.bin").write_bytes(b"\xff\xfe\x00\x80")
     with pytest.raises(LongboatError, match="is not UTF-8"):
-        files.read(str(tmp_path / "x.bin"))
+        example_files.read(str(tmp_path / "x.bin"))
 
 
 @pytest.mark.parametrize(
@@ -255,7 +257,7 @@ def test_a_file_that_holds_nothing_of_use_says_so(tmp_path: Path) -> None:
 def test_an_answer_is_understood_however_the_model_says_it(
     columns: dict[str, list[object]], labels: tuple[str, ...], value: object, share: float | None
 ) -> None:
-    (said,) = scoring.read(columns, labels)
+    (said,) = predictions.read(columns, labels)
     assert said.value == value
     assert said.share == (None if share is None else pytest.approx(share))
 
@@ -263,31 +265,31 @@ def test_an_answer_is_understood_however_the_model_says_it(
 @pytest.mark.parametrize(
     ("said", "truth", "labels", "right"),
     [
-        (scoring.Said("yes"), 1, ("no", "yes"), True),
-        (scoring.Said("yes"), "yes", ("no", "yes"), True),
-        (scoring.Said("yes"), "no", ("no", "yes"), False),
-        (scoring.Said(1), 1.0, (), True),
-        (scoring.Said("2"), 2, ("1", "2"), True),
-        (scoring.Said("1"), 2, ("1", "2"), False),
-        (scoring.Said(0.7, None, False), 1, (), True),
-        (scoring.Said(0.7, None, False), 0, (), False),
-        (scoring.Said(-0.2, None, False), -1, (), True),
-        (scoring.Said(-0.2, None, False), 1, (), False),
-        (scoring.Said(0.2, None, False), -1, (), False),
-        (scoring.Said(3.7, None, False), 3.5, (), None),
-        (scoring.Said(math.nan, None, False), 0, (), False),
+        (predictions.Said("yes"), 1, ("no", "yes"), True),
+        (predictions.Said("yes"), "yes", ("no", "yes"), True),
+        (predictions.Said("yes"), "no", ("no", "yes"), False),
+        (predictions.Said(1), 1.0, (), True),
+        (predictions.Said("2"), 2, ("1", "2"), True),
+        (predictions.Said("1"), 2, ("1", "2"), False),
+        (predictions.Said(0.7, None, False), 1, (), True),
+        (predictions.Said(0.7, None, False), 0, (), False),
+        (predictions.Said(-0.2, None, False), -1, (), True),
+        (predictions.Said(-0.2, None, False), 1, (), False),
+        (predictions.Said(0.2, None, False), -1, (), False),
+        (predictions.Said(3.7, None, False), 3.5, (), None),
+        (predictions.Said(math.nan, None, False), 0, (), False),
     ],
 )
 def test_right_and_wrong_are_told_apart(
-    said: scoring.Said, truth: files.Label, labels: tuple[str, ...], right: bool | None
+    said: predictions.Said, truth: example_files.Label, labels: tuple[str, ...], right: bool | None
 ) -> None:
-    assert scoring.right(said, truth, labels) is right
+    assert predictions.right(said, truth, labels) is right
 
 
 def test_an_answer_that_is_no_number_is_no_prediction() -> None:
     for value in ([math.nan, 1.0], math.nan, None, [None, 1.0], [[0.1, math.nan]]):
-        (said,) = scoring.read({"p": [value]}, ("no", "yes"))
-        assert scoring.right(said, 1, ("no", "yes")) is not True
+        (said,) = predictions.read({"p": [value]}, ("no", "yes"))
+        assert predictions.right(said, 1, ("no", "yes")) is not True
         assert said.share is None
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from longboat.serve.http import LINGER
+from longboat.serve.http_server import LINGER
 from tests.serve.serving import serving
 
 CROWD = 10_000

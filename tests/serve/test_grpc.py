@@ -10,8 +10,8 @@ import grpc
 import numpy as np
 import pytest
 
-from longboat import bundle
-from longboat.serve import grpc_tensors, grpc_wire
+from longboat.runtime import bundle
+from longboat.serve import grpc_fast_path, grpc_tensors
 from longboat.serve.protos import oip_pb2 as oip
 from longboat.serve.protos import tfs_pb2 as tfs
 from tests.serve import making
@@ -200,8 +200,8 @@ def test_a_token_is_asked_for(models: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("shape", [(1, 10), (3,), (2, 0), (300, 7, 2)])
 def test_an_answer_written_by_hand_is_what_protobuf_writes(kind: Any, shape: tuple[int, ...]) -> None:
     array = np.random.default_rng(1).random(shape).astype(kind)
-    spec = grpc_wire.spec("mnist", 1000, "serving_default")
-    written = grpc_wire.response({"y": array}, spec)
+    spec = grpc_fast_path.spec("mnist", 1000, "serving_default")
+    written = grpc_fast_path.response({"y": array}, spec)
     assert written is not None
     expected = tfs.PredictResponse.FromString(spec)
     grpc_tensors.to_tfs(array, expected.outputs["y"])
@@ -213,13 +213,13 @@ def test_a_frame_is_the_request_but_for_its_numbers() -> None:
     request = predict_request("mnist", ROWS[:1])
     raw = request.SerializeToString()
     tensor = bundle.Tensor("x", "float32", (None, 784))
-    frame = grpc_wire.frame(raw, request, (tensor,))
+    frame = grpc_fast_path.frame(raw, request, (tensor,))
     assert frame is not None
     assert frame.content(raw) == ROWS[:1].tobytes()
     assert frame.content(predict_request("mnist", ROWS[1:2]).SerializeToString()) == ROWS[1:2].tobytes()
     assert frame.content(predict_request("mnisu", ROWS[:1]).SerializeToString()) is None
-    assert grpc_wire.frame(raw, request, (tensor, tensor)) is None
+    assert grpc_fast_path.frame(raw, request, (tensor, tensor)) is None
 
 
 def test_other_types_are_left_to_protobuf() -> None:
-    assert grpc_wire.response({"y": np.zeros(3, np.int64)}, b"") is None
+    assert grpc_fast_path.response({"y": np.zeros(3, np.int64)}, b"") is None

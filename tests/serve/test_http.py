@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from longboat.serve import http, routes
+from longboat.serve import http_server, routes
 from tests.serve import making
 from tests.serve.serving import PATIENCE, Serving, serving
 
@@ -157,10 +157,10 @@ def test_a_token_is_asked_for_before_the_body_comes(models: Path, tmp_path: Path
 
 
 def test_all_bodies_together_are_bounded_and_what_is_answered_or_gone_makes_room() -> None:
-    def handler(request: http.Request) -> None:
+    def handler(request: http_server.Request) -> None:
         request.json(b"%d" % len(request.body))
 
-    site = http.Site(handler, lambda _: None, routes.error, http.Bounds(body=100, held=150))
+    site = http_server.Site(handler, lambda _: None, routes.error, http_server.Bounds(body=100, held=150))
     head = b"POST / HTTP/1.1\r\nContent-Length: 100\r\n\r\n"
 
     async def holds(count: int) -> None:

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from longboat.serve import models
+from longboat.serve import model_versions
 from longboat.serve.batching import Limits
-from longboat.serve.loading import Runner
-from longboat.serve.sources import Source
+from longboat.serve.model_loading import Runner
+from longboat.serve.model_sources import Source
 from tests.commands import Longboat
 from tests.serve import making
 from tests.serve.serving import Serving, serving
@@ -119,8 +119,8 @@ def test_the_watch_outlives_whatever_a_look_at_the_directory_raises(monkeypatch:
         raise AssertionError
 
     said: list[str] = []
-    monkeypatch.setattr(models, "PAUSE", 0)
-    watched = models.Models([Odd("odd", "/nowhere")], unloadable, Limits(), models.LATEST, said.append)
+    monkeypatch.setattr(model_versions, "PAUSE", 0)
+    watched = model_versions.Models([Odd("odd", "/nowhere")], unloadable, Limits(), model_versions.LATEST, said.append)
 
     async def watch() -> None:
         task = asyncio.create_task(watched.watch())

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from longboat.serve.process import bind
+from longboat.serve.worker_processes import bind
 from tests.commands import Longboat
 from tests.serve import making
 from tests.serve.serving import PATIENCE, serving
@@ -112,7 +112,7 @@ def test_sigterm_answers_what_was_asked_then_ends(workers: str, tmp_path: Path) 
 EARLY = """
 import os, signal, sys
 from tests.hasty import signal_children_as_they_begin
-from longboat.serve.process import _Parent
+from longboat.serve.worker_processes import _Parent
 from longboat.serve.settings import Settings
 
 class Parent(_Parent):

@@ -1,6 +1,6 @@
 """The agents' side: user processes with a fate, and agents that obey the real `Duty`.
 
-What `longboat.agent.agent.Agent` does with sockets and processes is done here with simulated ones, and its habits are
+What the agent (`runtime.agent.agent`) does with sockets and processes, simulated ones do here; its habits are
 kept: one thread that does not watch its process while it looks for the driver, a heartbeat that says all, messages
 kept for a driver that is away or may not have heard them.
 """
@@ -11,12 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from longboat import wire
-from longboat.agent.duty import Duty, Order
-from longboat.agent.unheard import Unheard
-from longboat.causes import Cause, Kind
-from longboat.gang.words import Life, Seat
-from longboat.journal import plain
+from longboat.runtime import wire
+from longboat.runtime.agent.outbox import Unheard
+from longboat.runtime.agent.protocol import Duty, Order
+from longboat.runtime.causes import Cause, Kind
+from longboat.runtime.gang.gang_events import Life, Seat
+from longboat.runtime.journal import plain
 from tests.sim.network import Connection
 from tests.sim.world import World
 

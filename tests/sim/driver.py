@@ -1,6 +1,6 @@
 """The driver's side: the real gang, the real speech, and a journal on a disk that may be slow.
 
-It does what `longboat.driver.driver.Driver` does with a gang's actions, one after the other, and can be killed between
+It does what `runtime.driver.driver.Driver` does with a gang's actions, one after the other, and can be killed between
 any two. A new one reads the journal with the real `look_back` and goes on.
 """
 
@@ -10,13 +10,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from longboat import wire
-from longboat.causes import Cause, Kind
-from longboat.driver import history, speech
-from longboat.driver.history import Unfinished
-from longboat.gang import words as g
-from longboat.gang.machine import Gang
-from longboat.journal import plain
+from longboat.runtime import wire
+from longboat.runtime.causes import Cause, Kind
+from longboat.runtime.driver import codec, history
+from longboat.runtime.driver.history import Unfinished
+from longboat.runtime.gang import gang_events as g
+from longboat.runtime.gang.machine import Gang
+from longboat.runtime.journal import plain
 from tests.sim.engine import Engine
 from tests.sim.invariants import Watcher
 from tests.sim.network import Connection
@@ -115,12 +115,12 @@ class SimDriver:
         if kind == "join" and not self._admits(connection) or self._links.get(seat) is not connection:
             return
         if self.finished:
-            connection.to_agent(speech.BYE)
+            connection.to_agent(codec.BYE)
         elif message.get("owes"):
             pass  # as the driver: what it has to say comes first
         elif kind in ("join", "alive"):
             self.watcher.heard(seat)
-            self._handle(speech.seen(seat, message))
+            self._handle(codec.seen(seat, message))
             self._answer(connection, message)
         elif kind in _HEARD:
             if "word" in message:
@@ -129,7 +129,7 @@ class SimDriver:
 
     def _answer(self, connection: Connection, message: wire.Message) -> None:
         if not self.finished and self.gang.renews(connection.agent.seat):
-            connection.to_agent(speech.answer(message))
+            connection.to_agent(codec.answer(message))
 
     def _admits(self, connection: Connection) -> bool:
         """The door: a connection takes its predecessor's place, unless the engine has given its agent up."""
@@ -138,7 +138,7 @@ class SimDriver:
             return False  # a handshake needs both
         connection.to_agent(WELCOME)
         if not self.engine.vouches(agent.pod):
-            connection.to_agent(speech.BYE)
+            connection.to_agent(codec.BYE)
             return False
         old = self._links.get(agent.seat)
         if old is not None and old is not connection:
@@ -151,7 +151,7 @@ class SimDriver:
         self._handle(g.Progress(seat, message["life"][0], max(point["step"] for point in message["points"])))
 
     def _exited(self, seat: g.Seat, message: wire.Message) -> None:
-        self._handle(speech.exited(seat, speech.life_of(message), message))
+        self._handle(codec.exited(seat, codec.life_of(message), message))
 
     def _noticed(self, seat: g.Seat, message: wire.Message) -> None:
         self._handle(g.Notice(seat))
@@ -208,7 +208,7 @@ class SimDriver:
         elif isinstance(action, g.Start):
             self._send(action.seat, self._start(action))
         elif isinstance(action, (g.Kill, g.DumpStacks)):
-            self._send(action.seat, speech.order(action))
+            self._send(action.seat, codec.order(action))
         elif isinstance(action, g.Fence):
             self.engine.fence(action.seat)
         elif isinstance(action, g.Record):
@@ -220,7 +220,7 @@ class SimDriver:
     def _start(self, action: g.Start) -> bytes:
         key = (action.life, id(action.peers))
         if key not in self._starts:
-            self._starts[key] = speech.start(action, 1, 1, "", "", False)
+            self._starts[key] = codec.start(action, 1, 1, "", "", False)
         return self._starts[key]
 
     def _send(self, seat: g.Seat, data: bytes) -> None:
@@ -234,7 +234,7 @@ class SimDriver:
     def _close(self) -> None:
         self.finished = True
         for link in self._links.values():
-            link.to_agent(speech.BYE)
+            link.to_agent(codec.BYE)
 
     # Time.
 

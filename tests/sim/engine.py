@@ -12,10 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from longboat import wire
-from longboat.causes import Cause, Kind
-from longboat.gang.words import Life, Lost, Seat
-from longboat.rankenv import Address
+from longboat.runtime import wire
+from longboat.runtime.causes import Cause, Kind
+from longboat.runtime.gang.gang_events import Life, Lost, Seat
+from longboat.runtime.rank_env import Address
 from tests.sim.agents import LOOK, Fate, SimAgent, SimProcess
 from tests.sim.network import Connection, Node, Weather
 from tests.sim.world import World

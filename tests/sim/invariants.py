@@ -18,10 +18,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from longboat.causes import HOPELESS, Cause, Kind
-from longboat.gang import words as g
-from longboat.gang.machine import Gang, Phase
-from longboat.rankenv import Peers
+from longboat.runtime.causes import HOPELESS, Cause, Kind
+from longboat.runtime.gang import gang_events as g
+from longboat.runtime.gang.machine import Gang, Phase
+from longboat.runtime.rank_env import Peers
 from tests.sim.agents import SimProcess
 from tests.sim.world import Violation, World
 

@@ -11,16 +11,16 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-from longboat.agent.duty import Duty, Order
-from longboat.agent.unheard import Unheard
-from longboat.causes import Cause, Kind
-from longboat.driver import history
-from longboat.gang import endings, machine
-from longboat.gang import words as g
-from longboat.gang.endings import Ending, first_cause
-from longboat.gang.machine import Gang, Phase
-from longboat.gang.members import At, Member, Roster
-from longboat.gang.purse import Purse
+from longboat.runtime.agent.outbox import Unheard
+from longboat.runtime.agent.protocol import Duty, Order
+from longboat.runtime.causes import Cause, Kind
+from longboat.runtime.driver import history
+from longboat.runtime.gang import gang_events as g
+from longboat.runtime.gang import machine, outcomes
+from longboat.runtime.gang.machine import Gang, Phase
+from longboat.runtime.gang.members import At, Member, Roster
+from longboat.runtime.gang.outcomes import Ending, first_cause
+from longboat.runtime.gang.restart_budget import Purse
 
 Patch = tuple[object, str, Any]
 
@@ -217,7 +217,7 @@ def blame_the_last() -> list[Patch]:
     def first(ending: Ending, falls: Sequence[g.Exited]) -> Any:
         return first_cause(ending, [replace(fall, at=-fall.at) for fall in falls])
 
-    return [(endings, "first_cause", first)]
+    return [(outcomes, "first_cause", first)]
 
 
 def pay_nothing() -> list[Patch]:

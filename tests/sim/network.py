@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from longboat import wire
+from longboat.runtime import wire
 from tests.sim.world import World
 
 if TYPE_CHECKING:

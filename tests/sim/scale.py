@@ -9,13 +9,13 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from longboat import wire
-from longboat.agent.duty import Duty, Order
-from longboat.causes import Cause, Kind
-from longboat.driver import speech
-from longboat.gang import words as g
-from longboat.gang.machine import Gang
-from longboat.journal import plain
+from longboat.runtime import wire
+from longboat.runtime.agent.protocol import Duty, Order
+from longboat.runtime.causes import Cause, Kind
+from longboat.runtime.driver import codec
+from longboat.runtime.gang import gang_events as g
+from longboat.runtime.gang.machine import Gang
+from longboat.runtime.journal import plain
 
 
 @dataclass(frozen=True)
@@ -52,23 +52,23 @@ class Coordinator:
             for message in self.decoders[seat].feed(data):
                 self.messages += 1
                 if message["is"] == "exited":
-                    event: g.Happening = speech.exited(seat, speech.life_of(message), message)
+                    event: g.Happening = codec.exited(seat, codec.life_of(message), message)
                 else:
-                    event = speech.seen(seat, message)
+                    event = codec.seen(seat, message)
                 for action in self.gang.handle(event, 1.0):
                     self._do(action)
                 if message["is"] != "exited" and self.gang.renews(seat):
-                    self._say(seat, self._encoded(speech.answer(message)))
+                    self._say(seat, self._encoded(codec.answer(message)))
         self.cpu += time.process_time() - begun
         return self.out
 
     def _do(self, action: g.Action) -> None:
         if isinstance(action, g.Start):
             if action.life not in self._starts:
-                self._starts[action.life] = self._encoded(speech.start(action, 1, 1, "", "", False))
+                self._starts[action.life] = self._encoded(codec.start(action, 1, 1, "", "", False))
             self._say(action.seat, self._starts[action.life])
         elif isinstance(action, (g.Kill, g.DumpStacks)):
-            self._say(action.seat, self._encoded(speech.order(action)))
+            self._say(action.seat, self._encoded(codec.order(action)))
 
     def _encoded(self, data: bytes) -> bytes:
         self.encoded += len(data)

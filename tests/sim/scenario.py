@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from longboat.causes import Cause, Kind
-from longboat.gang import words as g
-from longboat.shapes import SHAPES, finishing_roles
+from longboat.runtime.causes import Cause, Kind
+from longboat.runtime.gang import gang_events as g
+from longboat.runtime.shapes import SHAPES, finishing_roles
 from tests.sim.agents import Fate, SimAgent, SimProcess
 from tests.sim.driver import SimDriver
 from tests.sim.engine import JUMP, Engine, Odds, Pod

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from longboat import journal, layout, plan
-from longboat.cli.world import World
+from longboat.cli.console import World
 from longboat.runs.store import Store
+from longboat.runtime import journal, plan, run_layout
 
 
 class Written:
@@ -27,7 +27,7 @@ class Written:
             plan.Stage(stage, shape="allreduce", roles=(plan.Role("worker", ranks),)) for stage, ranks in stages.items()
         ]
         self.plan = plan.Plan(name, file="/jobs/job.yaml", stages=tuple(planned))
-        (self.dir / layout.PLAN).write_text(plan.to_json(self.plan))
+        (self.dir / run_layout.PLAN).write_text(plan.to_json(self.plan))
         self._writer = journal.Writer(str(self.dir), clock=self._tick)
         self._lock = -1
 
@@ -56,7 +56,7 @@ class Written:
         self.event("run.ended", state="succeeded", code=0)
 
     def log(self, rank: int, data: bytes, stage: str = "train") -> None:
-        path = Path(layout.log(str(self.dir), stage, "worker", rank))
+        path = Path(run_layout.log(str(self.dir), stage, "worker", rank))
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(path, "ab") as file:
             file.write(data)
@@ -68,7 +68,7 @@ class Written:
         self._child = os.fork()
         if self._child == 0:
             os.close(release)
-            fd = os.open(self.dir / layout.LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+            fd = os.open(self.dir / run_layout.LOCK, os.O_RDWR | os.O_CREAT, 0o600)
             fcntl.lockf(fd, fcntl.LOCK_EX)
             os.write(go, b"x")
             os.read(hold, 1)

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from longboat.buckets import copying, s3
-from longboat.buckets.gcs import Gcs
-from longboat.buckets.http import PASSING, TRIES, BucketError
-from longboat.buckets.keys import AwsKeys, aws_keys, google_token
-from longboat.buckets.s3 import EMPTY, S3, signed
-from longboat.buckets.wrapping import wrapped
-from longboat.plan import Mount, Plan
+from longboat.runtime.buckets import directory_sync, s3
+from longboat.runtime.buckets.bucket_http import PASSING, TRIES, BucketError
+from longboat.runtime.buckets.bucket_mounts import wrapped
+from longboat.runtime.buckets.credentials import AwsKeys, aws_keys, google_token
+from longboat.runtime.buckets.gcs import Gcs
+from longboat.runtime.buckets.s3 import EMPTY, S3, signed
+from longboat.runtime.plan import Mount, Plan
 from tests.local.place import until
 
 KEYS = AwsKeys("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY")
@@ -45,7 +45,7 @@ def test_a_command_has_its_buckets_around_it_and_is_itself_without() -> None:
     assert wrapped(Plan("job", storage=(Mount("data", "path", "/d", path="/d"),)), command) == command
     mounts = (Mount("data", "s3", "s3://b/d", read_only=True), Mount("weights", "gs", "gs://b/w"))
     found = wrapped(Plan("job", storage=mounts), command)
-    assert found[1:] == ("-m", "longboat.buckets", "data=s3://b/d:ro", "weights=gs://b/w", "--", *command)
+    assert found[1:] == ("-m", "longboat.runtime.buckets", "data=s3://b/d:ro", "weights=gs://b/w", "--", *command)
 
 
 def test_keys_come_from_the_environment_or_a_file_and_their_absence_is_said(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_keys_come_from_the_environment_or_a_file_and_their_absence_is_said(tmp_
 @pytest.mark.parametrize("url", ["s3:///x", "http://b/x", "bucket"])
 def test_what_is_no_bucket_is_refused(url: str) -> None:
     with pytest.raises(BucketError, match="s3://BUCKET/PREFIX"):
-        copying.opened(url, {})
+        directory_sync.opened(url, {})
 
 
 def test_buckets_are_named_in_the_path_of_another_server_and_in_the_host_of_amazons() -> None:
@@ -117,7 +117,7 @@ def test_the_end_of_an_upload_is_asked_for_again_when_the_store_says_200_and_mea
     (tmp_path / "d").mkdir()
     (tmp_path / "d/weights").write_bytes(b"123456")
     answers += [first, WHOLE]
-    assert copying.send("s3://b/x", str(tmp_path / "d"), environ) == 1
+    assert directory_sync.send("s3://b/x", str(tmp_path / "d"), environ) == 1
     assert answers == []
 
 
@@ -129,9 +129,9 @@ def test_an_upload_that_the_store_never_ends_is_an_error_and_not_remembered_as_s
     (tmp_path / "d/weights").write_bytes(b"123456")
     answers += [FAILED] * TRIES
     with pytest.raises(BucketError, match=r"/b/x/weights: InternalError We encountered an internal error\.$"):
-        copying.send("s3://b/x", str(tmp_path / "d"), environ)
+        directory_sync.send("s3://b/x", str(tmp_path / "d"), environ)
     answers.append(WHOLE)
-    assert copying.send("s3://b/x", str(tmp_path / "d"), environ) == 1
+    assert directory_sync.send("s3://b/x", str(tmp_path / "d"), environ) == 1
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_a_bucket_that_cannot_be_had_ends_the_rank_with_its_name(
 ) -> None:
     place = {"LONGBOAT_MOUNT_DATA": str(tmp_path / "d"), "AWS_ENDPOINT_URL": "http://127.0.0.1:1"}
     done = subprocess.run(
-        [sys.executable, "-m", "longboat.buckets", "data=s3://b/x", "--", "echo", "never"],
+        [sys.executable, "-m", "longboat.runtime.buckets", "data=s3://b/x", "--", "echo", "never"],
         env={**place, **rights, "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "none")},
         capture_output=True,
         text=True,
@@ -229,7 +229,7 @@ def begun(command: str, tmp_path: Path, scripted: Scripted, *mounts: str) -> sub
         scripted.answers.setdefault(("GET", f"/{name}/"), (200, listing()))
     words = [f"{name}=s3://{name}/" for name in mounts]
     return subprocess.Popen(
-        [sys.executable, "-m", "longboat.buckets", *words, "--", "sh", "-c", command],
+        [sys.executable, "-m", "longboat.runtime.buckets", *words, "--", "sh", "-c", command],
         env={**scripted.environ, **places, "PATH": "/bin:/usr/bin"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from longboat import doctor
-from longboat.plan import Mount, Plan, Resources, Role, Secret, Stage
+from longboat.runtime.plan import Mount, Plan, Resources, Role, Secret, Stage
 from tests.commands import Longboat
 
 PATH = {"PATH": os.environ["PATH"]}

@@ -11,7 +11,7 @@ import pytest
 
 import longboat
 from longboat import recipes
-from longboat.errors import LongboatError
+from longboat.runtime.errors import LongboatError
 from tests.commands import Longboat
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from longboat.engines.local import requirements
-from longboat.plan import Plan
+from longboat.runtime.plan import Plan
 
 PYTHON = f"""#!/bin/sh
 [ "$2" = "import pip" ] && exit 0

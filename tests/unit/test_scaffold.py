@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from longboat import scaffold
+from longboat import job_scaffold
 from tests.commands import Longboat
 
 SCRIPTS = {
@@ -25,7 +25,7 @@ SCRIPTS = {
 def test_what_a_script_uses_tells_its_shape(source: str, shape: str, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(source)
-    assert scaffold.read(str(script)).shape == shape
+    assert job_scaffold.read(str(script)).shape == shape
 
 
 @pytest.mark.parametrize(("source", "shape"), SCRIPTS.items())
@@ -53,7 +53,7 @@ def test_what_the_script_takes_becomes_params(tmp_path: Path) -> None:
         "p.add_argument('--data', required=True, help='where ${x} lies')\n"
         "p.add_argument('target')\n"
     )
-    text = scaffold.job_file(scaffold.read(str(script)), str(tmp_path))
+    text = job_scaffold.job_file(job_scaffold.read(str(script)), str(tmp_path))
     job = yaml.safe_load(text)
     assert job["params"] == {
         "STEPS": {"value": 10, "help": "--steps of the script"},
@@ -73,10 +73,10 @@ def test_what_the_script_takes_becomes_params(tmp_path: Path) -> None:
 def test_a_shell_script_is_run_as_it_is(tmp_path: Path) -> None:
     script = tmp_path / "train.sh"
     script.write_text("#!/bin/sh\npython -m torch.distributed.run x\n")
-    job = yaml.safe_load(scaffold.job_file(scaffold.read(str(script)), str(tmp_path / "jobs")))
+    job = yaml.safe_load(job_scaffold.job_file(job_scaffold.read(str(script)), str(tmp_path / "jobs")))
     assert job["stages"]["train"] == {"run": "sh train.sh", "shape": "single", "restarts": 3}
     script.chmod(0o755)
-    job = yaml.safe_load(scaffold.job_file(scaffold.read(str(script)), str(tmp_path / "jobs")))
+    job = yaml.safe_load(job_scaffold.job_file(job_scaffold.read(str(script)), str(tmp_path / "jobs")))
     assert job["stages"]["train"]["run"] == "./train.sh"
     assert job["code"] == ".."
 

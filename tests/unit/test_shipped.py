@@ -9,19 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from longboat import shipping
+from longboat import zipapp
 
 SOURCE = Path(__file__).parents[2] / "src/longboat"
-SHIPPED = sorted(SOURCE.parent / name for name, _ in shipping.files() if name.startswith("longboat/"))
-OWN = {"longboat." + name.removesuffix(".py") for name in shipping.SHIPPED} | {
-    "longboat",
-    "longboat.__version__",
-    "longboat.api",
-}
+SHIPPED = sorted(SOURCE.parent / name for name, _ in zipapp.files() if name.startswith("longboat/"))
+OWN = {"longboat", "longboat.runtime", "longboat.__version__", "longboat.api"}
 """`longboat.api` is fetched by the package's own `__getattr__`, by whoever asks for it."""
 
 LENT = {
-    "functions.py": {"jax", "jax2onnx", "onnx", "onnx.helper", "onnx.numpy_helper"},
+    "onnx_model.py": {"jax", "jax2onnx", "onnx", "onnx.helper", "onnx.numpy_helper"},
     "tensors.py": {"ml_dtypes", "numpy"},
 }
 """Imported inside functions alone, for a script that asked for arrays of that kind."""
@@ -61,7 +57,10 @@ HEAVY = {"asyncio", "email", "http", "logging", "pathlib", "subprocess", "tempfi
 """An image may have no compiled library, and then each of these takes tens of milliseconds of every pod's start."""
 
 
-@pytest.mark.parametrize("module", ["longboat.kube.drive", "longboat.kube.desk", "longboat.agent.__main__"])
+@pytest.mark.parametrize(
+    "module",
+    ["longboat.runtime.pod.driver_pod", "longboat.runtime.pod.pod_commands", "longboat.runtime.agent.__main__"],
+)
 def test_a_pod_starts_without_what_only_some_runs_need(module: str) -> None:
     text = f"import sys, {module}; print(*(name.split('.')[0] for name in sys.modules))"
     bare = [sys.executable, "-S", "-E", "-c", f"import sys; sys.path[0] = {str(SOURCE.parent)!r}; {text}"]
@@ -70,9 +69,9 @@ def test_a_pod_starts_without_what_only_some_runs_need(module: str) -> None:
 
 
 def test_the_zipapp_starts_without_what_dataclasses_would_import(tmp_path: Path) -> None:
-    (tmp_path / "longboat.pyz").write_bytes(shipping.build())
+    (tmp_path / "longboat.pyz").write_bytes(zipapp.build())
     bare = [sys.executable, "-S", "-E", "-X", "importtime", str(tmp_path / "longboat.pyz")]
     told = subprocess.run(bare, check=False, capture_output=True, text=True, env={"TMPDIR": str(tmp_path)}).stderr
     found = {line.rpartition("|")[2].strip() for line in told.splitlines() if line.startswith("import time:")}
-    assert {"dataclasses", "longboat.agent.agent"} <= found
+    assert {"dataclasses", "longboat.runtime.agent.agent"} <= found
     assert "inspect" not in found

@@ -10,13 +10,13 @@ from __future__ import annotations
 import argparse
 import time
 
-from longboat.cli import place, summary
+from longboat.cli import run_location, run_summary
+from longboat.cli.console import World, next_lines
 from longboat.cli.display import Display
-from longboat.cli.world import World, next_lines
-from longboat.errors import FAILED, INTERRUPTED, OK
-from longboat.runs import why
-from longboat.runs.state import load
-from longboat.runs.values import starting_again
+from longboat.runs import explanation
+from longboat.runs.journal_fold import load
+from longboat.runs.run_state import starting_again
+from longboat.runtime.errors import FAILED, INTERRUPTED, OK
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,11 +26,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="leave out what the ranks print")
     parser.add_argument("--json", action="store_true", help="all events of the run as JSON, one a line")
-    place.add_place_arguments(parser)
+    run_location.add_place_arguments(parser)
 
 
 def main(args: argparse.Namespace, world: World) -> int:
-    run, copy = place.find(args, world, args.run)
+    run, copy = run_location.find(args, world, args.run)
     logs = not args.quiet and not args.json
     if copy is not None:
         copy.keep_up(logs, world.say)
@@ -42,11 +42,11 @@ def main(args: argparse.Namespace, world: World) -> int:
         world.say(serves(copy, state))
         return OK
     if state.over and not args.json:
-        world.say(summary.ending(state, run, time.time()))
+        world.say(run_summary.ending(state, run, time.time()))
         return FAILED if state.code is None else state.code
     try:
         if not args.json:
-            stands = "starting again" if before else f"{state.state} for {why.took(state, time.time())}"
+            stands = "starting again" if before else f"{state.state} for {explanation.took(state, time.time())}"
             world.say(f"attached to {run.name}, {stands}")
         after = 0 if args.json else state.events
         display = Display(

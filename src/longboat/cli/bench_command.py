@@ -26,12 +26,12 @@ import math
 import time
 from typing import TYPE_CHECKING
 
-from longboat.cli import asking
-from longboat.cli.world import World
-from longboat.errors import FAILED, INTERRUPTED, OK, LongboatError
+from longboat.cli import server_options
+from longboat.cli.console import World
+from longboat.runtime.errors import FAILED, INTERRUPTED, OK, LongboatError
 
 if TYPE_CHECKING:
-    from longboat.serve.client.load import Settings
+    from longboat.serve.client.load_test import Settings
     from longboat.serve.client.report import Iteration, Report
 
 SERVER = "localhost:8500"
@@ -67,25 +67,25 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--labels", default="", metavar="A,B", help="the classes' names, if the data has names and the model numbers")
     add("--empty", type=float, default=math.nan, metavar="X", help="what an empty cell is sent as (nan)")
     add("--output", default="", metavar="NAME", help="which of the model's outputs is the prediction")
-    asking.arguments(parser)
+    server_options.arguments(parser)
     add("--json", action="store_true", help="the report as JSON, times in seconds")
     add("--html", default="", metavar="FILE", help="write the report as a page of HTML")
 
 
 def main(args: argparse.Namespace, world: World) -> int:
-    from longboat.runs import words
-    from longboat.serve.client import load, telling
+    from longboat.runs import formatting
+    from longboat.serve.client import load_test, text_report
 
     if args.url and args.server:
         raise LongboatError("a URL and --server both name a server", "leave one of them out")
-    settings = load.Settings(
+    settings = load_test.Settings(
         data_file=args.data_file,
         batch_size=args.batch_size,
         num_iteration=args.num_iteration,
         warm_up_iteration=args.warm_up_iteration,
         concurrency=args.concurrency,
         rate=args.rate,
-        duration=words.seconds(args.duration) if args.duration else 0.0,
+        duration=formatting.seconds(args.duration) if args.duration else 0.0,
         label=args.label,
         signature=args.signature,
         output=args.output,
@@ -94,8 +94,8 @@ def main(args: argparse.Namespace, world: World) -> int:
         timeout=args.timeout,
     )
     settings.check()
-    target = asking.settle(args.url or args.server or SERVER, args, world.environ)
-    report = load.run(target, settings, _Told(world, settings, args.json))
+    target = server_options.settle(args.url or args.server or SERVER, args, world.environ)
+    report = load_test.run(target, settings, _Told(world, settings, args.json))
     if world.interactive:
         world.err.write("\r\x1b[K")
     if args.html:
@@ -103,7 +103,7 @@ def main(args: argparse.Namespace, world: World) -> int:
     if args.json:
         world.print_json(report.document())
     else:
-        world.print(telling.text(report))
+        world.print(text_report.text(report))
     if args.html:
         world.say(f"\nthe page: {args.html}")
     inside = bool(world.environ.get("LONGBOAT_REPORT_FILE"))
@@ -143,7 +143,7 @@ class _Told:
         self._list = not quiet and not settings.duration and measured <= LISTED
 
     def __call__(self, iteration: Iteration) -> None:
-        from longboat.serve.client.telling import iteration as line
+        from longboat.serve.client.text_report import iteration as line
 
         self._count += 1
         if self._list:
@@ -158,7 +158,7 @@ def _write(name: str, report: Report) -> None:
     import datetime
     from pathlib import Path
 
-    from longboat.serve.client.sheet import page
+    from longboat.serve.client.html_report import page
 
     when = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
     try:

@@ -23,16 +23,16 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from longboat.cli import place
-from longboat.cli.world import World
-from longboat.errors import INTERRUPTED, LongboatError
-from longboat.kube.api import ApiError
-from longboat.runs.state import plan_of
+from longboat.cli import run_location
+from longboat.cli.console import World
+from longboat.runs.journal_fold import plan_of
+from longboat.runtime.errors import INTERRUPTED, LongboatError
+from longboat.runtime.kube_client.api import ApiError
 
 if TYPE_CHECKING:
     from tensorboard.program import TensorBoard
 
-    from longboat.engines.kubernetes.mirror import Mirror
+    from longboat.engines.kubernetes.replica import Mirror
 
 PORT = 5001
 PAUSE = 1.0
@@ -48,15 +48,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--port", type=int, metavar="N", help="where to listen (that of `board:`, else 5001); 0: any free port"
     )
     parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="on which address to listen (127.0.0.1)")
-    place.add_place_arguments(parser)
+    run_location.add_place_arguments(parser)
 
 
 def main(args: argparse.Namespace, world: World) -> int:
-    from longboat.driver.board import Board
+    from longboat.runtime.driver.tensorboard_export import Board
 
     if args.port is not None and not 0 <= args.port <= 65535:
         raise LongboatError(f"--port {args.port}: a port is a number from 1 to 65535, or 0 for any that is free")
-    run, copy = place.find(args, world, args.run)
+    run, copy = run_location.find(args, world, args.run)
     plan = plan_of(run)
     if args.port is None:
         args.port = plan.board.port if plan is not None and plan.board is not None else PORT

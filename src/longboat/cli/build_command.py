@@ -19,16 +19,16 @@ from __future__ import annotations
 
 import argparse
 
-from longboat.cli import building
-from longboat.cli.jobfile import add_job_arguments, file_words, load_job
-from longboat.cli.world import World
-from longboat.errors import OK
+from longboat.cli import image_building
+from longboat.cli.console import World
+from longboat.cli.job_file import add_job_arguments, file_words, load_job
+from longboat.runtime.errors import OK
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     add_job_arguments(parser)
     parser.set_defaults(on="kubernetes")
-    building.add_build_arguments(parser)
+    image_building.add_build_arguments(parser)
     parser.add_argument(
         "--push", action=argparse.BooleanOptionalAction, help="push it (the default, unless there is only -o)"
     )
@@ -37,11 +37,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace, world: World) -> int:
+    from longboat.images import build_request
     from longboat.images import building as images
-    from longboat.images import orders
 
     plan = load_job(args, world).plan()
-    order = orders.order_of(plan, building.wish_of(args, args.output, args.push), world.environ)
+    order = build_request.order_of(plan, image_building.wish_of(args, args.output, args.push), world.environ)
     built = images.build(order, world.home, world.environ, world.say)
     if args.json:
         told = {
@@ -57,7 +57,7 @@ def main(args: argparse.Namespace, world: World) -> int:
         world.print(built.exact if built.pushed else str(built.reference))
     commands = []
     if built.pushed:
-        world.say(building.told(built))
+        world.say(image_building.told(built))
         commands = [f"longboat run{file_words(args)} --build --on kubernetes", "longboat rm --images"]
     elif order.output:
         commands = [f"kind load image-archive {order.output}", f"ctr -n k8s.io images import {order.output}"]

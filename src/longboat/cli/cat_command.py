@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import argparse
 
-from longboat.cli import loglines, place
-from longboat.cli.world import World
-from longboat.errors import OK, LongboatError
+from longboat.cli import log_format, run_location
+from longboat.cli.console import World
+from longboat.runtime.errors import OK, LongboatError
 
 PIECE = 1 << 20
 
@@ -20,13 +20,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN[:PATH]", help="a run, and the file's path in it")
     parser.add_argument("path", nargs="?", metavar="PATH", help="the file's path in the run")
     parser.add_argument("--force", action="store_true", help="print what is not text on a terminal too")
-    place.add_place_arguments(parser)
+    run_location.add_place_arguments(parser)
 
 
 def main(args: argparse.Namespace, world: World) -> int:
     text, _, path = args.run.partition(":")
     path = args.path or path
-    with place.shelf(args, world, text or None) as shelf:
+    with run_location.shelf(args, world, text or None) as shelf:
         run = shelf.run
         if not path:
             raise LongboatError("which file?", f"`longboat ls {run}` lists them; then `longboat cat {run}:PATH`")
@@ -40,7 +40,7 @@ def main(args: argparse.Namespace, world: World) -> int:
                     f"print it all the same with --force, or copy it: `longboat cp {run}:{path} .`",
                 )
             while data:
-                loglines.write(world.out, data)
+                log_format.write(world.out, data)
                 data = item.source.read(PIECE)
             break
         else:

@@ -5,25 +5,25 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from longboat.cli import building, place
-from longboat.cli.parts import fates_lines, new_plan
-from longboat.cli.place import cluster_of
-from longboat.cli.world import World, next_lines
-from longboat.errors import FAILED, INTERRUPTED, OK, LongboatError
-from longboat.export import board, serving
-from longboat.export.objects import Setting
-from longboat.plan import Plan
-from longboat.rankenv import bracketed
-from longboat.runs import words
+from longboat.cli import image_building, run_location
+from longboat.cli.console import World, next_lines
+from longboat.cli.run_location import cluster_of
+from longboat.cli.stage_selection import fates_lines, new_plan
+from longboat.manifests import model_serving, tensorboard_pod
+from longboat.manifests.run_objects import Setting
+from longboat.runs import formatting
+from longboat.runtime.errors import FAILED, INTERRUPTED, OK, LongboatError
+from longboat.runtime.plan import Plan
+from longboat.runtime.rank_env import bracketed
 
 if TYPE_CHECKING:
-    from longboat.engines.kubernetes.mirror import Mirror
-    from longboat.runs.values import RunState
+    from longboat.engines.kubernetes.replica import Mirror
+    from longboat.runs.run_state import RunState
 
 
 def main(args: argparse.Namespace, world: World) -> int:
-    from longboat.engines import secrets
-    from longboat.engines.kubernetes.mirror import submitted
+    from longboat.engines import secret_values
+    from longboat.engines.kubernetes.replica import submitted
 
     if args.first and args.only:
         raise LongboatError("--from and --only exclude each other", "leave one of them out")
@@ -35,9 +35,11 @@ def main(args: argparse.Namespace, world: World) -> int:
     assert plan is not None
     cluster = cluster_of(args, world)
     if args.build:
-        plan = building.built_plan(plan, args, world)
+        plan = image_building.built_plan(plan, args, world)
     _warn(plan, world)
-    copy = submitted(plan, setting_of(args), secrets.taken_along(plan, world.environ), cluster, world.home, world.say)
+    copy = submitted(
+        plan, setting_of(args), secret_values.taken_along(plan, world.environ), cluster, world.home, world.say
+    )
     run = copy.run
     commands = [f"longboat attach {run}", f"longboat logs -f {run}", f"longboat stop {run}"]
     if args.detach:
@@ -51,23 +53,25 @@ def main(args: argparse.Namespace, world: World) -> int:
 
 
 def _warn(plan: Plan, world: World) -> None:
-    for line in (*serving.warnings(plan), *board.warnings(plan)):
+    for line in (*model_serving.warnings(plan), *tensorboard_pod.warnings(plan)):
         world.say(f"warning: {line}")
 
 
 def _resumed(args: argparse.Namespace, world: World) -> int:
     """Goes on with a run that has ended, or that does nothing but serve: with its own plan, or a new one of its job."""
-    from longboat.engines import secrets
+    from longboat.engines import secret_values
 
     given = args.on == "kubernetes"
-    _, copy = place.find(argparse.Namespace(**{**vars(args), "on": args.on if given else None}), world, args.resume)
+    _, copy = run_location.find(
+        argparse.Namespace(**{**vars(args), "on": args.on if given else None}), world, args.resume
+    )
     args.on = "kubernetes"  # where the plan is for, also when the run was found without being told
     if copy is None:
         raise LongboatError(f"{args.resume} is a run of this machine", "leave out --on")
     plan = new_plan(args, world)
     if plan is not None and args.build:
-        plan = building.built_plan(plan, args, world)
-    values = secrets.taken_along(plan, world.environ) if plan is not None else {}
+        plan = image_building.built_plan(plan, args, world)
+    values = secret_values.taken_along(plan, world.environ) if plan is not None else {}
     fates = copy.go_on(plan, args.first, args.only, setting_of(args), values)
     if plan is not None:
         _warn(plan, world)
@@ -112,8 +116,8 @@ def watch(copy: Mirror, world: World, commands: list[str], json: bool, quiet: bo
 
 def serves(copy: Mirror, state: RunState) -> str:
     """The last words about a run that serves: where from here, one answer, and how to end it."""
-    from longboat.cli import summary
-    from longboat.engines.kubernetes import address
+    from longboat.cli import run_summary
+    from longboat.engines.kubernetes import service_address
 
     lines = [f"{copy.run} is serving"]
     for stage in state.stages:
@@ -121,13 +125,13 @@ def serves(copy: Mirror, state: RunState) -> str:
             continue
         told = dict(stage.serving)
         try:
-            found = address.find(copy.cluster, copy.run, stage.name)
+            found = service_address.find(copy.cluster, copy.run, stage.name)
         except LongboatError:
-            found = address.Address("ClusterIP")
+            found = service_address.Address("ClusterIP")
         if found.host:
             told |= {"url": found.url(), "grpc": f"{bracketed(found.host)}:{found.grpc}"}
             told |= {"page": f"{found.url()}/models/{told['model']}"} if "page" in told else {}
-        lines += [f"  {stage.name}: {line}" for line in summary.serving(told)]
+        lines += [f"  {stage.name}: {line}" for line in run_summary.serving(told)]
         if found.expose == "ClusterIP":
             lines.append(f"  {stage.name}: that is within the cluster; from here: longboat url {copy.run}")
         elif not found.host:
@@ -142,6 +146,6 @@ def setting_of(args: argparse.Namespace) -> Setting:
         account=args.service_account,
         volume=args.volume,
         storage_class=args.storage_class,
-        pending=words.seconds(args.pending_timeout),
-        lease=words.seconds(args.driver_lease),
+        pending=formatting.seconds(args.pending_timeout),
+        lease=formatting.seconds(args.driver_lease),
     )

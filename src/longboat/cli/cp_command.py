@@ -22,15 +22,15 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, BinaryIO
 
-from longboat import parcel
-from longboat.cli import place
-from longboat.cli.world import World
-from longboat.errors import OK, LongboatError
-from longboat.runs import words
+from longboat.cli import run_location
+from longboat.cli.console import World
+from longboat.runs import formatting
+from longboat.runtime import filetree
+from longboat.runtime.errors import OK, LongboatError
 
 if TYPE_CHECKING:
-    from longboat.parcel import Item
-    from longboat.runs.files import Shelf
+    from longboat.runs.run_files import Shelf
+    from longboat.runtime.filetree import Item
 
 SHOWN = 0.2
 """Seconds between two looks at how far it is."""
@@ -40,7 +40,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", metavar="SRC", help="RUN:PATH, or a path of this machine")
     parser.add_argument("target", metavar="DST", help="the same; a directory that is there, or the new name")
     parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
-    place.add_place_arguments(parser)
+    run_location.add_place_arguments(parser)
 
 
 def main(args: argparse.Namespace, world: World) -> int:
@@ -48,8 +48,8 @@ def main(args: argparse.Namespace, world: World) -> int:
     if source is None and target is None:
         raise LongboatError("neither is a path of a run", "write a run's as RUN:PATH, `longboat ls RUN` lists them")
     with contextlib.ExitStack() as stack:
-        here = None if source is None else stack.enter_context(place.shelf(args, world, source[0] or None))
-        there = None if target is None else stack.enter_context(place.shelf(args, world, target[0] or None))
+        here = None if source is None else stack.enter_context(run_location.shelf(args, world, source[0] or None))
+        there = None if target is None else stack.enter_context(run_location.shelf(args, world, target[0] or None))
         meter = _Meter(world, _size(here, source, args.source), args.quiet)
         try:
             items = meter.over(_items(here, source, args.source))
@@ -61,7 +61,7 @@ def main(args: argparse.Namespace, world: World) -> int:
         finally:
             meter.close()
     world.print(where)
-    world.say(f"{meter.files} {'file' if meter.files == 1 else 'files'}, {words.size(meter.bytes)}")
+    world.say(f"{meter.files} {'file' if meter.files == 1 else 'files'}, {formatting.size(meter.bytes)}")
     return OK
 
 
@@ -74,10 +74,10 @@ def _split(text: str) -> tuple[str, str] | None:
 def _size(shelf: Shelf | None, source: tuple[str, str] | None, text: str) -> int:
     """Bytes to be copied; raises if there is nothing of that name."""
     if shelf is not None and source is not None:
-        return parcel.total(shelf.entries(source[1], 1))
+        return filetree.total(shelf.entries(source[1], 1))
     if not os.path.exists(text):
         raise LongboatError(f"there is no {text} on this machine", "a path of a run is written RUN:PATH")
-    return parcel.tree_size(text) if os.path.isdir(text) else os.path.getsize(text)
+    return filetree.tree_size(text) if os.path.isdir(text) else os.path.getsize(text)
 
 
 def _items(shelf: Shelf | None, source: tuple[str, str] | None, text: str) -> Iterator[Item]:
@@ -86,7 +86,7 @@ def _items(shelf: Shelf | None, source: tuple[str, str] | None, text: str) -> It
         return
     folder, name = os.path.split(os.path.abspath(text))
     try:
-        yield from parcel.items(folder, name)
+        yield from filetree.items(folder, name)
     except OSError as error:
         raise LongboatError(f"{error.filename} may not be read: {error.strerror}") from None
 
@@ -103,11 +103,11 @@ def _stored(items: Iterable[Item], text: str, name: str) -> str:
     inside = text.endswith("/") or os.path.isdir(text)
     where = os.path.join(text, name) if inside else text
     try:
-        parcel.store(items, where)
+        filetree.store(items, where)
     except OSError as error:
         told = f"{error.filename}: {error.strerror}" if error.filename else str(error)
         raise LongboatError(f"it cannot be written: {told}") from None
-    except parcel.NotThere as error:
+    except filetree.NotThere as error:
         raise LongboatError(f"the copy holds a path that leads out of it: {error.path}") from None
     return where
 
@@ -134,8 +134,8 @@ class _Meter:
         self.bytes += count
         if self._shows and time.monotonic() - self._shown > SHOWN:
             self._shown = time.monotonic()
-            part = f" of {words.size(self._size)}, {100 * self.bytes // self._size}%" if self._size else ""
-            self._world.err.write(f"\r\x1b[K{words.size(self.bytes)}{part}")
+            part = f" of {formatting.size(self._size)}, {100 * self.bytes // self._size}%" if self._size else ""
+            self._world.err.write(f"\r\x1b[K{formatting.size(self.bytes)}{part}")
             self._world.err.flush()
             self._drawn = True
 

@@ -15,14 +15,14 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from longboat.cli import loglines, summary
-from longboat.cli.telling import Rates, progress_line, stage_of, tell
-from longboat.cli.world import World
-from longboat.journal import Event
-from longboat.runs import words
+from longboat.cli import log_format, run_summary
+from longboat.cli.console import World
+from longboat.cli.event_text import Rates, progress_line, stage_of, tell
+from longboat.runs import formatting
 from longboat.runs.logs import Follower, Piece, Source, beginning
-from longboat.runs.values import RunState, StageState
+from longboat.runs.run_state import RunState, StageState
 from longboat.runs.watch import PAUSE, Watch
+from longboat.runtime.journal import Event
 
 EVERY = 5.0
 """Seconds between two progress lines of one stage."""
@@ -105,7 +105,7 @@ class Display:
             _unless_gone(screen.close)
         state = self._watch.state
         if state.over:
-            _unless_gone(lambda: self._world.say(summary.ending(state, self._run, time.time())))
+            _unless_gone(lambda: self._world.say(run_summary.ending(state, self._run, time.time())))
         return state
 
     def _look(self, screen: Screen) -> bool:
@@ -142,7 +142,7 @@ class Display:
         if self._json:
             return _Json(self._world)
         if self._world.interactive:
-            from longboat.cli.live import Live
+            from longboat.cli.live_display import Live
 
             return Live(self._world, self._one_stage, not self._quiet)
         return _Plain(self._world, self._one_stage, not self._quiet)
@@ -174,7 +174,7 @@ class _Plain(Screen):
     def __init__(self, world: World, one_stage: bool, logs: bool) -> None:
         self._world = world
         self.logs = logs
-        self._prefix = loglines.prefixer(one_stage, colour=False)
+        self._prefix = log_format.prefixer(one_stage, colour=False)
         self._rates = Rates()
         self._shown: dict[str, tuple[float, float]] = {}
         """Stage -> when its progress was last shown, and the time of the point that was shown."""
@@ -187,7 +187,7 @@ class _Plain(Screen):
             self._world.say(text)
 
     def piece(self, piece: Piece) -> None:
-        loglines.write(self._world.err, loglines.prefixed(piece, self._prefix(piece.source)))
+        log_format.write(self._world.err, log_format.prefixed(piece, self._prefix(piece.source)))
 
     def refresh(self) -> None:
         for stage in self.state.stages:
@@ -201,4 +201,4 @@ class _Plain(Screen):
         shown, shown_point = self._shown.get(stage.name, (-EVERY, 0.0))
         if point > shown_point and (at_once or now - shown >= EVERY):
             self._shown[stage.name] = (now, point)
-            self._world.say(f"{words.clock(t)} {progress_line(stage, self._rates)}")
+            self._world.say(f"{formatting.clock(t)} {progress_line(stage, self._rates)}")

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import argparse
 
-from longboat.cli import place
-from longboat.cli.jobfile import add_job_arguments, file_words, load_job
-from longboat.cli.world import World
-from longboat.errors import FAILED, OK
+from longboat.cli import run_location
+from longboat.cli.console import World
+from longboat.cli.job_file import add_job_arguments, file_words, load_job
+from longboat.runtime.errors import FAILED, OK
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +28,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-probe", action="store_true", help="on a cluster: make no pod that tries images and mounts"
     )
-    place.add_cluster_arguments(parser)
+    run_location.add_cluster_arguments(parser)
 
 
 def main(args: argparse.Namespace, world: World) -> int:
@@ -68,7 +68,7 @@ def _cluster(args: argparse.Namespace, world: World) -> int:
     from longboat import doctor
     from longboat.cli import table
 
-    cluster = place.cluster_of(args, world)
+    cluster = run_location.cluster_of(args, world)
     plan = None if args.file is None else load_job(args, world).plan()
     found = doctor.of_cluster(cluster)
     there = all(finding.state != doctor.MISSING for finding in found if finding.about in ("cluster", "namespace"))

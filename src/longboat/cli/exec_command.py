@@ -14,12 +14,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from longboat.cli import place
-from longboat.cli.world import World
-from longboat.runs.state import load
+from longboat.cli import run_location
+from longboat.cli.console import World
+from longboat.runs.journal_fold import load
 
 if TYPE_CHECKING:
-    from longboat.engines.kubernetes.mirror import Mirror
+    from longboat.engines.kubernetes.replica import Mirror
 
 TAKES_COMMAND = True
 PATIENCE = 10.0
@@ -33,19 +33,19 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stage", help="stage of the rank (the one that runs)")
     parser.add_argument("--role", help="role of the rank (the first that runs)")
     parser.add_argument("--rank", type=int, help="number of the rank (the first that runs)")
-    place.add_place_arguments(parser)
+    run_location.add_place_arguments(parser)
 
 
 def main(args: argparse.Namespace, world: World) -> int:
-    from longboat.engines.local.beside import execute, running
+    from longboat.engines.local.rank_exec import execute, running
 
-    run, copy = place.find(args, world, args.run)
+    run, copy = run_location.find(args, world, args.run)
     _await(run, copy, args)
     if copy is not None:
-        from longboat.engines.kubernetes import beside
+        from longboat.engines.kubernetes import rank_exec
 
         there = running(run, args.stage, args.role, args.rank)
-        return beside.execute(copy.cluster, copy.run, there, args.command, world.environ)
+        return rank_exec.execute(copy.cluster, copy.run, there, args.command, world.environ)
     seat = running(run, args.stage, args.role, args.rank)
     return execute(seat.pid, args.command or [world.environ.get("SHELL") or "/bin/sh"])
 

@@ -15,10 +15,10 @@ import argparse
 import re
 
 from longboat.cli.cluster_run import setting_of
-from longboat.cli.jobfile import add_job_arguments, load_job
-from longboat.cli.place import add_cluster_arguments, add_submit_arguments
-from longboat.cli.world import World
-from longboat.errors import OK, LongboatError
+from longboat.cli.console import World
+from longboat.cli.job_file import add_job_arguments, load_job
+from longboat.cli.run_location import add_cluster_arguments, add_submit_arguments
+from longboat.runtime.errors import OK, LongboatError
 
 RUN_ID = r"[a-z]([a-z0-9-]{,44}[a-z0-9])?"
 """What a cluster takes as the beginning of the names of all objects."""
@@ -35,7 +35,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace, world: World) -> int:
-    from longboat.export import cargo, objects, storage, text
+    from longboat.manifests import payload, run_objects, volumes, yaml_text
     from longboat.runs.store import fresh_id
 
     plan = load_job(args, world).plan()
@@ -45,10 +45,10 @@ def main(args: argparse.Namespace, world: World) -> int:
             f"--run {run!r} cannot be a run's id",
             f"lower-case letters, digits and dashes, 46 at most, for example {fresh_id(plan.name)}",
         )
-    packed = cargo.load(plan)
-    kept = storage.objects(plan, run, args.namespace)
-    made = [*objects.in_namespace(kept, args.namespace), *objects.objects(plan, run, packed, setting_of(args))]
-    written = text.yaml_of(made, objects.head(plan, run, packed, args.namespace))
+    packed = payload.load(plan)
+    kept = volumes.objects(plan, run, args.namespace)
+    made = [*run_objects.in_namespace(kept, args.namespace), *run_objects.objects(plan, run, packed, setting_of(args))]
+    written = yaml_text.yaml_of(made, run_objects.head(plan, run, packed, args.namespace))
     if args.output is None:
         world.print(written.rstrip("\n"))
         return OK

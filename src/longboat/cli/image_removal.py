@@ -7,10 +7,10 @@ import shutil
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from longboat.cli.told import Told
-from longboat.cli.world import World
-from longboat.errors import OK, LongboatError
-from longboat.images import building, record
+from longboat.cli.console import World
+from longboat.cli.removal_report import Told
+from longboat.images import building, push_record
+from longboat.runtime.errors import OK, LongboatError
 
 if TYPE_CHECKING:
     from longboat.engines.kubernetes.cluster import Listed
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 def all_of(world: World, told: Told) -> int:
     """All that this machine knows of, and what building keeps here."""
-    made = record.pushed(world.home)
+    made = push_record.pushed(world.home)
     if not made:
         world.say("no image was pushed from here")
     _remove(made, world, told)
     for kept in ("blobs", "layers"):
-        shutil.rmtree(os.path.join(record.place(world.home), kept), ignore_errors=True)
+        shutil.rmtree(os.path.join(push_record.place(world.home), kept), ignore_errors=True)
     return OK
 
 
@@ -34,16 +34,16 @@ def of_run(world: World, told: Told, run: Listed, others: Iterable[Listed]) -> N
     if image in used:
         world.say(f"{image} stays: {used[image]} uses it")
         return
-    _remove([made for made in record.pushed(world.home) if made.exact == image], world, told)
+    _remove([made for made in push_record.pushed(world.home) if made.exact == image], world, told)
 
 
 def _image(run: Listed) -> str:
-    from longboat import plan
+    from longboat.runtime import plan
 
     return plan.from_json(run.plan).image if run.plan else ""
 
 
-def _remove(images: Iterable[record.Pushed], world: World, told: Told) -> None:
+def _remove(images: Iterable[push_record.Pushed], world: World, told: Told) -> None:
     refused: list[LongboatError] = []
     for made in images:
         try:

@@ -11,8 +11,8 @@ import argparse
 import os
 import shlex
 
-from longboat.cli.world import World
-from longboat.errors import OK, LongboatError
+from longboat.cli.console import World
+from longboat.runtime.errors import OK, LongboatError
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -82,11 +82,11 @@ def _demo(path: str) -> str:
 
 
 def _around(script: str, output: str | None, force: bool, world: World) -> int:
-    from longboat import scaffold
+    from longboat import job_scaffold
 
     target = output or os.path.join(os.path.dirname(script), "job.yaml")
-    guess = scaffold.read(script)
-    text = scaffold.job_file(guess, os.path.dirname(target) or ".")
+    guess = job_scaffold.read(script)
+    text = job_scaffold.job_file(guess, os.path.dirname(target) or ".")
     try:
         with open(target, "w" if force else "x", encoding="utf-8") as file:
             file.write(text)

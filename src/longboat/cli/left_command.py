@@ -11,34 +11,34 @@ import argparse
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from longboat.cli import place, table
-from longboat.cli.world import World
-from longboat.errors import OK
-from longboat.runs import words
+from longboat.cli import run_location, table
+from longboat.cli.console import World
+from longboat.runs import formatting
+from longboat.runtime.errors import OK
 
 if TYPE_CHECKING:
-    from longboat.engines.kubernetes.leavings import Left
+    from longboat.engines.kubernetes.leftovers import Left
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", nargs="?", metavar="RUN", help="a run; all runs if not given")
     parser.add_argument("--json", action="store_true", help="the same as JSON, ages in seconds")
     parser.add_argument("--on", metavar="ENGINE", choices=("kubernetes",), default="kubernetes", help="kubernetes")
-    place.add_cluster_arguments(parser)
+    run_location.add_cluster_arguments(parser)
 
 
 def main(args: argparse.Namespace, world: World) -> int:
-    from longboat.engines.kubernetes import leavings
+    from longboat.engines.kubernetes import leftovers
 
-    cluster = place.cluster_of(args, world)
-    found = leavings.found(cluster, args.run or "") + ([] if args.run else _images(world))
+    cluster = run_location.cluster_of(args, world)
+    found = leftovers.found(cluster, args.run or "") + ([] if args.run else _images(world))
     if args.json:
         world.print_json([asdict(each) for each in found])
     elif not found:
         world.say(f"nothing is left in the namespace {cluster.namespace}")
     else:
         rows = [
-            (each.run, each.kind, each.name, "" if each.age is None else words.span(each.age), each.cost)
+            (each.run, each.kind, each.name, "" if each.age is None else formatting.span(each.age), each.cost)
             for each in found
         ]
         world.print(table.render(("RUN", "KIND", "NAME", "AGE", "MAY COST"), rows, columns=world.columns))
@@ -50,8 +50,8 @@ def _images(world: World) -> list[Left]:
     """Images that were pushed from here: no run owns them."""
     import time
 
-    from longboat.engines.kubernetes.leavings import Left
-    from longboat.images import record
+    from longboat.engines.kubernetes.leftovers import Left
+    from longboat.images import push_record
 
     return [
         Left(
@@ -59,8 +59,8 @@ def _images(world: World) -> list[Left]:
             "Image",
             made.reference,
             time.time() - made.when,
-            f"{words.size(made.size)} in its registry" if made.size else "its registry's room",
+            f"{formatting.size(made.size)} in its registry" if made.size else "its registry's room",
             "longboat rm --images",
         )
-        for made in record.pushed(world.home)
+        for made in push_record.pushed(world.home)
     ]

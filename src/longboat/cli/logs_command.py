@@ -21,15 +21,15 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from longboat import journal
-from longboat.cli import loglines, place
-from longboat.cli.world import World
-from longboat.errors import INTERRUPTED, OK, LongboatError
-from longboat.plan import Plan
-from longboat.runs import logs, words
+from longboat.cli import log_format, run_location
+from longboat.cli.console import World
+from longboat.runs import formatting, logs
 from longboat.runs.logs import Choice, Follower, Piece
 from longboat.runs.watch import Watch
-from longboat.shapes import MERGE_ROLE
+from longboat.runtime import journal
+from longboat.runtime.errors import INTERRUPTED, OK, LongboatError
+from longboat.runtime.plan import Plan
+from longboat.runtime.shapes import MERGE_ROLE
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +44,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--since", metavar="TIME", help="begin at 5m, 2h, 1d ago, or at 2026-11-15T14:30")
     parser.add_argument("--grep", metavar="REGEX", help="only lines in which the regular expression is found")
     parser.add_argument("--raw", action="store_true", help="the bytes exactly as written, without names")
-    place.add_place_arguments(parser)
+    run_location.add_place_arguments(parser)
 
 
 def main(args: argparse.Namespace, world: World) -> int:
@@ -53,16 +53,16 @@ def main(args: argparse.Namespace, world: World) -> int:
     if args.raw and args.grep is not None:
         raise LongboatError("--raw prints all bytes and --grep chooses lines", "leave one of them out")
     if args.follow:
-        watch = place.follow(args, world, args.run)
+        watch = run_location.follow(args, world, args.run)
     else:
-        watch = Watch(place.look(args, world, args.run, logs=True))
+        watch = Watch(run_location.look(args, world, args.run, logs=True))
     run = watch.run
     watch.poll()
     choice = _choice(args, watch.plan)
     pattern = _pattern(args.grep)
     since = None
     if args.since is not None:
-        since = logs.since_offsets(journal.read(str(run)), words.moment(args.since, time.time()))
+        since = logs.since_offsets(journal.read(str(run)), formatting.moment(args.since, time.time()))
     begin = logs.beginning(args.tail, since)
     stages = [stage.name for stage in watch.plan.stages] if watch.plan else []
     try:
@@ -90,14 +90,14 @@ def _over(watch: Watch) -> bool:
 
 
 def _print(pieces: Iterable[Piece], pattern: re.Pattern[str] | None, one_stage: bool, world: World) -> bool:
-    prefix = loglines.prefixer(one_stage, world.out.isatty() and not world.environ.get("NO_COLOR"))
+    prefix = log_format.prefixer(one_stage, world.out.isatty() and not world.environ.get("NO_COLOR"))
     any_line = False
     for piece in pieces:
-        found = loglines.matching(piece, pattern) if pattern else piece
+        found = log_format.matching(piece, pattern) if pattern else piece
         if found is not None:
             any_line = True
-            data = loglines.prefixed(found, prefix(found.source))
-            loglines.write(world.out, loglines.tame(data).encode() if world.out.isatty() else data)
+            data = log_format.prefixed(found, prefix(found.source))
+            log_format.write(world.out, log_format.tame(data).encode() if world.out.isatty() else data)
     return any_line
 
 
@@ -112,7 +112,7 @@ def _raw(run: Path, choice: Choice, stages: list[str], begin: logs.Begin, watch:
             place = size if place is None else place
             for data in logs.raw(run, source, place):
                 place += len(data)
-                loglines.write(world.out, data)
+                log_format.write(world.out, data)
             places[source] = place
         if over:
             return OK

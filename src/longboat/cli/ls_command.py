@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import argparse
 
-from longboat.cli import place, table
-from longboat.cli.world import World
-from longboat.errors import OK
-from longboat.runs import words
+from longboat.cli import run_location, table
+from longboat.cli.console import World
+from longboat.runs import formatting
+from longboat.runtime.errors import OK
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,17 +21,17 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--depth", type=int, default=3, metavar="N", help="levels of directories to show (3)")
     parser.add_argument("--json", action="store_true", help="paths and sizes in bytes as JSON")
-    place.add_place_arguments(parser)
+    run_location.add_place_arguments(parser)
 
 
 def main(args: argparse.Namespace, world: World) -> int:
     text, _, path = (args.run or "").partition(":")
-    with place.shelf(args, world, text or None) as shelf:
+    with run_location.shelf(args, world, text or None) as shelf:
         found = shelf.entries(path, max(args.depth, 1))
     if args.json:
         world.print_json([{"path": entry.path, "size": entry.size} for entry in found])
         return OK
-    sizes = [words.size(entry.size) for entry in found]
+    sizes = [formatting.size(entry.size) for entry in found]
     wide = max(map(len, sizes), default=0)
     if found:
         world.print(

@@ -17,8 +17,8 @@ import sys
 from types import ModuleType
 
 from longboat import __version__
-from longboat.cli.world import World
-from longboat.errors import FAILED, INTERRUPTED, OK, WRONG_USE, LongboatError
+from longboat.cli.console import World
+from longboat.runtime.errors import FAILED, INTERRUPTED, OK, WRONG_USE, LongboatError
 
 GROUPS: dict[str, dict[str, str]] = {
     "a job file": {
@@ -110,7 +110,7 @@ def main(argv: list[str], world: World) -> int:
     except LongboatError:
         raise
     except Exception as error:
-        from longboat.engines.finding import refusal_in
+        from longboat.engines.resolve import refusal_in
 
         told = refusal_in(error)
         if told is None:

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from longboat import bundle as bundles
 from longboat.cli import table
-from longboat.cli.world import World, next_lines
-from longboat.errors import FAILED, OK, LongboatError
-from longboat.runs import words
+from longboat.cli.console import World, next_lines
+from longboat.runs import formatting
 from longboat.runs.store import Store
+from longboat.runtime import bundle as bundles
+from longboat.runtime.errors import FAILED, OK, LongboatError
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -90,7 +90,7 @@ def _cells(row: Row) -> tuple[str, ...]:
     bundle = row.bundle
     metrics = ", ".join(f"{name} {value:.4g}" for name, value in bundle.metrics.items())
     run = bundle.provenance.get("run", "")
-    return row.name, str(row.version), bundle.kind, metrics, words.size(bundle.size), run, row.path
+    return row.name, str(row.version), bundle.kind, metrics, formatting.size(bundle.size), run, row.path
 
 
 def _json(row: Row) -> dict[str, Any]:

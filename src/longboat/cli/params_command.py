@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import argparse
 
-from longboat.cli.jobfile import add_job_arguments, file_words, load_job
-from longboat.cli.world import World
-from longboat.errors import OK
+from longboat.cli.console import World
+from longboat.cli.job_file import add_job_arguments, file_words, load_job
+from longboat.runtime.errors import OK
 
 HEADERS = ("NAME", "VALUE", "SET BY", "DESCRIPTION", "COUNT", "REQUIRED")
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from longboat.cli.jobfile import add_job_arguments, file_words
-from longboat.cli.parts import add_part_arguments, fates_lines, new_plan, part_words, wish
-from longboat.cli.world import World
-from longboat.errors import OK
+from longboat.cli.console import World
+from longboat.cli.job_file import add_job_arguments, file_words
+from longboat.cli.stage_selection import add_part_arguments, fates_lines, new_plan, part_words, wish
+from longboat.runtime.errors import OK
 
 if TYPE_CHECKING:
-    from longboat.runs.reuse import Fate
+    from longboat.runs.stage_reuse import Fate
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,19 +27,19 @@ def main(args: argparse.Namespace, world: World) -> int:
     given = new_plan(args, world)
     fates: tuple[Fate, ...] = ()
     if args.resume is not None:
-        from longboat.engines.local import start
+        from longboat.engines.local import opening
 
-        resumed = start.resumed_plan(args.resume, world.home, world.environ, wish(args), given)
+        resumed = opening.resumed_plan(args.resume, world.home, world.environ, wish(args), given)
         plan, fates = resumed.plan, resumed.fates
     else:
         assert given is not None
         plan = given
         if args.first or args.only:
-            from longboat.runs.reuse import decide
+            from longboat.runs.stage_reuse import decide
 
             fates = decide(plan, (), {}, args.first, args.only)
     if args.json:
-        from longboat.plan import to_json
+        from longboat.runtime.plan import to_json
 
         world.print(to_json(plan))
         return OK

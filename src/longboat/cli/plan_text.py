@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 
 from longboat.cli import table
-from longboat.plan import Make, Mount, Plan, Resources, Secret, Stage, Variable
+from longboat.runtime.plan import Make, Mount, Plan, Resources, Secret, Stage, Variable
 from longboat.spec.scalars import written
 
 _INDENT = "  "
@@ -243,7 +243,7 @@ def _notes(plan: Plan) -> list[str]:
     left = [param.name for param in plan.params if _untouched(param.required, param.set_by)]
     said = [f"required and still as in the file: {', '.join(left)}"] if left else []
     if plan.engine == "kubernetes" and any(stage.serve is not None for stage in plan.stages):
-        from longboat.export.serving import warnings
+        from longboat.manifests.model_serving import warnings
 
         said += warnings(plan)
     return [*plan.notes, *said]

@@ -21,16 +21,16 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from longboat.cli import asking, table
-from longboat.cli.world import World
-from longboat.errors import OK, LongboatError
+from longboat.cli import server_options, table
+from longboat.cli.console import World
+from longboat.runtime.errors import OK, LongboatError
 
 if TYPE_CHECKING:
-    from longboat.serve.client.codecs import Columns
-    from longboat.serve.client.files import Objects, Records
+    from longboat.serve.client.example_files import Objects, Records
+    from longboat.serve.client.http_codecs import Columns
+    from longboat.serve.client.model_signature import Signature
+    from longboat.serve.client.predictions import Said
     from longboat.serve.client.rows import Examples, Row
-    from longboat.serve.client.scoring import Said
-    from longboat.serve.client.signature import Signature
 
 SHORT = 48
 """Columns that an example gets in the table where the output is no terminal."""
@@ -44,12 +44,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--empty", type=float, default=math.nan, metavar="X", help="what an empty cell is sent as (nan)")
     add("--output", default="", metavar="NAME", help="which of the model's outputs is the prediction")
     add("--limit", type=int, default=0, metavar="N", help="only the first N examples")
-    asking.arguments(parser)
+    server_options.arguments(parser)
     add("--json", action="store_true", help="everything that the model said, as JSON")
 
 
 def main(args: argparse.Namespace, world: World) -> int:
-    from longboat.serve.client import scoring, target
+    from longboat.serve.client import predictions, target
 
     if args.limit < 0:
         raise LongboatError(f"--limit {args.limit}: a number of examples")
@@ -57,7 +57,7 @@ def main(args: argparse.Namespace, world: World) -> int:
     signature, examples, columns = ask(args, world)
     if args.output and args.output not in columns:
         raise LongboatError(f"the model has no output {args.output!r}", f"it has {', '.join(columns)}")
-    said = scoring.read(columns, signature.labels, args.output)
+    said = predictions.read(columns, signature.labels, args.output)
     if args.json:
         world.print_json(_document(signature, examples, columns, said))
         return OK
@@ -73,32 +73,32 @@ def main(args: argparse.Namespace, world: World) -> int:
 def _remote(args: argparse.Namespace, world: World) -> tuple[Signature, Examples, Columns]:
     import asyncio
 
-    from longboat.serve.client import ask, files, rows
+    from longboat.serve.client import example_files, model_requests, rows
 
-    target = asking.settle(args.place, args, world.environ)
+    target = server_options.settle(args.place, args, world.environ)
 
     async def go() -> tuple[Signature, Examples, Columns]:
-        known, signature = await ask.meet(target, args.signature, args.timeout)
+        known, signature = await model_requests.meet(target, args.signature, args.timeout)
         if args.file:
-            records = files.read(args.file, args.limit)
+            records = example_files.read(args.file, args.limit)
         else:
-            told = await ask.page(known, args.timeout)
-            records = _some(files.of_examples(told.examples if told else ()), known.model, args.limit)
+            told = await model_requests.page(known, args.timeout)
+            records = _some(example_files.of_examples(told.examples if told else ()), known.model, args.limit)
         examples = rows.fit(records, signature, args.file or "its examples", args.label, args.empty)
-        return signature, examples, await ask.predict(known, signature, examples.rows, args.timeout)
+        return signature, examples, await model_requests.predict(known, signature, examples.rows, args.timeout)
 
     return asyncio.run(go())
 
 
 def _here(args: argparse.Namespace, world: World) -> tuple[Signature, Examples, Columns]:
     from longboat.runs.store import Store
-    from longboat.serve.client import files, rows
-    from longboat.serve.client.local import Local
+    from longboat.serve.client import example_files, rows
+    from longboat.serve.client.in_process import Local
 
     model = Local(args.place, Store(world.home), args.model, args.model_version)
     records: Records
     if args.file:
-        records = files.read(args.file, args.limit)
+        records = example_files.read(args.file, args.limit)
     else:
         records = _some(model.examples(), model.bundle.name, args.limit)
     examples = rows.fit(records, model.signature, args.file or "its examples", args.label, args.empty)
@@ -107,7 +107,7 @@ def _here(args: argparse.Namespace, world: World) -> tuple[Signature, Examples, 
 
 def _some(examples: Objects, model: str, limit: int) -> Objects:
     """The examples of the model itself, as many as are wanted."""
-    from longboat.serve.client.files import Objects
+    from longboat.serve.client.example_files import Objects
 
     if not examples.rows:
         raise LongboatError(
@@ -128,7 +128,7 @@ def _document(signature: Signature, examples: Examples, columns: Columns, said: 
 
 
 def _table(signature: Signature, examples: Examples, said: Sequence[Said], columns: int) -> str:
-    from longboat.serve.client.scoring import right
+    from longboat.serve.client.predictions import right
 
     headers = ["prediction", "sure", "truth", "example"]
     lines = []
@@ -152,7 +152,7 @@ def _name(label: float | str, signature: Signature) -> str:
 
 
 def _score(signature: Signature, examples: Examples, said: Sequence[Said]) -> list[str]:
-    from longboat.serve.client.scoring import right
+    from longboat.serve.client.predictions import right
 
     if examples.labels is None:
         return []

@@ -9,13 +9,13 @@ from __future__ import annotations
 import argparse
 import time
 
+from longboat.cli.console import World
+from longboat.cli.removal_report import Told
 from longboat.cli.rm_command import removed
-from longboat.cli.told import Told
-from longboat.cli.world import World
-from longboat.errors import OK, LongboatError
-from longboat.runs import words
-from longboat.runs.state import load
+from longboat.runs import formatting
+from longboat.runs.journal_fold import load
 from longboat.runs.store import Store, born, tree_size
+from longboat.runtime.errors import OK, LongboatError
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +33,7 @@ def main(args: argparse.Namespace, world: World) -> int:
     if args.keep is not None and args.keep < 0:
         raise LongboatError(f"--keep {args.keep}: a number of runs is 0 or more")
     store, now = Store(world.home), time.time()
-    age = words.seconds(args.older_than) if args.older_than is not None else 0.0
+    age = formatting.seconds(args.older_than) if args.older_than is not None else 0.0
     told = Told(world, args.json)
     count = total = 0
     for name in store.ids()[args.keep or 0 :]:
@@ -44,7 +44,7 @@ def main(args: argparse.Namespace, world: World) -> int:
         size = tree_size(run)
         count, total = count + 1, total + size
         if args.dry_run:
-            told.gone(name, f" ({words.size(size)})", verb="would remove", bytes=size)
+            told.gone(name, f" ({formatting.size(size)})", verb="would remove", bytes=size)
         else:
             removed(store, run, told)
     if not args.dry_run:
@@ -53,5 +53,5 @@ def main(args: argparse.Namespace, world: World) -> int:
     if count == 0:
         world.say("nothing to remove")
     else:
-        world.say(f"{words.plural(count, 'run')}, {words.size(total)}")
+        world.say(f"{formatting.plural(count, 'run')}, {formatting.size(total)}")
     return OK

@@ -15,12 +15,12 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from longboat.cli import place
-from longboat.cli.told import Told
-from longboat.cli.world import World
-from longboat.errors import OK, LongboatError
-from longboat.runs import words
+from longboat.cli import run_location
+from longboat.cli.console import World
+from longboat.cli.removal_report import Told
+from longboat.runs import formatting
 from longboat.runs.store import Store, alive, tree_size
+from longboat.runtime.errors import OK, LongboatError
 
 if TYPE_CHECKING:
     from longboat.engines.kubernetes.cluster import Cluster
@@ -32,7 +32,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--images", action="store_true", help="images that `build` pushed, too; without RUN all")
     parser.add_argument("--data", action="store_true", help="in a cluster: also the storage that was made for the job")
     parser.add_argument("--json", action="store_true", help="what went and what stays, as JSON")
-    place.add_place_arguments(parser)
+    run_location.add_place_arguments(parser)
 
 
 def main(args: argparse.Namespace, world: World) -> int:
@@ -51,7 +51,7 @@ def _remove(args: argparse.Namespace, world: World, told: Told) -> int:
 
         return image_removal.all_of(world, told)
     store = Store(world.home)
-    here = {} if place.in_cluster(args, world) else {text: _here(store, text) for text in args.runs}
+    here = {} if run_location.in_cluster(args, world) else {text: _here(store, text) for text in args.runs}
     refused: list[LongboatError] = []
     for text, run in {here.get(text) or text: (text, here.get(text)) for text in args.runs}.values():
         try:
@@ -73,11 +73,11 @@ def removed(store: Store, run: Path, told: Told) -> None:
     """Removes a run and says what went."""
     size = tree_size(run)
     store.remove(run)
-    told.gone(run.name, f" ({words.size(size)})", bytes=size)
+    told.gone(run.name, f" ({formatting.size(size)})", bytes=size)
 
 
 def _kill(run: Path) -> None:
-    from longboat.engines.local.engine import stop
+    from longboat.engines.local.driving import stop
 
     stop(str(run), by="longboat rm --force", now=True, wait=30.0)
 
@@ -92,9 +92,13 @@ def _here(store: Store, text: str) -> Path | None:
 
 def _remove_there(text: str, args: argparse.Namespace, world: World, told: Told) -> None:
     """In a cluster: the root goes, and all that it owns; data stays unless it is asked for."""
-    if args.data and place.in_cluster(args, world) and _only_data(place.cluster_of(args, world), text, told):
+    if (
+        args.data
+        and run_location.in_cluster(args, world)
+        and _only_data(run_location.cluster_of(args, world), text, told)
+    ):
         return
-    run, copy = place.find(args, world, text)
+    run, copy = run_location.find(args, world, text)
     if copy is None:
         removed(Store(world.home), run, told)
         return

@@ -19,15 +19,15 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from longboat.cli.building import add_build_arguments
-from longboat.cli.jobfile import add_job_arguments
-from longboat.cli.parts import add_part_arguments, fates_lines, new_plan, wish
-from longboat.cli.place import add_cluster_arguments, add_submit_arguments
-from longboat.cli.world import World
-from longboat.errors import FAILED, OK, LongboatError
+from longboat.cli.console import World
+from longboat.cli.image_building import add_build_arguments
+from longboat.cli.job_file import add_job_arguments
+from longboat.cli.run_location import add_cluster_arguments, add_submit_arguments
+from longboat.cli.stage_selection import add_part_arguments, fates_lines, new_plan, wish
+from longboat.runtime.errors import FAILED, OK, LongboatError
 
 if TYPE_CHECKING:
-    from longboat.engines.local.start import Started
+    from longboat.engines.local.opening import Started
     from longboat.runs.logs import Source
 
 
@@ -53,7 +53,7 @@ def main(args: argparse.Namespace, world: World) -> int:
         from longboat.cli import cluster_run
 
         return cluster_run.main(args, world)
-    from longboat.engines.local import start
+    from longboat.engines.local import opening
 
     if args.on != "local":
         raise LongboatError(f"there is no engine {args.on!r}", "leave out --on, or say --on kubernetes")
@@ -61,10 +61,10 @@ def main(args: argparse.Namespace, world: World) -> int:
         raise LongboatError("ranks on this machine need no image", "leave out --build, or say --on kubernetes")
     plan, part = new_plan(args, world), wish(args, keep=args.keep or args.detach)
     if args.resume is not None:
-        run = start.reopened(args.resume, world.home, world.environ, part, plan)
+        run = opening.reopened(args.resume, world.home, world.environ, part, plan)
     else:
         assert plan is not None
-        run = start.opened(plan, world.home, world.environ, part)
+        run = opening.opened(plan, world.home, world.environ, part)
     if not args.json:
         for line in fates_lines(run.fates):
             world.say(line)
@@ -77,7 +77,7 @@ def main(args: argparse.Namespace, world: World) -> int:
 
 
 def _in_cluster(run: str, world: World) -> bool:
-    from longboat.engines.finding import Where
+    from longboat.engines.resolve import Where
 
     return Where(world.home, world.environ).knows_copy(run)
 
@@ -109,12 +109,12 @@ class _Viewer:
         self._world.err.flush()
         import signal
 
-        from longboat.agent import system
-        from longboat.driver.signals import ENDING
+        from longboat.runtime.agent import syscalls
+        from longboat.runtime.driver.stop_signals import ENDING
 
         # Until the viewer has let go of the driver's signals: a Ctrl-C that both hear must not count twice.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
-        self._pid = system.fork(lambda: self._show(mask))
+        self._pid = syscalls.fork(lambda: self._show(mask))
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def wait(self) -> None:

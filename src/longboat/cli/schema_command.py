@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import argparse
 
-from longboat.cli.world import World
-from longboat.errors import OK
+from longboat.cli.console import World
+from longboat.runtime.errors import OK
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

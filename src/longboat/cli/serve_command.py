@@ -26,15 +26,15 @@ import argparse
 import ipaddress
 from typing import TYPE_CHECKING
 
-from longboat import machine
-from longboat.cli.world import World
-from longboat.errors import LongboatError
-from longboat.rankenv import bracketed
+from longboat import host
+from longboat.cli.console import World
 from longboat.runs.store import Store
+from longboat.runtime.errors import LongboatError
+from longboat.runtime.rank_env import bracketed
 
 if TYPE_CHECKING:
-    from longboat.serve.process import Ready
     from longboat.serve.settings import Settings
+    from longboat.serve.worker_processes import Ready
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -73,11 +73,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace, world: World) -> int:
     _check(args)
     settings = _settings(args, world)
-    from longboat.serve import process
+    from longboat.serve import worker_processes
 
     if not _loopback(settings.host) and not settings.token:
         world.say(f"warning: there is no login: everybody who can reach {settings.host} can use the models (--token)")
-    return process.serve(settings, lambda ready: _ready(ready, settings, world), world.say)
+    return worker_processes.serve(settings, lambda ready: _ready(ready, settings, world), world.say)
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -93,7 +93,7 @@ def _check(args: argparse.Namespace) -> None:
         raise LongboatError(f"--version {args.version}: latest, all, or the number of a version is wanted")
     if bool(args.tls_cert) != bool(args.tls_key):
         raise LongboatError("--tls-cert and --tls-key belong together: give both")
-    lacking = machine.lacking((*machine.SERVING, *(() if args.no_grpc else machine.SERVING_GRPC)))
+    lacking = host.lacking((*host.SERVING, *(() if args.no_grpc else host.SERVING_GRPC)))
     if lacking:
         raise LongboatError(
             f"the server needs packages that are not installed here: {', '.join(lacking)}",
@@ -104,12 +104,12 @@ def _check(args: argparse.Namespace) -> None:
 def _settings(args: argparse.Namespace, world: World) -> Settings:
     from dataclasses import replace
 
-    from longboat.serve import sources
+    from longboat.serve import model_sources
     from longboat.serve.batching import Limits
-    from longboat.serve.http import Bounds
+    from longboat.serve.http_server import Bounds
     from longboat.serve.settings import Settings
 
-    found = sources.find(args.models, args.name, Store(world.home))
+    found = model_sources.find(args.models, args.name, Store(world.home))
     if args.version.isdecimal():
         found = [replace(source, only=int(args.version)) for source in found]
     return Settings(
@@ -146,7 +146,7 @@ def _token(args: argparse.Namespace, world: World) -> str:
 
 
 def _ready(ready: Ready, settings: Settings, world: World) -> None:
-    from longboat.serve import announce
+    from longboat.serve import ready_announcement
 
     scheme = "https" if settings.tls_cert else "http"
     host = settings.host if settings.host not in ("0.0.0.0", "::", "") else "127.0.0.1"
@@ -156,9 +156,9 @@ def _ready(ready: Ready, settings: Settings, world: World) -> None:
     world.print(f"ready: {url}{grpc}: {'; '.join(ready.models)}")
     world.out.flush()
     name = settings.sources[0].name
-    if announce.in_a_run(world.environ):
+    if ready_announcement.in_a_run(world.environ):
         grpc = grpc.rpartition(" ")[2]
-        announce.announce(url, grpc, name, settings.sources[0].directory, world.environ, settings.token)
+        ready_announcement.announce(url, grpc, name, settings.sources[0].directory, world.environ, settings.token)
     if world.environ.get("LONGBOAT_STAGE"):  # whoever reads its log cannot reach it at that address
         return
     world.next(

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import argparse
 
-from longboat.cli.world import World
-from longboat.errors import OK, LongboatError
+from longboat.cli.console import World
+from longboat.runtime.errors import OK, LongboatError
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +23,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace, world: World) -> int:
     import shlex
 
-    from longboat.spec.editing import change
+    from longboat.spec.param_editing import change
 
     words = args.value[1:] if args.value[:1] == ["--"] else args.value
     if len(words) != 1:

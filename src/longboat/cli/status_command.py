@@ -11,15 +11,15 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from longboat.causes import signal_name
-from longboat.cli import place, summary, table
-from longboat.cli.world import World, next_lines
-from longboat.engines.finding import standing
-from longboat.errors import OK
-from longboat.runs import why, words
-from longboat.runs.state import load
+from longboat.cli import run_location, run_summary, table
+from longboat.cli.console import World, next_lines
+from longboat.engines.resolve import standing
+from longboat.runs import explanation, formatting
+from longboat.runs.journal_fold import load
+from longboat.runs.run_state import RankState, RunState, as_json
 from longboat.runs.store import Store
-from longboat.runs.values import RankState, RunState, as_json
+from longboat.runtime.causes import signal_name
+from longboat.runtime.errors import OK
 
 RUNS, RANKS = 20, 50
 
@@ -28,20 +28,20 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", nargs="?", metavar="RUN", help="a run; all runs if not given")
     parser.add_argument("--all", action="store_true", help=f"more than the newest {RUNS} runs; every rank by itself")
     parser.add_argument("--json", action="store_true", help="the same as JSON")
-    place.add_place_arguments(parser)
+    run_location.add_place_arguments(parser)
 
 
 def main(args: argparse.Namespace, world: World) -> int:
     store, now = Store(world.home), time.time()
     if args.run is not None:
-        run, copy = place.find(args, world, args.run)
+        run, copy = run_location.find(args, world, args.run)
         state = load(run) if copy is None else standing(copy)
         if args.json:
             world.print_json(whole(run, state))
         else:
             world.print(details(state, run, now, args.all, world.columns))
         return OK
-    if place.in_cluster(args, world):
+    if run_location.in_cluster(args, world):
         return _listed(args, world, now)
     ids = store.ids()
     shown = ids if args.all or args.json else ids[:RUNS]
@@ -63,10 +63,10 @@ def main(args: argparse.Namespace, world: World) -> int:
 
 def _listed(args: argparse.Namespace, world: World, now: float) -> int:
     """The runs of a cluster's namespace, by what their roots say: one question, however many there are."""
-    from longboat.engines.kubernetes import mirror
+    from longboat.engines.kubernetes import replica
 
-    cluster = place.cluster_of(args, world)
-    _, runs = mirror.known(cluster, world.home)
+    cluster = run_location.cluster_of(args, world)
+    _, runs = replica.known(cluster, world.home)
     if args.json:
         found = [{"id": run.id, "name": run.job, "state": run.state, "code": run.code} for run in runs]
         world.print_json(found)
@@ -75,7 +75,7 @@ def _listed(args: argparse.Namespace, world: World, now: float) -> int:
         world.say(f"there are no runs in the namespace {cluster.namespace}")
         world.next(hint)
     else:
-        rows = [(run.id, run.state, words.span(now - run.created)) for run in runs]
+        rows = [(run.id, run.state, formatting.span(now - run.created)) for run in runs]
         world.print(table.render(("RUN", "STATE", "AGE"), rows, columns=world.columns))
         world.next(f"longboat status {runs[0].id}")
     return OK
@@ -102,14 +102,14 @@ def _short(state: RunState) -> dict[str, object]:
 
 def _row(run: RunState, now: float) -> tuple[str, ...]:
     stage = run.stage
-    age = words.span(now - run.started) if run.started else "-"
-    took = why.took(run, now) if run.started else "-"
-    cause = table.shorten(why.brief(run.cause), 70) if run.cause else ""
+    age = formatting.span(now - run.started) if run.started else "-"
+    took = explanation.took(run, now) if run.started else "-"
+    cause = table.shorten(explanation.brief(run.cause), 70) if run.cause else ""
     return (
         run.id,
         run.state,
         stage.name if stage else "-",
-        (summary.progress(stage) if stage else "") or "-",
+        (run_summary.progress(stage) if stage else "") or "-",
         age,
         took,
         cause,
@@ -119,25 +119,25 @@ def _row(run: RunState, now: float) -> tuple[str, ...]:
 def details(run: RunState, run_dir: Path, now: float, every: bool, columns: int = 0) -> str:
     head = [("run", run.id), ("state", run.state + (f" (exit code {run.code})" if run.code is not None else ""))]
     if run.started:
-        head.append(("started", f"{words.day(run.started)}, {words.span(now - run.started)} ago"))
-        head.append(("took" if run.over else "running for", why.took(run, now)))
+        head.append(("started", f"{formatting.day(run.started)}, {formatting.span(now - run.started)} ago"))
+        head.append(("took" if run.over else "running for", explanation.took(run, now)))
     if run.pid and not run.over:
         head.append(("driver", f"pid {run.pid} on {run.host}"))
     if run.resumes:
-        head.append(("resumed", words.plural(run.resumes, "time")))
+        head.append(("resumed", formatting.plural(run.resumes, "time")))
     if run.cause is not None:
-        head.append(("cause", why.brief(run.cause)))
+        head.append(("cause", explanation.brief(run.cause)))
     head.append(("directory", str(run_dir)))
-    head += [("output", str(path)) for path in summary.outputs(run, run_dir)]
+    head += [("output", str(path)) for path in run_summary.outputs(run, run_dir)]
     parts = [table.render((), head), _stages(run, now)]
     ranks = [rank for stage in run.stages for rank in stage.ranks]
     if ranks:
         parts.append(_ranks(ranks, every or len(ranks) <= RANKS, columns))
-    serving = [line for stage in run.stages if stage.state == "serving" for line in summary.serving(stage.serving)]
-    verdicts = [f"{stage.name} {summary.verdict(stage.verdict)}" for stage in run.stages if stage.verdict]
-    notes = [f"{words.clock(note.t)} {note.level}: {note.text}" for note in run.notes]
+    serving = [line for stage in run.stages if stage.state == "serving" for line in run_summary.serving(stage.serving)]
+    verdicts = [f"{stage.name} {run_summary.verdict(stage.verdict)}" for stage in run.stages if stage.verdict]
+    notes = [f"{formatting.clock(note.t)} {note.level}: {note.text}" for note in run.notes]
     parts += ["\n".join(lines) for lines in (serving, verdicts, notes) if lines]
-    commands = list(why.next_commands(run))
+    commands = list(explanation.next_commands(run))
     if run.over and run.state != "succeeded":
         commands.insert(0, f"longboat why {run.id}")
     return "\n\n".join(part for part in parts if part) + "\n" + "\n".join(next_lines(commands))
@@ -146,10 +146,10 @@ def details(run: RunState, run_dir: Path, now: float, every: bool, columns: int 
 def _stages(run: RunState, now: float) -> str:
     rows = []
     for stage in run.stages:
-        took = words.span((stage.ended or now) - stage.started) if stage.started else "-"
-        figures = (str(stage.attempt or "-"), str(stage.generation or "-"), summary.progress(stage) or "-")
+        took = formatting.span((stage.ended or now) - stage.started) if stage.started else "-"
+        figures = (str(stage.attempt or "-"), str(stage.generation or "-"), run_summary.progress(stage) or "-")
         kind = stage.shape if stage.kind == "gang" else stage.kind
-        rows.append((stage.name, kind, stage.state, *figures, summary.metrics(stage.metrics) or "-", took))
+        rows.append((stage.name, kind, stage.state, *figures, run_summary.metrics(stage.metrics) or "-", took))
     return (
         table.render(("STAGE", "SHAPE", "STATE", "ATTEMPT", "GEN", "PROGRESS", "METRICS", "TOOK"), rows) if rows else ""
     )
@@ -170,7 +170,7 @@ def _ranks(ranks: list[RankState], every: bool, columns: int) -> str:
             else f"{stage}/{role}-{_ranges(r.rank for r in alike_ranks)} ({len(alike_ranks)})"
         )
         steps = sorted({rank.step for rank in alike_ranks if rank.step is not None})
-        progress = summary.progress(first) if one or len(steps) < 2 else f"{steps[0]:g}..{steps[-1]:g}"
+        progress = run_summary.progress(first) if one or len(steps) < 2 else f"{steps[0]:g}..{steps[-1]:g}"
         pid = str(first.pid) if one and first.pid else "-"
         rows.append((name, state, gen, restarts, pid, progress or "-", ended, cause))
     headers = ("RANK", "STATE", "GEN", "RESTARTS", "PID", "PROGRESS", "EXIT", "CAUSE")
@@ -182,7 +182,7 @@ def _standing(rank: RankState) -> tuple[str, str, str, str, str]:
     ended = signal_name(rank.signal) if rank.signal else "-" if rank.code is None else str(rank.code)
     cause = f"because {rank.because} fell" if rank.because else ""
     if rank.cause is not None and not rank.because:
-        cause = table.shorten(why.said(rank.cause), 70)
+        cause = table.shorten(explanation.said(rank.cause), 70)
     return rank.state, str(rank.gen or "-"), str(rank.restarts), ended, cause
 
 

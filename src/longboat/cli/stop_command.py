@@ -11,15 +11,15 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from longboat.cli import place
+from longboat.cli import run_location
+from longboat.cli.console import World
 from longboat.cli.status_command import whole
-from longboat.cli.world import World
-from longboat.errors import FAILED, OK
-from longboat.runs import words
-from longboat.runs.state import load
+from longboat.runs import formatting
+from longboat.runs.journal_fold import load
+from longboat.runtime.errors import FAILED, OK
 
 if TYPE_CHECKING:
-    from longboat.engines.kubernetes.mirror import Mirror
+    from longboat.engines.kubernetes.replica import Mirror
 
 ENDED, ASKED, LATE = "has ended", "was asked to stop", "has not ended"
 LEFT = "had ended; the servers that it had left are gone"
@@ -31,15 +31,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-wait", action="store_true", help="do not wait until it has ended")
     parser.add_argument("--timeout", default="10m", metavar="TIME", help="how long to wait (10m)")
     parser.add_argument("--json", action="store_true", help="how it stands then, as `status RUN --json` says it")
-    place.add_place_arguments(parser)
+    run_location.add_place_arguments(parser)
 
 
 def main(args: argparse.Namespace, world: World) -> int:
-    run, copy = place.find(args, world, args.run)
-    limit = None if args.no_wait else words.seconds(args.timeout)
+    run, copy = run_location.find(args, world, args.run)
+    limit = None if args.no_wait else formatting.seconds(args.timeout)
     stopped = _stopped(run, args.now, limit) if copy is None else _stopped_there(copy, args.now, limit)
     if stopped == LATE:
-        within = f"{run.name} has not ended within {words.span(limit or 0.0)}"
+        within = f"{run.name} has not ended within {formatting.span(limit or 0.0)}"
         world.say(f"error: {within}\n\nhint: longboat stop --now {run.name}")
     else:
         world.say(f"{run.name} {stopped or f'is not running: {load(run).state}'}")
@@ -53,11 +53,11 @@ def main(args: argparse.Namespace, world: World) -> int:
 
 def _stopped(run: Path, now: bool, limit: float | None) -> str:
     """What came of it, in words; empty when it did not run."""
-    from longboat.engines.local import engine
+    from longboat.engines.local import driving
 
-    if not engine.driven(str(run)):
+    if not driving.driven(str(run)):
         return ""
-    if not engine.stop(str(run), now=now, wait=limit) and engine.driven(str(run)):
+    if not driving.stop(str(run), now=now, wait=limit) and driving.driven(str(run)):
         return ASKED if limit is None else LATE
     return ASKED if limit is None else ENDED
 

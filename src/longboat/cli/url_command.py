@@ -25,19 +25,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from longboat.cli import place
-from longboat.cli.world import World
-from longboat.engines.finding import standing
-from longboat.errors import FAILED, INTERRUPTED, OK, LongboatError
-from longboat.kube import names
-from longboat.rankenv import bracketed
-from longboat.runs import words
-from longboat.runs.state import load, plan_of
-from longboat.runs.values import RunState, StageState
+from longboat.cli import run_location
+from longboat.cli.console import World
+from longboat.engines.resolve import standing
+from longboat.runs import formatting
+from longboat.runs.journal_fold import load, plan_of
+from longboat.runs.run_state import RunState, StageState
+from longboat.runtime.errors import FAILED, INTERRUPTED, OK, LongboatError
+from longboat.runtime.kube_client import names
+from longboat.runtime.rank_env import bracketed
 
 if TYPE_CHECKING:
-    from longboat.engines.kubernetes.address import Address
-    from longboat.engines.kubernetes.mirror import Mirror
+    from longboat.engines.kubernetes.replica import Mirror
+    from longboat.engines.kubernetes.service_address import Address
 
 PAUSE = 1.0
 SILENT = 60.0
@@ -53,13 +53,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stage", default="", metavar="NAME", help="which stage, where several serve")
     parser.add_argument("--port", type=int, default=0, metavar="N", help="ClusterIP: the port here (any that is free)")
     parser.add_argument("--json", action="store_true", help="url, grpc, page and more as JSON")
-    place.add_place_arguments(parser)
+    run_location.add_place_arguments(parser)
 
 
 def main(args: argparse.Namespace, world: World) -> int:
     if args.board and args.grpc:
         raise LongboatError("--board and --grpc exclude each other", "leave one of them out")
-    run, copy = place.find(args, world, args.run)
+    run, copy = run_location.find(args, world, args.run)
     try:
         if copy is None:
             return _here(run, args, world)
@@ -71,7 +71,7 @@ def main(args: argparse.Namespace, world: World) -> int:
 def _here(run: Path, args: argparse.Namespace, world: World) -> int:
     if args.board:
         raise LongboatError(f"{run.name} is a run of this machine", f"to look at it: longboat board {run.name}")
-    due = time.monotonic() + words.seconds(args.timeout)
+    due = time.monotonic() + formatting.seconds(args.timeout)
     while (stage := _serving(load(run), args.stage)) is None:
         _check(load(run), args, due)
         time.sleep(0.2)
@@ -81,16 +81,16 @@ def _here(run: Path, args: argparse.Namespace, world: World) -> int:
 
 
 def _there(copy: Mirror, args: argparse.Namespace, world: World) -> int:
-    from longboat.engines.kubernetes import address
+    from longboat.engines.kubernetes import service_address
 
-    due = time.monotonic() + words.seconds(args.timeout)
+    due = time.monotonic() + formatting.seconds(args.timeout)
     plan = plan_of(copy.path)
     if args.board:
         if plan is None or plan.board is None:
             raise LongboatError(f"{copy.run} has no `board:`", f"on this machine: longboat board {copy.run}")
         chosen = names.selector(copy.run, names.BOARD)
-        return _given(copy, lambda: address.board(copy.cluster, copy.run), chosen, "", args, world, due)
-    name, serve = address.served(plan, copy.run, args.stage)
+        return _given(copy, lambda: service_address.board(copy.cluster, copy.run), chosen, "", args, world, due)
+    name, serve = service_address.served(plan, copy.run, args.stage)
     state = standing(copy)
     if args.wait and _serving(state, name) is None and not state.over:
         world.say(f"{copy.run} is {state.state}: waiting until {name} serves")
@@ -98,8 +98,10 @@ def _there(copy: Mirror, args: argparse.Namespace, world: World) -> int:
         _check(state, args, due)
         time.sleep(PAUSE)
         state = standing(copy)
-    chosen = address.servers(copy.run, name)
-    return _given(copy, lambda: address.find(copy.cluster, copy.run, name), chosen, serve.name, args, world, due)
+    chosen = service_address.servers(copy.run, name)
+    return _given(
+        copy, lambda: service_address.find(copy.cluster, copy.run, name), chosen, serve.name, args, world, due
+    )
 
 
 def _given(
@@ -112,7 +114,7 @@ def _given(
     due: float,
 ) -> int:
     """Prints the address once it is there, and holds it open where that is what it takes."""
-    from longboat.engines.kubernetes import forward
+    from longboat.engines.kubernetes import port_forward
 
     found = _settled(copy, find, args, world, due)
     if found is None:
@@ -121,7 +123,7 @@ def _given(
         _show(_told(model, found.host, found.rest, found.grpc, found.expose), args, world)
         return OK
     ports = {found.rest: args.port} | ({found.grpc: 0} if found.grpc != found.rest else {})
-    with forward.Forward(copy.cluster, chosen, ports, world.say) as way:
+    with port_forward.Forward(copy.cluster, chosen, ports, world.say) as way:
         _show(_told(model, "127.0.0.1", way.ports[found.rest], way.ports[found.grpc], found.expose), args, world)
         world.say("this leads into the cluster until Ctrl-C")
         while True:

@@ -11,33 +11,33 @@ import argparse
 import time
 from pathlib import Path
 
-from longboat.cli import place
+from longboat.cli import run_location
+from longboat.cli.console import World
 from longboat.cli.status_command import whole
-from longboat.cli.world import World
-from longboat.errors import FAILED, INTERRUPTED, OK
-from longboat.runs import words
-from longboat.runs.values import RunState
+from longboat.runs import formatting
+from longboat.runs.explanation import headline
+from longboat.runs.run_state import RunState
 from longboat.runs.watch import PAUSE, let_go
-from longboat.runs.why import headline
+from longboat.runtime.errors import FAILED, INTERRUPTED, OK
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", nargs="?", metavar="RUN", help="a run (the newest if not given)")
     parser.add_argument("--timeout", metavar="TIME", help="give up after 30s, 5m, 2h")
     parser.add_argument("--json", action="store_true", help="how it stands then, as `status RUN --json` says it")
-    place.add_place_arguments(parser)
+    run_location.add_place_arguments(parser)
 
 
 def main(args: argparse.Namespace, world: World) -> int:
-    watch = place.follow(args, world, args.run, logs=False)
+    watch = run_location.follow(args, world, args.run, logs=False)
     run = watch.run
-    limit = words.seconds(args.timeout) if args.timeout is not None else None
+    limit = formatting.seconds(args.timeout) if args.timeout is not None else None
     end = None if limit is None else time.monotonic() + limit
     try:
         watch.poll()
         while not watch.over and watch.state.state != "serving":
             if end is not None and time.monotonic() >= end:
-                world.say(f"{run.name} is still {watch.state.state} after {words.span(limit or 0.0)}; it goes on")
+                world.say(f"{run.name} is still {watch.state.state} after {formatting.span(limit or 0.0)}; it goes on")
                 return _told(args, world, run, watch.state, FAILED)
             time.sleep(PAUSE)
             watch.poll()

@@ -10,13 +10,13 @@ import argparse
 import time
 from collections.abc import Sequence
 
-from longboat.cli import place
-from longboat.cli.world import World, next_lines
-from longboat.engines.finding import explained
-from longboat.errors import OK
-from longboat.runs.state import load
-from longboat.runs.values import as_json
-from longboat.runs.why import Explanation, explain
+from longboat.cli import run_location
+from longboat.cli.console import World, next_lines
+from longboat.engines.resolve import explained
+from longboat.runs.explanation import Explanation, explain
+from longboat.runs.journal_fold import load
+from longboat.runs.run_state import as_json
+from longboat.runtime.errors import OK
 
 MANY = 10
 
@@ -24,11 +24,11 @@ MANY = 10
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", nargs="?", metavar="RUN", help="a run (the newest if not given)")
     parser.add_argument("--json", action="store_true", help="the explanation as JSON")
-    place.add_place_arguments(parser)
+    run_location.add_place_arguments(parser)
 
 
 def main(args: argparse.Namespace, world: World) -> int:
-    run, copy = place.find(args, world, args.run)
+    run, copy = run_location.find(args, world, args.run)
     state = load(run) if copy is None else explained(copy)
     explanation = explain(state, time.time())
     if args.json:

@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from longboat.errors import FAILED, LongboatError
-from longboat.images import base as bases
-from longboat.images import image as images
-from longboat.images import layers, packages, record, registry, tools
-from longboat.images.reference import Reference
-from longboat.runs import words
-from longboat.spec.tree import code_files
+from longboat.images import base_image as bases
+from longboat.images import builders, layers, push_record, python_packages, registry
+from longboat.images import oci_image as images
+from longboat.images.image_name import Reference
+from longboat.runs import formatting
+from longboat.runtime.errors import FAILED, LongboatError
+from longboat.spec.code_tree import code_files
 
 FORMAT = "1"
 """Raised when images of the same input come out different."""
@@ -89,8 +89,8 @@ def _build(order: Order, home: str, environ: Mapping[str, str], say: Say) -> Bui
     when = layers.epoch(environ)
     with _workshop(home) as shop:
         tree = _packed(order, when, shop)
-        say(f"code: {len(tree.names)} files, {words.size(tree.layer.size)}")
-        if order.tool in tools.TOOLS:
+        say(f"code: {len(tree.names)} files, {formatting.size(tree.layer.size)}")
+        if order.tool in builders.TOOLS:
             return _by_tool(order, order.tool, "", tree, home, environ, say)
         found = bases.find(order.base, order.platform, shop.blobs, environ, _trusted(order))
         key = _key(order, found.digest, tree)
@@ -100,15 +100,15 @@ def _build(order: Order, home: str, environ: Mapping[str, str], say: Say) -> Bui
             return there
         try:
             image = _composed(order, found, tree, key, shop, say)
-        except packages.NoWheel as error:
-            tool = tools.found() if not order.tool else ""
+        except python_packages.NoWheel as error:
+            tool = builders.found() if not order.tool else ""
             if not tool:
                 raise
             say(f"{error.message}\n{tool} builds the image instead")
             return _by_tool(order, tool, key, tree, home, environ, say)
         if order.output:
             images.write(image, order.output, target, lambda blob: _path(image, found, blob), when)
-            say(f"{order.output}: {words.size(os.path.getsize(order.output))}")
+            say(f"{order.output}: {formatting.size(os.path.getsize(order.output))}")
         sent = _pushed(order, image, found, environ, say) if order.push else 0
         size = sum(blob.size for blob in image.blobs)
         built = Built(target, image.digest, key, "longboat", order.push, size, sent)
@@ -116,13 +116,13 @@ def _build(order: Order, home: str, environ: Mapping[str, str], say: Say) -> Bui
         return built
 
 
-def remove(made: record.Pushed, home: str, environ: Mapping[str, str]) -> bool:
+def remove(made: push_record.Pushed, home: str, environ: Mapping[str, str]) -> bool:
     """From its registry; False: it was gone already. Refused is raised by a registry that does not delete."""
-    from longboat.images.reference import parse
+    from longboat.images.image_name import parse
 
     repository = registry.Repository(parse(made.reference), environ, made.insecure, "pull,push,delete")
     gone = repository.delete(made.digest)
-    record.forget(home, made)
+    push_record.forget(home, made)
     return gone
 
 
@@ -194,7 +194,7 @@ class _Shop:
 
 @contextmanager
 def _workshop(home: str) -> Iterator[_Shop]:
-    place = record.place(home)
+    place = push_record.place(home)
     shop = _Shop(os.path.join(place, "blobs"), os.path.join(place, "layers"), "")
     try:
         for directory in (shop.blobs, shop.layers):
@@ -223,9 +223,11 @@ def _composed(order: Order, found: bases.Base, tree: _Tree, key: str, shop: _Sho
 
 
 def _packages(order: Order, found: bases.Base, tree: _Tree, shop: _Shop, say: Say) -> layers.Layer:
-    target = packages.Target(order.python, order.architecture) if order.python else found.target(order.architecture)
+    target = (
+        python_packages.Target(order.python, order.architecture) if order.python else found.target(order.architecture)
+    )
     parts = [FORMAT, target.python, target.architecture, target.libc, str(tree.when), *order.requirements]
-    if packages.uses_tree(order.requirements):
+    if python_packages.uses_tree(order.requirements):
         parts.append(tree.layer.diff_id)
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
     path, note = (os.path.join(shop.layers, f"{key}{ending}") for ending in (".tar.gz", ".json"))
@@ -235,12 +237,12 @@ def _packages(order: Order, found: bases.Base, tree: _Tree, shop: _Shop, say: Sa
             return layers.Layer(path=path, **json.load(file))
     say(f"packages: {' '.join(order.requirements)} for Python {target.python}")
     made = os.path.join(shop.work, "packages")
-    packages.install(order.requirements, target, made, order.code)
-    layer = layers.write(layers.tree(made, images.PACKAGES.lstrip("/"), packages.files(made)), path, tree.when)
+    python_packages.install(order.requirements, target, made, order.code)
+    layer = layers.write(layers.tree(made, images.PACKAGES.lstrip("/"), python_packages.files(made)), path, tree.when)
     with open(f"{note}.{os.getpid()}", "w", encoding="utf-8") as file:
         json.dump({"digest": layer.digest, "diff_id": layer.diff_id, "size": layer.size}, file)
     os.replace(f"{note}.{os.getpid()}", note)
-    say(f"packages: {words.size(layer.size)}")
+    say(f"packages: {formatting.size(layer.size)}")
     return layer
 
 
@@ -259,7 +261,7 @@ def _pushed(order: Order, image: images.Image, found: bases.Base, environ: Mappi
             continue
         if repository.takes_over(blob.digest):
             continue
-        say(f"sending {words.size(blob.size)} to {target.registry}")
+        say(f"sending {formatting.size(blob.size)} to {target.registry}")
         repository.upload(blob.digest, path=_path(image, found, blob))
         sent += blob.size
     if not repository.has(image.config_digest):
@@ -270,7 +272,7 @@ def _pushed(order: Order, image: images.Image, found: bases.Base, environ: Mappi
 
 def _remember(built: Built, order: Order, home: str) -> None:
     if built.pushed:
-        record.keep(home, str(built.reference), built.digest, order.job, built.size, order.insecure)
+        push_record.keep(home, str(built.reference), built.digest, order.job, built.size, order.insecure)
 
 
 # Letting another write it.
@@ -283,7 +285,7 @@ def _by_tool(order: Order, tool: str, key: str, tree: _Tree, home: str, environ:
     there = _there(order, key, environ)
     if there is not None:
         return there
-    recipe = tools.Recipe(
+    recipe = builders.Recipe(
         base=order.base,
         target=str(target),
         platform=order.platform,
@@ -295,7 +297,7 @@ def _by_tool(order: Order, tool: str, key: str, tree: _Tree, home: str, environ:
         output=order.output,
         insecure=order.insecure,
     )
-    digest = tools.build(tool, recipe, order.code, tree.names, environ, say)
+    digest = builders.build(tool, recipe, order.code, tree.names, environ, say)
     built = Built(target, digest, key, tool, order.push)
     _remember(built, order, home)
     return built

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import IO
 
-from longboat.errors import LongboatError
+from longboat.runtime.errors import LongboatError
 
 EPOCH = 315532800
 """1980: the first moment that zip files, which some tools make of layers, can name. SOURCE_DATE_EPOCH says another."""

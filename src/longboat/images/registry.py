@@ -20,9 +20,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import IO, Any
 
-from longboat.errors import FAILED, LongboatError
-from longboat.images import login
-from longboat.images.reference import Reference
+from longboat.images import registry_login
+from longboat.images.image_name import Reference
+from longboat.runtime.errors import FAILED, LongboatError
 
 INDEXES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
 MANIFESTS = ("application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json")
@@ -237,7 +237,7 @@ class Repository:
         """What the registry wants to see from now on: a password, or a token that its authority gives for one."""
         challenge = answer.headers.get("www-authenticate", "")
         kind, _, rest = challenge.partition(" ")
-        known = login.find(self.reference.registry, self._environ)
+        known = registry_login.find(self.reference.registry, self._environ)
         if kind.lower() == "basic":
             if known is None:
                 raise self._no_login()
@@ -247,7 +247,7 @@ class Repository:
         else:
             raise Refused(401, f"{self.reference.registry} asks for a login of an unknown kind: {kind or 'none'}")
 
-    def _token(self, challenge: Mapping[str, str], known: login.Login | None) -> str:
+    def _token(self, challenge: Mapping[str, str], known: registry_login.Login | None) -> str:
         realm = challenge.get("realm", "")
         if not realm.startswith("https://") and not self._root.startswith("http://"):
             raise Refused(401, f"{self.reference.registry} would send the login over plain http, to {realm}")
@@ -279,19 +279,23 @@ class Repository:
     # Words.
 
     def _no_login(self) -> Refused:
-        place = login.place(self._environ)
+        place = registry_login.place(self._environ)
         registry = self.reference.registry
-        return Refused(401, f"{registry} asks for a login, and there is none in {place}", login.command(registry))
+        return Refused(
+            401, f"{registry} asks for a login, and there is none in {place}", registry_login.command(registry)
+        )
 
-    def _refused_login(self, known: login.Login) -> Refused:
+    def _refused_login(self, known: registry_login.Login) -> Refused:
         who = "the token" if known.identity else f"the login of {known.user}"
         registry = self.reference.registry
-        return Refused(401, f"{registry} refused {who} from {known.source}", f"log in again: {login.command(registry)}")
+        return Refused(
+            401, f"{registry} refused {who} from {known.source}", f"log in again: {registry_login.command(registry)}"
+        )
 
     def _refusal(self, method: str, answer: Answer) -> Refused:
         registry, known = self.reference.registry, None
         if answer.status in (401, 403):
-            known = login.find(registry, self._environ)
+            known = registry_login.find(registry, self._environ)
         if answer.status == 401 and not self._authorization.startswith("Bearer"):
             return self._refused_login(known) if known is not None else self._no_login()
         if answer.status in (401, 403):
@@ -301,7 +305,7 @@ class Repository:
             return Refused(
                 answer.status,
                 f"{registry} does not let {who} {verb} {self.reference.repository}: {_said(answer)}",
-                f"{hint}: {login.command(registry)}" if hint else login.command(registry),
+                f"{hint}: {registry_login.command(registry)}" if hint else registry_login.command(registry),
             )
         if answer.status == 405 and method == "DELETE":
             return Refused(405, f"{registry} does not delete images for its users", "delete it with its own tools")

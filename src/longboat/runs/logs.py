@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from longboat import layout
-from longboat.journal import Event
+from longboat.runtime import run_layout
+from longboat.runtime.journal import Event
 
 PIECE = 1 << 20
 """Bytes read at a time from one file."""
@@ -102,7 +102,7 @@ def sources(run: Path, order: Iterable[str] = ()) -> dict[Source, int]:
 
 
 def path_of(run: Path, source: Source) -> Path:
-    return Path(layout.log(str(run), source.stage, source.role, source.rank))
+    return Path(run_layout.log(str(run), source.stage, source.role, source.rank))
 
 
 def tail_offset(path: Path, lines: int) -> int:

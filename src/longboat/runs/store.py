@@ -15,9 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from longboat import journal, layout, lock
-from longboat.errors import LongboatError
-from longboat.parcel import tree_size as tree_size
+from longboat.runtime import driver_lock, journal, run_layout
+from longboat.runtime.errors import LongboatError
+from longboat.runtime.filetree import tree_size as tree_size
 
 REMOVING = ".removing-"
 
@@ -29,13 +29,13 @@ def alive(run: Path) -> bool:
     told = mirrored(run)
     if told is not None:
         return bool(told.get("alive"))
-    return lock.holder(str(run)) != 0
+    return driver_lock.holder(str(run)) != 0
 
 
 def mirrored(run: Path) -> dict[str, Any] | None:
     """What a copy says of its original; None for a run that is no copy."""
     try:
-        with open(run / layout.MIRROR, encoding="utf-8") as file:
+        with open(run / run_layout.MIRROR, encoding="utf-8") as file:
             return dict(json.load(file))
     except (OSError, ValueError):
         return None
@@ -113,7 +113,7 @@ class Store:
         hidden = self.root / f"{REMOVING}{run.name}-{os.getpid()}"
         held = None
         try:
-            if (run / layout.LOCK).exists() and (held := lock.try_take(str(run))) is None:
+            if (run / run_layout.LOCK).exists() and (held := driver_lock.try_take(str(run))) is None:
                 raise LongboatError(
                     f"{run.name} is under way",
                     f"stop it first: `longboat stop {run.name}`, or `longboat rm --force {run.name}`",

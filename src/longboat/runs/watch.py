@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from longboat import journal
-from longboat.journal import Event
-from longboat.runs.state import BIRTH, Folder, alive_or_newborn, plan_of
+from longboat.runs.journal_fold import BIRTH, Folder, alive_or_newborn, plan_of
+from longboat.runs.run_state import RunState, starting_again
 from longboat.runs.store import alive, mirrored
-from longboat.runs.values import RunState, starting_again
+from longboat.runtime import journal
+from longboat.runtime.journal import Event
 
 PAUSE = 0.1
 """Seconds to wait between two looks."""

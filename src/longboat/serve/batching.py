@@ -22,8 +22,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from longboat.serve.loading import Runner, failure
-from longboat.serve.refusals import Reason, Refused
+from longboat.serve.model_loading import Runner, failure
+from longboat.serve.request_errors import Reason, Refused
 
 if TYPE_CHECKING:
     import numpy as np

@@ -19,17 +19,17 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from longboat import __version__
-from longboat.errors import LongboatError
-from longboat.rankenv import bracketed
-from longboat.serve import grpc_tensors, grpc_wire, signature, tfs_rest
-from longboat.serve.answers import Counting
+from longboat.runtime.errors import LongboatError
+from longboat.runtime.rank_env import bracketed
+from longboat.serve import grpc_fast_path, grpc_tensors, input_checks, tfs_rest
 from longboat.serve.batching import Batcher
-from longboat.serve.kinds import BY_NAME
+from longboat.serve.dtypes import BY_NAME
 from longboat.serve.metrics import Numbers
-from longboat.serve.models import Models
+from longboat.serve.model_versions import Models
+from longboat.serve.prediction import Counting
 from longboat.serve.protos import oip_pb2 as oip
 from longboat.serve.protos import tfs_pb2 as tfs
-from longboat.serve.refusals import Reason, Refused, invalid, unforeseen
+from longboat.serve.request_errors import Reason, Refused, invalid, unforeseen
 from longboat.serve.settings import Settings
 from longboat.serve.v2_rest import EXTENSIONS
 
@@ -54,7 +54,7 @@ class Grpc:
         self._models, self._numbers, self._settings = models, numbers, settings
         self._countings: dict[tuple[str, str], Counting] = {}
         self._specs: dict[tuple[str, int], bytes] = {}
-        self._frames: dict[int, grpc_wire.Frame] = {}
+        self._frames: dict[int, grpc_fast_path.Frame] = {}
         """By the length of the request."""
         most = settings.bounds.body
         options = [
@@ -111,17 +111,17 @@ class Grpc:
         tensors = batcher.runner.bundle.inputs
         given = dict(request.inputs)
         if given.keys() != batcher.names:
-            signature.missing(tensors, list(given))
+            input_checks.missing(tensors, list(given))
         inputs = {tensor.name: grpc_tensors.of_tfs(tensor, given[tensor.name]) for tensor in tensors}
         outputs = await self._compute(batcher, inputs, context, "grpc")
-        if (frame := grpc_wire.frame(raw, request, tensors)) is not None:
+        if (frame := grpc_fast_path.frame(raw, request, tensors)) is not None:
             if len(self._frames) >= MOST_FRAMES:
                 self._frames.clear()
             self._frames[len(raw)] = frame
         if len(request.output_filter):
             outputs = {name: _output(outputs, name) for name in request.output_filter}
         spec = self._spec(batcher)
-        if (written := grpc_wire.response(outputs, spec)) is not None:
+        if (written := grpc_fast_path.response(outputs, spec)) is not None:
             return written
         answer = tfs.PredictResponse.FromString(spec)
         for name, array in outputs.items():
@@ -141,7 +141,7 @@ class Grpc:
             return None
         array = np.frombuffer(content, tensor.dtype).reshape(frame.shape)
         outputs = batcher.at_once({tensor.name: array}, frame.shape[0])
-        written = grpc_wire.response(outputs, self._spec(batcher)) if outputs is not None else None
+        written = grpc_fast_path.response(outputs, self._spec(batcher)) if outputs is not None else None
         if written is not None:
             self._counting(frame.model, "grpc").add(0, time.perf_counter() - began)
         return written
@@ -151,7 +151,7 @@ class Grpc:
         key = (bundle.name, bundle.version)
         spec = self._specs.get(key)
         if spec is None:
-            spec = self._specs[key] = grpc_wire.spec(*key, tfs_rest.SIGNATURE)
+            spec = self._specs[key] = grpc_fast_path.spec(*key, tfs_rest.SIGNATURE)
         return spec
 
     def _counting(self, model: str, protocol: str) -> Counting:
@@ -277,7 +277,7 @@ class Grpc:
     ) -> Outputs:
         began = time.perf_counter()
         counting = self._counting(batcher.runner.bundle.name, protocol)
-        rows = len(next(iter(inputs.values()))) if len(inputs) == 1 else signature.rows_of(inputs)
+        rows = len(next(iter(inputs.values()))) if len(inputs) == 1 else input_checks.rows_of(inputs)
         code = 0
         try:
             if (outputs := batcher.at_once(inputs, rows)) is not None:

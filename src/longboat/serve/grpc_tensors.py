@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from longboat.bundle import Tensor
-from longboat.serve import signature
-from longboat.serve.kinds import BY_NAME, BY_TF
-from longboat.serve.refusals import invalid
+from longboat.runtime.bundle import Tensor
+from longboat.serve import input_checks
+from longboat.serve.dtypes import BY_NAME, BY_TF
+from longboat.serve.request_errors import invalid
 
 if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
@@ -30,8 +30,8 @@ def of_tfs(tensor: Tensor, given: Any) -> Array:
         raise invalid(f"input {tensor.name!r}: its shape is not known")
     content = given.tensor_content
     if content and tensor.dtype != "string":
-        return signature.raw(tensor, content, shape)
-    signature.fits(tensor, shape)
+        return input_checks.raw(tensor, content, shape)
+    input_checks.fits(tensor, shape)
     count = math.prod(shape)
     values = getattr(given, kind.field)
     if len(values) != count and (len(values) == 0 or len(values) > count or tensor.dtype == "string"):
@@ -39,8 +39,8 @@ def of_tfs(tensor: Tensor, given: Any) -> Array:
     if count > len(values) and count > 1 << 26:
         raise invalid(f"input {tensor.name!r}: {len(values)} values cannot stand for {count}")
     if tensor.dtype == "string":
-        texts = [signature.decoded(tensor, value) for value in values]
-        return signature.of_texts(tensor, texts, count).reshape(shape)
+        texts = [input_checks.decoded(tensor, value) for value in values]
+        return input_checks.of_texts(tensor, texts, count).reshape(shape)
     flat: Array = _flat(tensor, values)
     if len(flat) < count:  # TensorFlow's way to say that the last value is repeated
         flat = np.concatenate([flat, np.full(count - len(flat), flat[-1], flat.dtype)])
@@ -107,7 +107,7 @@ def of_examples(wanted: Sequence[Tensor], given: Any) -> dict[str, Array]:
             if feature is None:
                 raise invalid(f"example {number} lacks the feature {tensor.name!r}")
             rows.append(_feature(tensor, feature, number))
-        found[tensor.name] = signature.column(tensor, rows)
+        found[tensor.name] = input_checks.column(tensor, rows)
     return found
 
 
@@ -116,7 +116,7 @@ def _feature(tensor: Tensor, feature: Any, number: int) -> Any:
     which = feature.WhichOneof("kind")
     values = list(getattr(feature, which).value) if which else []
     if which == "bytes_list":
-        values = [signature.decoded(tensor, value) for value in values]
+        values = [input_checks.decoded(tensor, value) for value in values]
     lengths = tensor.shape[1:]
     if not lengths:
         if len(values) != 1:
@@ -125,7 +125,7 @@ def _feature(tensor: Tensor, feature: Any, number: int) -> Any:
     if len(lengths) == 1:
         return values
     if None in lengths or math.prod(length or 0 for length in lengths) != len(values):
-        raise invalid(f"example {number}: {len(values)} values do not fill {signature.shown(lengths)}")
+        raise invalid(f"example {number}: {len(values)} values do not fill {input_checks.shown(lengths)}")
     flat: Array = np.empty(len(values), dtype=object)
     flat[:] = values
     return flat.reshape([length or 0 for length in lengths]).tolist()
@@ -140,7 +140,7 @@ def of_oip(wanted: Sequence[Tensor], request: Any) -> dict[str, Array]:
     names = [one.name for one in given]
     if len(set(names)) != len(names):
         raise invalid("an input is there twice")
-    signature.missing(wanted, names)
+    input_checks.missing(wanted, names)
     found = {}
     for tensor in wanted:
         at = names.index(tensor.name)
@@ -152,9 +152,9 @@ def of_oip(wanted: Sequence[Tensor], request: Any) -> dict[str, Array]:
         if any(not 0 <= length < _LIMIT for length in shape):
             raise invalid(f"input {tensor.name!r}: its shape is {shape}")
         if len(raws):
-            found[tensor.name] = signature.raw(tensor, raws[at], shape)
+            found[tensor.name] = input_checks.raw(tensor, raws[at], shape)
             continue
-        signature.fits(tensor, shape)
+        input_checks.fits(tensor, shape)
         if not kind.oip_field:
             raise invalid(f"input {tensor.name!r}: {kind.oip} travels in raw_input_contents only")
         found[tensor.name] = _contents(tensor, getattr(one.contents, kind.oip_field), shape)
@@ -166,8 +166,8 @@ def _contents(tensor: Tensor, values: Any, shape: list[int]) -> Array:
     if len(values) != count:
         raise invalid(f"input {tensor.name!r}: the shape {shape} holds {count} values, got {len(values)}")
     if tensor.dtype == "string":
-        texts = [signature.decoded(tensor, value) for value in values]
-        return signature.of_texts(tensor, texts, count).reshape(shape)
+        texts = [input_checks.decoded(tensor, value) for value in values]
+        return input_checks.of_texts(tensor, texts, count).reshape(shape)
     return _flat(tensor, values).reshape(shape)
 
 
@@ -175,5 +175,5 @@ def to_oip(name: str, array: Array, answer: Any) -> None:
     """One output, its bytes raw."""
     kind = BY_NAME["string" if array.dtype.kind == "O" else array.dtype.name]
     answer.outputs.add(name=name, datatype=kind.oip, shape=array.shape)
-    content = signature.packed_strings(array) if kind.name == "string" else array.tobytes()
+    content = input_checks.packed_strings(array) if kind.name == "string" else array.tobytes()
     answer.raw_output_contents.append(content)

@@ -13,11 +13,11 @@ from collections.abc import Callable
 import orjson
 
 from longboat.serve import metrics, tfs_rest, v2_rest
-from longboat.serve.answers import Counting, counted
 from longboat.serve.batching import Batcher
-from longboat.serve.http import Handler, Request
-from longboat.serve.models import Models
-from longboat.serve.refusals import Reason, Refused
+from longboat.serve.http_server import Handler, Request
+from longboat.serve.model_versions import Models
+from longboat.serve.prediction import Counting, counted
+from longboat.serve.request_errors import Reason, Refused
 
 TEXT = b"text/plain; version=0.0.4; charset=utf-8"
 HTML = b"text/html; charset=utf-8"

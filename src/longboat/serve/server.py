@@ -14,14 +14,14 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from longboat.errors import LongboatError
-from longboat.serve import loading, metrics, routes
+from longboat.runtime.errors import LongboatError
+from longboat.serve import metrics, model_loading, routes
 from longboat.serve.batching import Batcher
-from longboat.serve.http import Site
-from longboat.serve.loading import Runner
-from longboat.serve.models import Model, Models
+from longboat.serve.http_server import Site
+from longboat.serve.model_loading import Runner
+from longboat.serve.model_sources import Source
+from longboat.serve.model_versions import Model, Models
 from longboat.serve.settings import Settings
-from longboat.serve.sources import Source
 
 BACKLOG = 4096
 TICK = 1.0
@@ -30,10 +30,10 @@ TICK = 1.0
 def loader(settings: Settings) -> Callable[[Source, str], Runner]:
     def load(source: Source, path: str) -> Runner:
         if source.foreign:
-            from longboat.serve import foreign
+            from longboat.serve import tensorflow_models
 
-            return foreign.load(path, source.name, source.only or 1)
-        return loading.load(path, max(0, settings.threads), source.name)
+            return tensorflow_models.load(path, source.name, source.only or 1)
+        return model_loading.load(path, max(0, settings.threads), source.name)
 
     return load
 

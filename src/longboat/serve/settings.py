@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from longboat.serve.batching import Limits
-from longboat.serve.http import Bounds
-from longboat.serve.sources import Source
+from longboat.serve.http_server import Bounds
+from longboat.serve.model_sources import Source
 
 
 @dataclass(frozen=True)

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from longboat.bundle import Bundle, Tensor
-from longboat.serve import signature
-from longboat.serve.answers import Answer, Counting
+from longboat.runtime.bundle import Bundle, Tensor
+from longboat.serve import input_checks
 from longboat.serve.batching import Batcher
-from longboat.serve.http import Request
-from longboat.serve.kinds import BY_NAME
-from longboat.serve.loading import failure
-from longboat.serve.models import Model, Version
-from longboat.serve.refusals import Reason, Refused, invalid
+from longboat.serve.dtypes import BY_NAME
+from longboat.serve.http_server import Request
+from longboat.serve.model_loading import failure
+from longboat.serve.model_versions import Model, Version
+from longboat.serve.prediction import Answer, Counting
+from longboat.serve.request_errors import Reason, Refused, invalid
 
 if TYPE_CHECKING:
     import numpy as np
@@ -79,7 +79,7 @@ def predict(find: Callable[[], Batcher], counting: Counting, most: int) -> Calla
         batcher.admit()
         told = loads(request.body if b"content-encoding" not in request.headers else request.content(most))
         inputs, columns = read(told, batcher.runner.bundle)
-        rows = signature.rows_of(inputs) if len(inputs) > 1 else len(next(iter(inputs.values())))
+        rows = input_checks.rows_of(inputs) if len(inputs) > 1 else len(next(iter(inputs.values())))
         Answer(request, batcher, write_columns if columns else write_rows, counting).ask(inputs, rows)
 
     return handle
@@ -107,7 +107,7 @@ def _rows(instances: Any, wanted: tuple[Tensor, ...]) -> Outputs:
         raise invalid("'instances' is empty: send at least one row")
     first = instances[0]
     if len(wanted) == 1 and not _named(first, wanted):
-        return {wanted[0].name: signature.column(wanted[0], instances)}
+        return {wanted[0].name: input_checks.column(wanted[0], instances)}
     if type(first) is not dict:
         names = ", ".join(tensor.name for tensor in wanted)
         raise invalid(f"the model has several inputs: each instance must be an object with {names}")
@@ -115,18 +115,18 @@ def _rows(instances: Any, wanted: tuple[Tensor, ...]) -> Outputs:
     for number, instance in enumerate(instances):
         if type(instance) is not dict or instance.keys() != keys:
             raise invalid(f"instance {number} does not have the keys of instance 0: {', '.join(map(str, keys))}")
-    signature.missing(wanted, list(keys))
-    return {t.name: signature.column(t, [instance[t.name] for instance in instances]) for t in wanted}
+    input_checks.missing(wanted, list(keys))
+    return {t.name: input_checks.column(t, [instance[t.name] for instance in instances]) for t in wanted}
 
 
 def _columns(inputs: Any, wanted: tuple[Tensor, ...]) -> Outputs:
     if len(wanted) == 1 and not _named(inputs, wanted):
-        return {wanted[0].name: signature.column(wanted[0], inputs)}
+        return {wanted[0].name: input_checks.column(wanted[0], inputs)}
     if type(inputs) is not dict:
         names = ", ".join(tensor.name for tensor in wanted)
         raise invalid(f"the model has several inputs: 'inputs' must be an object with {names}")
-    signature.missing(wanted, list(inputs))
-    return {tensor.name: signature.column(tensor, inputs[tensor.name]) for tensor in wanted}
+    input_checks.missing(wanted, list(inputs))
+    return {tensor.name: input_checks.column(tensor, inputs[tensor.name]) for tensor in wanted}
 
 
 def _named(value: Any, wanted: tuple[Tensor, ...]) -> bool:
@@ -165,7 +165,7 @@ def explain(find: Callable[[], Batcher], counting: Counting, most: int) -> Calla
         if not batcher.runner.explains:
             raise invalid(f"model {batcher.runner.bundle.name!r} does not explain its answers")
         inputs, _ = read(loads(request.content(most)), batcher.runner.bundle)
-        signature.rows_of(inputs)
+        input_checks.rows_of(inputs)
         loop = asyncio.get_running_loop()
         call = loop.run_in_executor(None, batcher.runner.explain, inputs)
 
@@ -204,7 +204,7 @@ def examples(kind: str, find: Callable[[], Batcher], counting: Counting, most: i
             found: Any = classes(bundle, outputs) if kind == "classify" else values(bundle, outputs)
             request.json(dumps({"result": found}))
 
-        Answer(request, batcher, write, counting).ask(inputs, signature.rows_of(inputs))
+        Answer(request, batcher, write, counting).ask(inputs, input_checks.rows_of(inputs))
 
     return handle
 

@@ -10,14 +10,14 @@ import numpy as np
 import orjson
 
 from longboat import __version__
-from longboat.bundle import Bundle, Tensor
-from longboat.serve import signature
-from longboat.serve.answers import Answer, Counting
+from longboat.runtime.bundle import Bundle, Tensor
+from longboat.serve import input_checks
 from longboat.serve.batching import Batcher
-from longboat.serve.http import Request
-from longboat.serve.kinds import BY_NAME
-from longboat.serve.models import Model
-from longboat.serve.refusals import invalid
+from longboat.serve.dtypes import BY_NAME
+from longboat.serve.http_server import Request
+from longboat.serve.model_versions import Model
+from longboat.serve.prediction import Answer, Counting
+from longboat.serve.request_errors import invalid
 from longboat.serve.tfs_rest import dumps, loads
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def infer(find: Callable[[], Batcher], counting: Counting, most: int) -> Callabl
         split = request.headers.get(HEADER)
         told, rest = _split(body, split) if split is not None else (loads(body), None)
         inputs, asked = read(told, rest, batcher.runner.bundle)
-        rows = signature.rows_of(inputs)
+        rows = input_checks.rows_of(inputs)
 
         def write(request: Request, outputs: Outputs) -> None:
             bundle = batcher.runner.bundle
@@ -139,7 +139,7 @@ def read(told: Any, rest: memoryview | None, bundle: Bundle) -> tuple[Outputs, A
         if tensor.name in found:
             raise invalid(f"input {tensor.name!r} is there twice")
         found[tensor.name], rest = _tensor(tensor, given, rest)
-    signature.missing(bundle.inputs, names)
+    input_checks.missing(bundle.inputs, names)
     if rest is not None and len(rest):
         raise invalid(f"{len(rest)} bytes follow the last tensor")
     return found, asked
@@ -153,7 +153,7 @@ def _tensor(tensor: Tensor, given: dict[str, Any], rest: memoryview | None) -> t
         if rest is None or type(size) is not int or not 0 <= size <= len(rest):
             have = 0 if rest is None else len(rest)
             raise invalid(f"input {tensor.name!r}: binary_data_size is {str(size)[:20]}; {have} bytes are left")
-        return signature.raw(tensor, rest[:size], shape), rest[size:]
+        return input_checks.raw(tensor, rest[:size], shape), rest[size:]
     data = given.get("data")
     if type(data) is not list:
         raise invalid(f"input {tensor.name!r} has no 'data'")
@@ -163,7 +163,7 @@ def _tensor(tensor: Tensor, given: dict[str, Any], rest: memoryview | None) -> t
 def checked_shape(tensor: Tensor, shape: Any) -> list[int]:
     if type(shape) is not list or any(type(length) is not int or not 0 <= length < 1 << 40 for length in shape):
         raise invalid(f"input {tensor.name!r}: 'shape' must be a list of whole numbers")
-    signature.fits(tensor, shape)
+    input_checks.fits(tensor, shape)
     return shape
 
 
@@ -176,11 +176,11 @@ def checked_type(tensor: Tensor, datatype: Any) -> None:
 def _listed(tensor: Tensor, data: list[Any], shape: list[int]) -> Array:
     """Values in a list, flat or nested."""
     if len(shape) > 1 and data and type(data[0]) is list:
-        found = signature.column(tensor, data)
+        found = input_checks.column(tensor, data)
         if list(found.shape) != shape:
             raise invalid(f"input {tensor.name!r}: 'shape' is {shape}, 'data' has {list(found.shape)}")
         return found
-    flat = signature.column(Tensor(tensor.name, tensor.dtype, (None,)), data)
+    flat = input_checks.column(Tensor(tensor.name, tensor.dtype, (None,)), data)
     count = int(np.prod(shape, dtype=object))
     if flat.size != count:
         raise invalid(f"input {tensor.name!r}: the shape {shape} holds {count} values, 'data' has {flat.size}")
@@ -198,7 +198,7 @@ def _write(request: Request, asked: Asked, outputs: Outputs, told: dict[str, Any
         kind = BY_NAME["string" if array.dtype.kind == "O" else array.dtype.name].oip
         one: dict[str, Any] = {"name": name, "shape": array.shape, "datatype": kind}
         if asked.binary if isinstance(asked.binary, bool) else asked.binary[name]:
-            content = signature.packed_strings(array) if kind == "BYTES" else array.tobytes()
+            content = input_checks.packed_strings(array) if kind == "BYTES" else array.tobytes()
             one["parameters"] = {"binary_data_size": len(content)}
             parts.append(content)
         else:

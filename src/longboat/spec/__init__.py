@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def set_param(path: str | os.PathLike[str], name: str, text: str) -> int:
     """Changes the value of a param in the job file; gives in how many places the file uses it."""
-    from longboat.spec.editing import change
+    from longboat.spec.param_editing import change
 
     return change(path, name, text).count
 

@@ -18,8 +18,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 
-from longboat.plan import Mount, Plan, Stage
-from longboat.spec.tree import code_files
+from longboat.runtime.plan import Mount, Plan, Stage
+from longboat.spec.code_tree import code_files
 
 TOLD = (".md", ".rst")
 """Endings of files that only people read."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from longboat.spec import keys, kinds
-from longboat.spec.kinds import Kind
+from longboat.spec import job_keys, value_types
+from longboat.spec.value_types import Kind
 
 Schema = dict[str, Any]
 
@@ -20,8 +20,8 @@ _NULL: Schema = {"type": "null"}
 
 def document() -> Schema:
     definitions: dict[str, Schema] = {}
-    job = _schema(keys.JOB, definitions)
-    short = _schema(keys.SHORT_JOB, definitions)
+    job = _schema(job_keys.JOB, definitions)
+    short = _schema(job_keys.SHORT_JOB, definitions)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Longboat job file",
@@ -43,28 +43,28 @@ def _or_param(schema: Schema) -> Schema:
     return {"anyOf": [schema, _USES_PARAM]}
 
 
-def _text(kind: kinds.Text) -> Schema:
+def _text(kind: value_types.Text) -> Schema:
     if kind.allowed:
         return _or_param({"enum": list(kind.allowed)})
     schema: Schema = {"type": ["string", "number", "boolean", "null"] if kind.loose else "string"}
     return _or_param({**schema, "pattern": f"^(?:{kind.pattern})$"}) if kind.pattern else schema
 
 
-def _integer(kind: kinds.Integer) -> Schema:
+def _integer(kind: value_types.Integer) -> Schema:
     return _or_param({"type": "integer", "minimum": kind.least, "maximum": kind.most})
 
 
-def _measure(kind: kinds.Measure) -> Schema:
+def _measure(kind: value_types.Measure) -> Schema:
     return {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": kind.pattern}, _USES_PARAM]}
 
 
-def _list_of(kind: kinds.ListOf, definitions: dict[str, Schema]) -> Schema:
+def _list_of(kind: value_types.ListOf, definitions: dict[str, Schema]) -> Schema:
     item = _schema(kind.item, definitions)
     schema = {"type": "array", "items": item}
     return {"anyOf": [item, schema]} if kind.or_one else schema
 
 
-def _map_of(kind: kinds.MapOf, definitions: dict[str, Schema]) -> Schema:
+def _map_of(kind: value_types.MapOf, definitions: dict[str, Schema]) -> Schema:
     schema: Schema = {"type": "object", "additionalProperties": _or_null(_schema(kind.item, definitions), kind.item)}
     if kind.key.pattern:
         schema["propertyNames"] = {"pattern": f"^(?:{kind.key.pattern})$"}
@@ -73,18 +73,18 @@ def _map_of(kind: kinds.MapOf, definitions: dict[str, Schema]) -> Schema:
     return schema
 
 
-def _anything(kind: kinds.Anything) -> Schema:
+def _anything(kind: value_types.Anything) -> Schema:
     return {"type": {"mapping": "object", "list": "array"}[kind.shape]} if kind.shape != "any" else {}
 
 
-def _record(kind: kinds.Record, definitions: dict[str, Schema]) -> Schema:
+def _record(kind: value_types.Record, definitions: dict[str, Schema]) -> Schema:
     if kind.name not in definitions:
         definitions[kind.name] = {}
         definitions[kind.name].update(_object(kind, definitions))
     return {"$ref": f"#/$defs/{kind.name.replace(' ', '%20')}"}
 
 
-def _object(kind: kinds.Record, definitions: dict[str, Schema]) -> Schema:
+def _object(kind: value_types.Record, definitions: dict[str, Schema]) -> Schema:
     properties: dict[str, Schema] = {}
     for field in kind.fields:
         schema = _schema(field.kind, definitions)
@@ -110,36 +110,36 @@ def _object(kind: kinds.Record, definitions: dict[str, Schema]) -> Schema:
     return found
 
 
-def _alternative(kind: kinds.Record, key: str) -> Schema:
+def _alternative(kind: value_types.Record, key: str) -> Schema:
     """With this one of the record's alternatives, the keys that belong to others are shut out."""
     barred = [field.name for field in kind.fields if field.only and key not in field.only]
     return {"required": [key], **({"properties": dict.fromkeys(barred, False)} if barred else {})}
 
 
-def _either(kind: kinds.Either, definitions: dict[str, Schema]) -> Schema:
+def _either(kind: value_types.Either, definitions: dict[str, Schema]) -> Schema:
     return {"anyOf": [_schema(choice, definitions) for choice in kind.choices]}
 
 
 def _or_null(schema: Schema, kind: Kind) -> Schema:
     """A key with nothing behind it counts as left out, except where a whole mapping is needed."""
-    if isinstance(kind, kinds.Record) or schema == {}:
+    if isinstance(kind, value_types.Record) or schema == {}:
         return schema
     return {"anyOf": [schema, _NULL]}
 
 
 _LEAVES: dict[type, Callable[[Any], Schema]] = {
-    kinds.Text: _text,
-    kinds.Integer: _integer,
-    kinds.Number: lambda _: _or_param({"type": "number"}),
-    kinds.Flag: lambda _: _or_param({"type": "boolean"}),
-    kinds.AnyScalar: lambda _: {"type": ["string", "number", "boolean", "null"]},
-    kinds.Measure: _measure,
-    kinds.Anything: _anything,
+    value_types.Text: _text,
+    value_types.Integer: _integer,
+    value_types.Number: lambda _: _or_param({"type": "number"}),
+    value_types.Flag: lambda _: _or_param({"type": "boolean"}),
+    value_types.AnyScalar: lambda _: {"type": ["string", "number", "boolean", "null"]},
+    value_types.Measure: _measure,
+    value_types.Anything: _anything,
 }
 
 _NESTED: dict[type, Callable[[Any, dict[str, Schema]], Schema]] = {
-    kinds.ListOf: _list_of,
-    kinds.MapOf: _map_of,
-    kinds.Record: _record,
-    kinds.Either: _either,
+    value_types.ListOf: _list_of,
+    value_types.MapOf: _map_of,
+    value_types.Record: _record,
+    value_types.Either: _either,
 }

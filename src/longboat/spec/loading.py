@@ -6,14 +6,14 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from longboat import plan
-from longboat.errors import LongboatError
-from longboat.spec import keys, planning, reading
-from longboat.spec.files import EnvFile, read_env_files, read_requirements
-from longboat.spec.nodes import Entries, Entry, Scalar, compose
+from longboat.runtime import plan
+from longboat.runtime.errors import LongboatError
+from longboat.spec import job_keys, planning, validation
+from longboat.spec.env_and_requirements import EnvFile, read_env_files, read_requirements
 from longboat.spec.params import Params
 from longboat.spec.problems import JobError, Problem, Problems
-from longboat.spec.reading import Section
+from longboat.spec.validation import Section
+from longboat.spec.yaml_nodes import Entries, Entry, Scalar, compose
 
 FILE_NAMES = ("job.yaml", "job.yml")
 SHORT_STAGE_NAME = "main"
@@ -143,10 +143,10 @@ def _check_version(tree: Entries, problems: Problems) -> None:
     """Of a file for another version nothing else is worth saying."""
     entry = tree.entries.get("longboat")
     value = entry.value.value if entry and isinstance(entry.value, Scalar) else None
-    if entry and isinstance(value, int) and not isinstance(value, bool) and value != keys.VERSION:
-        message = f"this is a job file of version {value}; this Longboat reads version {keys.VERSION}"
+    if entry and isinstance(value, int) and not isinstance(value, bool) and value != job_keys.VERSION:
+        message = f"this is a job file of version {value}; this Longboat reads version {job_keys.VERSION}"
         problems.found.clear()
-        problems.add(entry.value.span, message, "a newer Longboat may read it" if value > keys.VERSION else "")
+        problems.add(entry.value.span, message, "a newer Longboat may read it" if value > job_keys.VERSION else "")
         raise problems.error()
 
 
@@ -161,12 +161,12 @@ def _read(tree: Entries, problems: Problems) -> Section:
     """The checked file; one that has no `stages` is read as a job of one stage."""
     if "stages" in tree.entries:
         entries = dict(tree.entries)
-        for key in [key for key in entries if key in keys.SHORT_STAGE.by_name]:
+        for key in [key for key in entries if key in job_keys.SHORT_STAGE.by_name]:
             problems.add(entries.pop(key).key, f"`{key}` is a key of a stage", "move it into one of the `stages`")
-        return _section(reading.read(keys.JOB, tree._replace(entries=entries), problems, ""))
-    whole = _section(reading.read(keys.SHORT_JOB, tree, problems, ""))
+        return _section(validation.read(job_keys.JOB, tree._replace(entries=entries), problems, ""))
+    whole = _section(validation.read(job_keys.SHORT_JOB, tree, problems, ""))
     # `env` stays where it is: above all the stages there are, which is one.
-    inner = set(keys.SHORT_STAGE.by_name)
+    inner = set(job_keys.SHORT_STAGE.by_name)
     stage = Section(
         whole.span,
         {key: value for key, value in whole.values.items() if key in inner},

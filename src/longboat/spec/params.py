@@ -12,11 +12,11 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from longboat import plan
+from longboat.runtime import plan
 from longboat.spec import scalars
-from longboat.spec.nodes import Entries, Entry, Items, Node, Scalar, place
 from longboat.spec.problems import Problem, Problems, Span, did_you_mean
 from longboat.spec.stage_keys import VARIABLE
+from longboat.spec.yaml_nodes import Entries, Entry, Items, Node, Scalar, place
 
 ENVIRONMENT = "LONGBOAT_PARAM_"
 PLACEHOLDERS = ("", "0.0.0.0")

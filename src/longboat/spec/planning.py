@@ -9,12 +9,12 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 
-from longboat import plan
-from longboat.buckets.wrapping import SCHEMES
-from longboat.spec import keys, serving, stages
-from longboat.spec.order import ordered
+from longboat.runtime import plan
+from longboat.runtime.buckets.bucket_mounts import SCHEMES
+from longboat.spec import job_keys, serving_commands, stages
 from longboat.spec.problems import Problems, Span, did_you_mean
-from longboat.spec.reading import Section
+from longboat.spec.stage_order import ordered
+from longboat.spec.validation import Section
 
 LABEL = 63
 """Characters that the name of a Service and the value of a label may have in Kubernetes."""
@@ -172,7 +172,7 @@ def _is_empty_directory(path: str) -> bool:
 
 def _is_empty(value: object) -> bool:
     if isinstance(value, Section):
-        return any(value.values.get(kind) == "" for kind in keys.MOUNT.one_of)
+        return any(value.values.get(kind) == "" for kind in job_keys.MOUNT.one_of)
     return value in (None, "")
 
 
@@ -182,7 +182,7 @@ def _mount(name: str, value: object) -> plan.Mount | None:
         return plan.Mount(name, kind, value)
     if not isinstance(value, Section):
         return None
-    kind = next((key for key in keys.MOUNT.one_of if value.has(key)), "")
+    kind = next((key for key in job_keys.MOUNT.one_of if value.has(key)), "")
     nfs = value.section("nfs")
     source = f"{nfs.text('server')}:{nfs.text('path')}" if nfs else "" if kind == "emptyDir" else value.text(kind)
     if not kind or not (source or kind == "emptyDir"):
@@ -272,7 +272,7 @@ def _stages(root: Section, around: stages.Surroundings, problems: Problems) -> t
         if stage.serve is not None and stage.serve.token:
             _check_token(stage.serve, sections[name], list(secrets.values) if secrets else [], problems)
     whole = {name: replace(built[name], after=tuple(after[name])) for name in order}
-    return tuple(serving.with_commands(whole, root.text("name"), around.engine).values())
+    return tuple(serving_commands.with_commands(whole, root.text("name"), around.engine).values())
 
 
 def _after(name: str, section: Section, given: Section, problems: Problems) -> list[str]:

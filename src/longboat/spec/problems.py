@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from longboat.errors import LongboatError
+from longboat.runtime.errors import LongboatError
 
 SHOWN = 40
 """More problems than this are counted, not shown."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from longboat.shapes import SHAPES
+from longboat.runtime.shapes import SHAPES
 from longboat.spec import scalars
-from longboat.spec.kinds import Anything, Either, Field, Integer, ListOf, MapOf, Measure, Number, Record, Text
+from longboat.spec.value_types import Anything, Either, Field, Integer, ListOf, MapOf, Measure, Number, Record, Text
 
 MOST_RANKS = 100_000
 

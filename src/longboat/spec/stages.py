@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from longboat import plan
-from longboat.shapes import SHAPES, RoleRule, Shape, finishing_roles
+from longboat.runtime import plan
+from longboat.runtime.shapes import SHAPES, RoleRule, Shape, finishing_roles
 from longboat.spec.problems import Problems, Span, did_you_mean
-from longboat.spec.reading import Section
 from longboat.spec.stage_keys import MOST_RANKS, STAGE
+from longboat.spec.validation import Section
 
 
 class Surroundings(NamedTuple):

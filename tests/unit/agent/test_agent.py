@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from longboat import layout, plan, wire
-from longboat.agent import stacks
-from longboat.causes import Kind
-from longboat.kube import depot
+from longboat.runtime import plan, run_layout, wire
+from longboat.runtime.agent import stack_dump
+from longboat.runtime.causes import Kind
+from longboat.runtime.pod import file_server
 from tests.local.place import until
 from tests.ports import free_port
 
@@ -84,7 +84,7 @@ class Seat:
         self.here = here
         here.mkdir()
         self.driver = Played(here / "door")
-        self.program = ("-m", "longboat.agent")
+        self.program = ("-m", "longboat.runtime.agent")
         self._agent: subprocess.Popen[bytes] | None = None
 
     def occupy(self, command: str, lease: float = 0.0, **more: str) -> Played:
@@ -98,7 +98,7 @@ class Seat:
                 roles=(plan.Role("worker", 1, command=("sh", "-c", command)),),
             ),
         )
-        (self.here / layout.PLAN).write_text(plan.to_json(plan.Plan("job", stages=stages)))
+        (self.here / run_layout.PLAN).write_text(plan.to_json(plan.Plan("job", stages=stages)))
         (self.here / "token").write_bytes(TOKEN)
         told = {"SEAT": SEAT, "RUN": "run", "DIRECTORY": str(self.here), "DRIVER": self.driver.path}
         told |= {"TOKEN_FILE": str(self.here / "token"), "LEASE": str(lease), "TERMINATION": str(self.here / "last")}
@@ -136,7 +136,7 @@ def there(tmp_path: Path) -> Iterator[tuple[Path, str]]:
     """A depot: its directory and its address."""
     (tmp_path / "there").mkdir()
     port = free_port()
-    pid = depot.serve(str(tmp_path / "there"), TOKEN, port)
+    pid = file_server.serve(str(tmp_path / "there"), TOKEN, port)
     yield tmp_path / "there", f"127.0.0.1:{port}"
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
@@ -160,7 +160,7 @@ def test_a_life_is_told_from_its_start_to_its_end_and_then_another_one(seat: Sea
 
 OUTRUN = """
 import os, runpy, time
-from longboat.agent import agent
+from longboat.runtime.agent import agent
 
 class Outrun(agent.Process):
     def __init__(self, command, env, *rest):
@@ -169,7 +169,7 @@ class Outrun(agent.Process):
             time.sleep(0.01)
 
 agent.Process = Outrun
-runpy.run_module("longboat.agent", run_name="__main__")
+runpy.run_module("longboat.runtime.agent", run_name="__main__")
 """
 
 
@@ -258,7 +258,7 @@ def test_one_that_is_cut_off_for_longer_than_its_lease_ends_its_process(seat: Se
 
 
 def test_a_loop_that_hangs_in_a_read_does_not_outlive_the_lease(seat: Seat) -> None:
-    reports = Path(layout.reports(str(seat.here), "train", "worker", 0))
+    reports = Path(run_layout.reports(str(seat.here), "train", "worker", 0))
     reports.parent.mkdir(parents=True)
     os.mkfifo(reports)  # whoever opens it waits, as for a file server that does not answer
     driver = seat.occupy("setsid sleep 600 & echo $! > other; exec sleep 600", lease=6)
@@ -284,7 +284,7 @@ def test_stacks_are_told_with_the_states_of_all_processes(seat: Seat) -> None:
     until((seat.here / "up").exists, "its first line")
     driver.say("stacks", life=LIFE)
     told = driver.hear("stacks")
-    assert stacks.innermost(told["text"]) == ("<string>:1 in <module>",)
+    assert stack_dump.innermost(told["text"]) == ("<string>:1 in <module>",)
     (state,) = told["states"]
     assert "time.sleep(600)" in state
 
@@ -307,7 +307,7 @@ def test_a_life_begins_with_its_files_and_its_end_is_told_when_what_it_wrote_is_
     seat: Seat, there: tuple[Path, str]
 ) -> None:
     depot_dir, address = there
-    earlier, output = (Path(layout.output(str(depot_dir), stage)) for stage in ("prepare", "train"))
+    earlier, output = (Path(run_layout.output(str(depot_dir), stage)) for stage in ("prepare", "train"))
     earlier.mkdir(parents=True)
     (earlier / "data").write_text("prepared")
     driver = seat.occupy('cp "$LONGBOAT_INPUT_PREPARE/data" "$LONGBOAT_OUTPUT_DIR/copy"; echo done', DEPOT=address)
@@ -315,15 +315,15 @@ def test_a_life_begins_with_its_files_and_its_end_is_told_when_what_it_wrote_is_
     driver.hear("started")
     assert driver.hear("exited")["code"] == 0
     assert (output / "copy").read_text() == "prepared"
-    assert Path(layout.log(str(depot_dir), "train", "worker", 0)).read_text() == "done\n"
+    assert Path(run_layout.log(str(depot_dir), "train", "worker", 0)).read_text() == "done\n"
 
 
 def test_a_life_whose_files_cannot_be_kept_fails_and_says_why(seat: Seat, there: tuple[Path, str]) -> None:
     depot_dir, address = there
-    earlier = Path(layout.output(str(depot_dir), "prepare"))
+    earlier = Path(run_layout.output(str(depot_dir), "prepare"))
     earlier.mkdir(parents=True)
     (earlier / "data").write_text("prepared")
-    in_the_way = Path(layout.output(str(seat.here), "prepare"))
+    in_the_way = Path(run_layout.output(str(seat.here), "prepare"))
     in_the_way.parent.mkdir(parents=True)
     in_the_way.touch()
     driver = seat.occupy("touch began", DEPOT=address)
@@ -351,7 +351,7 @@ def test_a_checkpoint_is_told_once_it_is_there_and_an_end_by_order_leaves_the_ou
     assert (depot_dir / told["record"]["path"]).read_text() == "five\n", "told from the run's directory"
     driver.say("kill", life=LIFE, grace=0.0)
     assert driver.hear("exited")["asked"] is True
-    assert not Path(layout.output(str(depot_dir), "train")).exists()
+    assert not Path(run_layout.output(str(depot_dir), "train")).exists()
 
 
 def test_a_checkpoint_is_resumed_from_where_the_agent_has_the_runs_directory(
@@ -373,14 +373,14 @@ def test_one_that_was_given_up_and_comes_back_leaves_the_files_of_its_successor_
 ) -> None:
     depot_dir, address = there
     write = 'echo {0}-one; until [ -e go ]; do sleep 0.05; done; echo {0}-two; echo {0} > "$LONGBOAT_OUTPUT_DIR/model"'
-    log = layout.log("", "train", "worker", 0)
+    log = run_layout.log("", "train", "worker", 0)
     given_up = seat.occupy(write.format("A"), lease=60, DEPOT=address)
     given_up.start()
     given_up.hear("started")
     until(lambda: (depot_dir / log).exists() and (depot_dir / log).read_text() == "A-one\n", "its first line")
     seat.signal(signal.SIGSTOP)  # the network is cut: its rank goes on, and nothing of it arrives
     (seat.here / "go").touch()
-    until(lambda: Path(layout.output(str(seat.here), "train"), "model").exists(), "the end of its rank")
+    until(lambda: Path(run_layout.output(str(seat.here), "train"), "model").exists(), "the end of its rank")
     successor = Seat(tmp_path / "successor")
     try:
         driver = successor.occupy(write.format("B"), lease=60, DEPOT=address)
@@ -393,7 +393,7 @@ def test_one_that_was_given_up_and_comes_back_leaves_the_files_of_its_successor_
     finally:
         successor.close()
     assert (depot_dir / log).read_text() == "A-one\nB-one\nB-two\n"
-    assert Path(layout.output(str(depot_dir), "train"), "model").read_text() == "B\n"
+    assert Path(run_layout.output(str(depot_dir), "train"), "model").read_text() == "B\n"
 
 
 def test_a_life_that_is_ended_while_it_waits_for_its_files_never_begins(seat: Seat) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from longboat.agent.duty import Duty, Order
+from longboat.runtime.agent.protocol import Duty, Order
 
 
 def duty(lease: float = 10.0) -> Duty:

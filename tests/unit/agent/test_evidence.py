@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from longboat.agent import evidence
-from longboat.agent.process import CannotStart
-from longboat.causes import Cause, Kind, signal_name
+from longboat.runtime.agent import exit_causes
+from longboat.runtime.agent.rank_process import CannotStart
+from longboat.runtime.causes import Cause, Kind, signal_name
 
 TRACEBACK = """\
 step 1
@@ -26,13 +26,13 @@ ValueError: no data
 
 
 def of_exit(code: int, signum: int = 0, lines: Sequence[str] = (), oom: int = 0) -> Cause:
-    cause = evidence.of_exit(code, signum, lines, oom, False, "/")
+    cause = exit_causes.of_exit(code, signum, lines, oom, False, "/")
     assert cause is not None
     return cause
 
 
 def test_a_clean_end_has_no_cause() -> None:
-    assert evidence.of_exit(0, 0, TRACEBACK, 0, False, "/") is None
+    assert exit_causes.of_exit(0, 0, TRACEBACK, 0, False, "/") is None
 
 
 def test_a_traceback_gives_its_error_and_the_innermost_frame() -> None:
@@ -99,7 +99,7 @@ def test_words_about_a_full_disk_are_believed_only_if_the_runs_disk_is_full() ->
 
 def test_a_file_system_that_reports_no_blocks_is_not_called_full() -> None:
     assert os.statvfs("/proc").f_blocks == 0
-    cause = evidence.of_exit(1, 0, [], 0, False, "/proc")
+    cause = exit_causes.of_exit(1, 0, [], 0, False, "/proc")
     assert cause is not None
     assert cause.kind is Kind.USER_ERROR
 
@@ -109,37 +109,37 @@ def test_an_mpi_mismatch_is_known_by_our_own_words() -> None:
 
 
 def test_a_start_that_failed_is_told_with_what_was_tried() -> None:
-    missing = evidence.of_start(CannotStart(errno.ENOENT, "execute", "trian", "/code"), "/bin:/usr/bin")
+    missing = exit_causes.of_start(CannotStart(errno.ENOENT, "execute", "trian", "/code"), "/bin:/usr/bin")
     assert missing.kind is Kind.NOT_FOUND
     assert missing.evidence[-1] == "looked for it on PATH=/bin:/usr/bin"
-    closed = evidence.of_start(CannotStart(errno.EACCES, "execute", "./x.sh", "/code"), "")
+    closed = exit_causes.of_start(CannotStart(errno.EACCES, "execute", "./x.sh", "/code"), "")
     assert closed.kind is Kind.NOT_EXECUTABLE
     assert closed.message.startswith("the file ./x.sh may not be executed")
-    nowhere = evidence.of_start(CannotStart(errno.ENOENT, "enter the directory", "/gone", "/gone"), "")
+    nowhere = exit_causes.of_start(CannotStart(errno.ENOENT, "enter the directory", "/gone", "/gone"), "")
     assert nowhere.kind is Kind.MISSING_INPUT
 
 
 def test_the_tail_of_a_log_takes_any_bytes(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"old\n" + b"bar 1%\rbar 2%\n\n\xff\x00bad\n" + b"x" * 5000 + b"\nlast")
-    lines = evidence.tail(str(path), 4)
+    lines = exit_causes.tail(str(path), 4)
     assert lines[0] == "bar 2%"
     assert lines[1] == "\ufffd\\0bad"
     assert len(lines[2]) < 600
     assert lines[-1] == "last"
-    assert evidence.tail(str(tmp_path / "none"), 0) == []
+    assert exit_causes.tail(str(tmp_path / "none"), 0) == []
 
 
 def test_of_a_huge_log_only_the_end_is_read_and_a_cause_carries_a_few_lines(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"".join(b"line %d\n" % n for n in range(100_000)))
-    lines = evidence.tail(str(path), 0)
-    assert sum(len(line) + 1 for line in lines) <= evidence.TAIL_BYTES
-    assert of_exit(1, lines=lines).lines == tuple(f"line {n}" for n in range(100_000 - evidence.TAIL_LINES, 100_000))
+    lines = exit_causes.tail(str(path), 0)
+    assert sum(len(line) + 1 for line in lines) <= exit_causes.TAIL_BYTES
+    assert of_exit(1, lines=lines).lines == tuple(f"line {n}" for n in range(100_000 - exit_causes.TAIL_LINES, 100_000))
 
 
 def test_the_kernels_counter_is_a_number_or_says_that_it_cannot_be_read() -> None:
-    assert evidence.oom_kills() >= -1
+    assert exit_causes.oom_kills() >= -1
 
 
 def test_an_unknown_signal_has_a_name_too() -> None:

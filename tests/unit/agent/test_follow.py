@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from longboat.agent import follow
-from longboat.agent.follow import LONGEST, Follower, Point, Tail, parse_line
+from longboat.runtime.agent import rank_output
+from longboat.runtime.agent.rank_output import LONGEST, Follower, Point, Tail, parse_line
 
 
 def points(found: list[Point]) -> list[Point]:
@@ -144,8 +144,8 @@ def test_a_tail_gives_every_byte_once(tmp_path: Path) -> None:
 def test_whoever_reads_on_while_it_is_behind_has_all_that_a_rank_wrote_at_once(
     files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, way: int
 ) -> None:
-    monkeypatch.setattr(follow, "CHUNK", 100)
-    monkeypatch.setattr(follow, "AT_ONCE", 3)
+    monkeypatch.setattr(rank_output, "CHUNK", 100)
+    monkeypatch.setattr(rank_output, "AT_ONCE", 3)
     form = ("longboat: step=%d\n", '{"step":%d}\n')[way]
     append(files[way], b"".join((form % step).encode() for step in range(200)))
     it = follower(files)

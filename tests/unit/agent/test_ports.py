@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from longboat.agent.ports import HeldPorts
+from longboat.runtime.agent.held_ports import HeldPorts
 
 
 def server(port: int, *options: int) -> socket.socket:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from longboat.agent import berth, system
-from longboat.agent.process import CannotStart, Process
+from longboat.runtime.agent import mpi_remote, syscalls
+from longboat.runtime.agent.rank_process import CannotStart, Process
 
 pytestmark = pytest.mark.filterwarnings("ignore:os.fork.* was called:RuntimeWarning")
 """Another test may have brought JAX's threads into this process; the forks here run none of it."""
@@ -27,7 +27,7 @@ def inside(work: Callable[[], None]) -> None:
     pid = os.fork()
     if pid == 0:
         try:
-            system.adopt_orphans()
+            syscalls.adopt_orphans()
             work()
         except BaseException as error:
             os.write(writer, f"{type(error).__name__}: {error}".encode()[:60000] or b"failed")
@@ -119,7 +119,7 @@ def test_what_it_leaves_running_is_ended_with_it_sessions_of_their_own_included(
 
     def work() -> None:
         assert finished(Process(["sh", "-c", script], ENV, "/", str(tmp_path / "log"))) == (0, 0)
-        assert system.descendants(os.getpid()) == []
+        assert syscalls.descendants(os.getpid()) == []
 
     inside(work)
 
@@ -158,8 +158,8 @@ print("saved", flush=True)
 def standing(directory: Path, log: Path, command: list[str]) -> list[str]:
     """The command under what stands between mpirun and it in a worker's pod."""
     settings = {"env": ENV, "size": 1, "log": str(log), "cwd": str(directory)}
-    berth.prepare(str(directory / "berth"), settings, str(Path(berth.__file__).parents[1]))
-    return [str(directory / "berth" / berth.STAND), *command]
+    mpi_remote.prepare(str(directory / "berth"), settings)
+    return [str(directory / "berth" / mpi_remote.STAND), *command]
 
 
 @pytest.mark.parametrize("between", ["a bucket", "mpirun's daemon", "mpirun's daemon and a bucket"])
@@ -169,7 +169,7 @@ def test_it_is_asked_once_whatever_stands_between(tmp_path: Path, between: str) 
     def work() -> None:
         command = [sys.executable, "-c", SAVING, str(log)]
         if "bucket" in between:
-            command = [sys.executable, "-m", "longboat.buckets", "--", *command]
+            command = [sys.executable, "-m", "longboat.runtime.buckets", "--", *command]
         if "daemon" in between:
             command = standing(tmp_path, log, command)
         process = Process(command, ENV, "/", str(log))
@@ -189,7 +189,7 @@ def test_what_mpirun_alone_asks_is_passed_on_once(tmp_path: Path, bucket: bool) 
     def work() -> None:
         command = [sys.executable, "-c", SAVING, str(log)]
         if bucket:
-            command = [sys.executable, "-m", "longboat.buckets", "--", *command]
+            command = [sys.executable, "-m", "longboat.runtime.buckets", "--", *command]
         process = Process(standing(tmp_path, log, command), ENV, "/", str(log))
         waits(log, "up")
         os.killpg(process.pid, signal.SIGTERM)

@@ -6,8 +6,8 @@ import socket
 import threading
 from pathlib import Path
 
-from longboat.agent import evidence, resolver
-from longboat.causes import Kind
+from longboat.runtime.agent import dns_check, exit_causes
+from longboat.runtime.causes import Kind
 
 
 def test_a_server_that_answers_is_told_from_one_that_is_silent(tmp_path: Path) -> None:
@@ -16,7 +16,7 @@ def test_a_server_that_answers_is_told_from_one_that_is_silent(tmp_path: Path) -
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
         server.bind(("127.0.0.1", 0))
         port = server.getsockname()[1]
-        silent = resolver.facts(str(config), port)
+        silent = dns_check.facts(str(config), port)
         server.recv(512)
 
         def answer() -> None:
@@ -25,14 +25,14 @@ def test_a_server_that_answers_is_told_from_one_that_is_silent(tmp_path: Path) -
 
         thread = threading.Thread(target=answer)
         thread.start()
-        answered = resolver.facts(str(config), port)
+        answered = dns_check.facts(str(config), port)
         thread.join()
     assert silent == (f"the name server 127.0.0.1 ({config}) did not answer within 1 s",)
     assert answered == (f"the name server 127.0.0.1 ({config}) answers: it does not know the name",)
 
 
 def test_a_machine_without_a_name_server_says_so(tmp_path: Path) -> None:
-    assert resolver.facts(str(tmp_path / "none")) == (f"{tmp_path}/none names no name server",)
+    assert dns_check.facts(str(tmp_path / "none")) == (f"{tmp_path}/none names no name server",)
 
 
 def test_a_name_without_an_address_is_a_cause_of_its_own(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def test_a_name_without_an_address_is_a_cause_of_its_own(tmp_path: Path) -> None
         '    socket.create_connection(("train-worker-0.gang", 80))',
         "socket.gaierror: [Errno -3] Temporary failure in name resolution",
     ]
-    cause = evidence.of_exit(1, 0, lines, 0, False, str(tmp_path))
+    cause = exit_causes.of_exit(1, 0, lines, 0, False, str(tmp_path))
     assert cause is not None
     assert cause.kind is Kind.NO_NAME
     assert any("name server" in fact for fact in cause.evidence)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from longboat.agent import inquiry, stacks, system
+from longboat.runtime.agent import stack_dump, stack_request, syscalls
 from tests.local.place import until
 
 THREE_THREADS = """\
@@ -31,29 +31,29 @@ Current thread 0x00007f0000000003 (most recent call first):
 
 
 def test_of_many_stacks_the_innermost_frames_of_the_main_thread_are_told() -> None:
-    assert stacks.innermost(THREE_THREADS, 2) == ("work.py:5 in e", "work.py:4 in d", "and 2 other threads")
-    assert len(stacks.innermost(THREE_THREADS)) == 5
+    assert stack_dump.innermost(THREE_THREADS, 2) == ("work.py:5 in e", "work.py:4 in d", "and 2 other threads")
+    assert len(stack_dump.innermost(THREE_THREADS)) == 5
 
 
 def test_processes_of_one_rank_are_told_one_after_the_other() -> None:
     one = 'Current thread 0x01 (most recent call first):\n  File "a.py", line 1 in f\n'
     two = 'Current thread 0x01 (most recent call first):\n  File "b.py", line 2 in g\n'
-    assert stacks.innermost(one + two) == ("a.py:1 in f", "b.py:2 in g")
+    assert stack_dump.innermost(one + two) == ("a.py:1 in f", "b.py:2 in g")
 
 
 def test_without_stacks_there_is_nothing_to_tell() -> None:
-    assert stacks.innermost("") == ()
+    assert stack_dump.innermost("") == ()
 
 
 def test_a_stopped_process_is_said_to_be_stopped_and_a_dead_one_gone() -> None:
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
         try:
             os.kill(process.pid, signal.SIGSTOP)
-            until(lambda: stacks.state_of(process.pid).startswith("stopped by a signal ("), "the stop")
-            assert "time.sleep(600)" in stacks.state_of(process.pid)
+            until(lambda: stack_dump.state_of(process.pid).startswith("stopped by a signal ("), "the stop")
+            assert "time.sleep(600)" in stack_dump.state_of(process.pid)
         finally:
             process.kill()
-    assert stacks.state_of(process.pid) == "gone"
+    assert stack_dump.state_of(process.pid) == "gone"
 
 
 SLOW = """
@@ -73,10 +73,10 @@ def test_a_process_that_has_not_had_its_turn_is_waited_for(tmp_path: Path, monke
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdout.readline()
-        monkeypatch.setattr(system, "descendants", lambda _: [process.pid])
-        monkeypatch.setattr(inquiry, "WAIT", 0.0)
-        monkeypatch.setattr(inquiry, "PATIENCE", 60.0)
-        asked = inquiry.Inquiry({("worker", 0): str(tmp_path / "stacks")})
+        monkeypatch.setattr(syscalls, "descendants", lambda _: [process.pid])
+        monkeypatch.setattr(stack_request, "WAIT", 0.0)
+        monkeypatch.setattr(stack_request, "PATIENCE", 60.0)
+        asked = stack_request.Inquiry({("worker", 0): str(tmp_path / "stacks")})
         assert not asked.ready()
         process.stdin.write(b"\n")
         process.stdin.flush()

@@ -8,8 +8,8 @@ import textwrap
 
 import pytest
 
-from longboat.agent import tracebacks
-from longboat.agent.tracebacks import Traceback
+from longboat.runtime.agent import tracebacks
+from longboat.runtime.agent.tracebacks import Traceback
 
 
 def printed(script: str) -> list[str]:

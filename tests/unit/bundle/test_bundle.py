@@ -16,10 +16,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from safetensors.numpy import load_file
 
-from longboat import bundle
-from longboat.driver.aside import put_aside
-from longboat.driver.history import Before
-from longboat.errors import LongboatError
+from longboat.runtime import bundle
+from longboat.runtime.driver.archive import put_aside
+from longboat.runtime.driver.history import Before
+from longboat.runtime.errors import LongboatError
 
 WEIGHTS = np.arange(784 * 10, dtype=np.float32).reshape(784, 10) / 7840
 

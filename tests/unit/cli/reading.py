@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from longboat.causes import Cause, Kind
-from longboat.cli.world import World
+from longboat.cli.console import World
+from longboat.runtime.causes import Cause, Kind
 
 New = Callable[..., Any]
 

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from longboat import journal
-from longboat.causes import Cause, Kind
+from longboat.cli.console import World
 from longboat.cli.display import Display
-from longboat.cli.world import World
+from longboat.runtime import journal
+from longboat.runtime.causes import Cause, Kind
 
 New = Callable[..., Any]
 
@@ -118,7 +118,7 @@ def on_a_terminal(run_dir: Path, **environ: str) -> str:
     """What a terminal receives when the run is displayed on it."""
     main_end, far_end = pty.openpty()
     code = (
-        "from longboat.cli.display import Display; from longboat.cli.world import World; "
+        "from longboat.cli.display import Display; from longboat.cli.console import World; "
         f"Display(World(), {str(run_dir)!r}).follow()"
     )
     child = subprocess.Popen(

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from longboat import plan as plans
 from longboat import spec
 from longboat.cli.plan_text import command, plan_text, seconds, size
+from longboat.runtime import plan as plans
 from longboat.spec.json_schema import document
 from tests.commands import Longboat
 from tests.unit.spec.jobs import SHORT, WIDE_DEEP, write
@@ -146,7 +146,7 @@ def test_the_environment_may_not_bring_in_heavy_packages(job: Path) -> None:
     code = (
         "import sys\n"
         "before = {name.partition('.')[0] for name in sys.modules}\n"
-        "from longboat.cli.main import main\nfrom longboat.cli.world import World\n"
+        "from longboat.cli.main import main\nfrom longboat.cli.console import World\n"
         "main(['plan', 'job.yaml'], World())\n"
         "now = {name.partition('.')[0] for name in sys.modules} - before - set(sys.stdlib_module_names)\n"
         "print(sorted(name for name in now if 'cython' not in name and name != '_yaml'), file=sys.stderr)\n"

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from longboat import api
-from longboat.causes import Cause, Kind
 from longboat.cli import exec_command
+from longboat.cli.console import World
 from longboat.cli.main import main
-from longboat.cli.world import World
-from longboat.errors import LongboatError
+from longboat.runtime.causes import Cause, Kind
+from longboat.runtime.errors import LongboatError
 from tests.unit.cli.reading import New, err, failed, longboat, out
 
 
@@ -89,7 +89,7 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         pids.append(pid)
         return 7
 
-    monkeypatch.setattr("longboat.engines.local.beside.execute", execute)
+    monkeypatch.setattr("longboat.engines.local.rank_exec.execute", execute)
     return pids
 
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from longboat import layout, plan
+from longboat.cli.console import World
 from longboat.cli.main import main
-from longboat.cli.world import World
-from longboat.errors import LongboatError
-from longboat.plan import Mount
+from longboat.runtime import plan, run_layout
+from longboat.runtime.errors import LongboatError
+from longboat.runtime.plan import Mount
 from tests.unit.cli.reading import New, err, failed, longboat, out
 
 
@@ -193,7 +193,7 @@ def stored(run: Any, tmp_path: Path) -> Path:
     shared = tmp_path / "shared"
     shared.mkdir()
     mounts = (Mount("notes", "pvc"), Mount("output", "path", path=str(shared)), Mount("data", "path", read_only=True))
-    (run.dir / layout.PLAN).write_text(plan.to_json(replace(run.plan, storage=mounts)))
+    (run.dir / run_layout.PLAN).write_text(plan.to_json(replace(run.plan, storage=mounts)))
     (run.dir / "storage" / "notes").mkdir(parents=True)
     (run.dir / "output" / "train").mkdir(parents=True)
     return shared

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from longboat.cli.loglines import tame
+from longboat.cli.log_format import tame
 from longboat.cli.table import markdown, render, shorten, width
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 
-from longboat import journal, layout
-from longboat.driver.board import DIRECTORY, EVENTS, Board
-from longboat.errors import LongboatError
+from longboat.runtime import journal, run_layout
+from longboat.runtime.driver.tensorboard_export import DIRECTORY, EVENTS, Board
+from longboat.runtime.errors import LongboatError
 
 SEAT = {"stage": "train", "role": "worker", "rank": 0, "gen": 1}
 
@@ -114,7 +114,7 @@ def test_reports_without_a_step_are_counted_and_nonsense_is_passed_over(tmp_path
 
 
 def test_what_a_stage_wrote_itself_is_beside_them(tmp_path: Path) -> None:
-    output = Path(layout.output(str(tmp_path), "train"))
+    output = Path(run_layout.output(str(tmp_path), "train"))
     output.mkdir(parents=True)
     (output / "mine").write_text("here")
     look(tmp_path)

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from longboat import checkpoint, layout, tensors
-from longboat.driver.checkpoints import Checkpoints
-from longboat.plan import Role, Stage
+from longboat.runtime import checkpoint, run_layout, tensors
+from longboat.runtime.driver.checkpoints import Checkpoints
+from longboat.runtime.plan import Role, Stage
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("LONGBOAT_CHECKPOINT_DIR", str(tmp_path / "checkpoints"))
     monkeypatch.setenv("LONGBOAT_REPORT_FILE", str(tmp_path / "reports"))
     monkeypatch.delenv("LONGBOAT_RESUME_FROM", raising=False)
-    monkeypatch.setattr("longboat._rank._file", (-1, -1))
+    monkeypatch.setattr("longboat.runtime.rank_api._file", (-1, -1))
     return tmp_path
 
 
@@ -214,11 +214,11 @@ class Book:
         self.book = Checkpoints(str(self.directory), self.stage, inherited)
 
     def save(self, step: int, generation: int = 1, rank: int = 0, round_: int = 1, **keys: Any) -> Any:
-        place = layout.checkpoints(str(self.directory), "main", generation, self.book.owner("worker", rank))
+        place = run_layout.checkpoints(str(self.directory), "main", generation, self.book.owner("worker", rank))
         reports = self.directory / "reports"
         self._monkeypatch.setenv("LONGBOAT_CHECKPOINT_DIR", place)
         self._monkeypatch.setenv("LONGBOAT_REPORT_FILE", str(reports))
-        self._monkeypatch.setattr("longboat._rank._file", (-1, -1))
+        self._monkeypatch.setattr("longboat.runtime.rank_api._file", (-1, -1))
         checkpoint.save({"w": np.full(50, step)}, step, wait=True, **keys)
         record = json.loads(reports.read_text().splitlines()[-1])["checkpoint"]
         return self.book.part("worker", rank, generation, round_, record)
@@ -297,7 +297,7 @@ def test_all_torn_is_to_begin_anew(book: Book) -> None:
 
 def test_a_half_written_file_is_no_checkpoint(book: Book) -> None:
     book.save(10)
-    place = Path(layout.checkpoints(str(book.directory), "main", 1)) / "step-000000020"
+    place = Path(run_layout.checkpoints(str(book.directory), "main", 1)) / "step-000000020"
     place.mkdir()
     (place / "part-00000-of-00001.safetensors.77.new").write_bytes(b"half")
     (place / "part-00000-of-00001.safetensors").write_bytes(book.file(10).read_bytes())
@@ -335,11 +335,11 @@ def test_another_driver_completes_a_checkpoint_whose_parts_were_told_to_the_one_
     for number in (0, 1, 2):
         if number != last:
             assert book.save(10, rank=number, shard=(number, 3)) is None
-    for aside in ("part-00000-of-00004.safetensors", f"{layout.part(last, 3)}.77.new", "notes"):
-        (Path(layout.checkpoints(str(book.directory), "main", 1)) / "step-000000010" / aside).touch()
+    for aside in ("part-00000-of-00004.safetensors", f"{run_layout.part(last, 3)}.77.new", "notes"):
+        (Path(run_layout.checkpoints(str(book.directory), "main", 1)) / "step-000000010" / aside).touch()
     book.open(inherited=1)
     found = book.save(10, rank=last, shard=(last, 3))
-    assert [name for name, _ in found.parts] == [layout.part(number, 3) for number in range(3)]
+    assert [name for name, _ in found.parts] == [run_layout.part(number, 3) for number in range(3)]
     assert book.book.resume("worker", 0, 1)[1] == 10
 
 
@@ -372,11 +372,11 @@ def test_a_step_that_is_older_than_the_newest_is_not_kept(book: Book) -> None:
 
 def test_what_dead_generations_left_is_swept_away(book: Book) -> None:
     book.save(10)
-    unheard = Path(layout.checkpoints(str(book.directory), "main", 1)) / "step-000000020"
+    unheard = Path(run_layout.checkpoints(str(book.directory), "main", 1)) / "step-000000020"
     unheard.mkdir()
     (unheard / "part-00000-of-00001.safetensors.5.new").write_bytes(b"x" * 1000)
-    Path(layout.checkpoints(str(book.directory), "main", 2)).mkdir()
-    present = Path(layout.checkpoints(str(book.directory), "main", 3)) / "step-000000030"
+    Path(run_layout.checkpoints(str(book.directory), "main", 2)).mkdir()
+    present = Path(run_layout.checkpoints(str(book.directory), "main", 3)) / "step-000000030"
     present.mkdir(parents=True)
     book.book.sweep(3)
     assert not unheard.exists()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from longboat.driver.doubles import Doubles
-from longboat.driver.history import look_back
+from longboat.runtime.driver.dedup import Doubles
+from longboat.runtime.driver.history import look_back
 
 
 def word(number: int, life: tuple[int, int] = (1, 0), kind: str = "report", rank: int = 0) -> dict[str, Any]:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from longboat.causes import Cause, Kind
-from longboat.driver.history import Before, look_back
-from longboat.pipeline import Answer, Begin, Finished, Halt, Pipeline, StageEnded, StageReady, Step
-from longboat.plan import Gate, Plan, Stage
+from longboat.runtime.causes import Cause, Kind
+from longboat.runtime.driver.history import Before, look_back
+from longboat.runtime.pipeline import Answer, Begin, Finished, Halt, Pipeline, StageEnded, StageReady, Step
+from longboat.runtime.plan import Gate, Plan, Stage
 
 Event = dict[str, Any]
 

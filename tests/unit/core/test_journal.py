@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from longboat import journal
-from longboat.causes import Cause, Kind
-from longboat.driver.history import look_back
+from longboat.runtime import journal
+from longboat.runtime.causes import Cause, Kind
+from longboat.runtime.driver.history import look_back
 
 
 def writer(path: Path, **more: object) -> journal.Writer:
@@ -154,7 +154,7 @@ import signal, sys
 sys.path[:0] = {sys.path!r}
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 import errno, os, resource
-from longboat import journal
+from longboat.runtime import journal
 it = journal.Writer({str(tmp_path)!r})
 resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, resource.RLIM_INFINITY))
 real = os.write

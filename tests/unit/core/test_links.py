@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from longboat import wire
-from longboat.driver.links import HANDSHAKE, Link, Links
+from longboat.runtime import wire
+from longboat.runtime.driver.agent_links import HANDSHAKE, Link, Links
 
 TOKEN = b"the token of this run"
 SEAT = ("train", "worker", 0)

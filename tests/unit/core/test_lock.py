@@ -11,29 +11,34 @@ from pathlib import Path
 
 import pytest
 
-from longboat import lock
-from longboat.errors import LongboatError
+from longboat.runtime import driver_lock
+from longboat.runtime.errors import LongboatError
 
-HOLD = "import sys, signal; from longboat import lock; lock.take(sys.argv[1]); print(flush=True); signal.pause()"
+HOLD = """import sys, signal
+from longboat.runtime import driver_lock
+driver_lock.take(sys.argv[1])
+print(flush=True)
+signal.pause()
+"""
 
 
 def test_nobody_drives_a_run_without_a_lock(tmp_path: Path) -> None:
-    assert lock.holder(str(tmp_path)) == 0
-    assert lock.holder(str(tmp_path / "none")) == 0
+    assert driver_lock.holder(str(tmp_path)) == 0
+    assert driver_lock.holder(str(tmp_path / "none")) == 0
 
 
 def test_the_holder_is_named_keeps_others_out_and_is_gone_when_it_is_killed(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE) as driver:
         assert driver.stdout is not None
         driver.stdout.readline()
-        assert lock.holder(str(tmp_path)) == driver.pid
+        assert driver_lock.holder(str(tmp_path)) == driver.pid
         with pytest.raises(LongboatError, match="is being driven by another process"):
-            lock.take(str(tmp_path))
+            driver_lock.take(str(tmp_path))
         driver.send_signal(signal.SIGKILL)
         driver.wait()
     assert (tmp_path / "driver.lock").exists()
-    assert lock.holder(str(tmp_path)) == 0, "the file that is left does not lie"
-    fd = lock.take(str(tmp_path))
+    assert driver_lock.holder(str(tmp_path)) == 0, "the file that is left does not lie"
+    fd = driver_lock.take(str(tmp_path))
     os.close(fd)
 
 
@@ -41,14 +46,14 @@ def test_the_holder_is_named_keeps_others_out_and_is_gone_when_it_is_killed(tmp_
 def test_a_file_system_without_locks_is_named_and_nobody_is_said_to_drive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    os.close(lock.take(str(tmp_path)))
+    os.close(driver_lock.take(str(tmp_path)))
 
     def refuse(*_: object) -> None:
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr("fcntl.lockf", refuse)
     monkeypatch.setattr("fcntl.fcntl", refuse)
-    for ask in (lock.take, lock.try_take, lock.holder):
+    for ask in (driver_lock.take, driver_lock.try_take, driver_lock.holder):
         with pytest.raises(LongboatError, match=f"{tmp_path} cannot be locked.*{os.strerror(number)}") as said:
             ask(str(tmp_path))
         assert "LONGBOAT_HOME" in said.value.hint
@@ -65,6 +70,6 @@ def test_a_fork_of_the_driver_does_not_hold_on_to_the_run(tmp_path: Path) -> Non
         driver.wait()
         try:
             os.kill(child, 0)
-            assert lock.holder(str(tmp_path)) == 0
+            assert driver_lock.holder(str(tmp_path)) == 0
         finally:
             os.kill(child, signal.SIGKILL)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from longboat import parcel
-from longboat.parcel import Item, NotThere
+from longboat.runtime import filetree
+from longboat.runtime.filetree import Item, NotThere
 
 
 def tree(top: Path) -> dict[str, bytes]:
@@ -21,7 +21,7 @@ def tree(top: Path) -> dict[str, bytes]:
 def top(tmp_path: Path) -> Path:
     top = tmp_path / "top"
     (top / "a" / "empty").mkdir(parents=True)
-    (top / "a" / "weights.bin").write_bytes(os.urandom(3 * parcel.PIECE + 17))
+    (top / "a" / "weights.bin").write_bytes(os.urandom(3 * filetree.PIECE + 17))
     (top / "a" / "run.sh").write_bytes(b"#!/bin/sh\n")
     (top / "a" / "run.sh").chmod(0o755)
     (top / "a" / "same").symlink_to("run.sh")
@@ -32,9 +32,9 @@ def top(tmp_path: Path) -> Path:
 
 def test_a_directory_travels_as_a_stream_and_arrives_byte_for_byte(top: Path, tmp_path: Path) -> None:
     stream = io.BytesIO()
-    parcel.pack(parcel.items(str(top), "a"), stream)
+    filetree.pack(filetree.items(str(top), "a"), stream)
     pieces = iter([stream.getvalue()[at : at + 10_007] for at in range(0, len(stream.getvalue()), 10_007)])
-    count = parcel.store(parcel.unpack(io.BufferedReader(parcel.Pieces(pieces))), str(tmp_path / "copy"))
+    count = filetree.store(filetree.unpack(io.BufferedReader(filetree.Pieces(pieces))), str(tmp_path / "copy"))
     wanted = tree(top / "a")
     del wanted["out"]
     assert tree(tmp_path / "copy") == wanted, "a link out of the tree is left out, one within it is its file"
@@ -47,13 +47,13 @@ def test_a_directory_travels_as_a_stream_and_arrives_byte_for_byte(top: Path, tm
 def test_a_file_that_does_not_arrive_whole_leaves_the_old_one_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"old")
     with pytest.raises(OSError, match="7 of 10 bytes are missing"):
-        parcel.store([Item("", 10, 0o644, 0.0, io.BytesIO(b"new"))], str(tmp_path / "file"))
+        filetree.store([Item("", 10, 0o644, 0.0, io.BytesIO(b"new"))], str(tmp_path / "file"))
 
     def interrupted() -> Iterator[Item]:
         yield Item("", 3, 0o644, 0.0, Interrupted(b"new"))
 
     with pytest.raises(KeyboardInterrupt):
-        parcel.store(interrupted(), str(tmp_path / "file"))
+        filetree.store(interrupted(), str(tmp_path / "file"))
     assert tree(tmp_path) == {"file": b"old"}
 
 
@@ -65,7 +65,7 @@ class Interrupted(io.BytesIO):
 @pytest.mark.parametrize("path", ["../up", "/etc/passwd", "a/../../up"])
 def test_no_item_is_stored_outside(tmp_path: Path, path: str) -> None:
     with pytest.raises(NotThere) as error:
-        parcel.store([Item(path, 1, 0o644, 0.0, io.BytesIO(b"x"))], str(tmp_path / "place"))
+        filetree.store([Item(path, 1, 0o644, 0.0, io.BytesIO(b"x"))], str(tmp_path / "place"))
     assert error.value.outside
 
 
@@ -78,30 +78,30 @@ def test_no_link_in_the_target_is_followed_out_of_it(tmp_path: Path) -> None:
     (place / "file").symlink_to(outside / "file")
     for item in (Item("folder/file", 1, 0o644, 0.0, io.BytesIO(b"x")), Item("folder/deeper", 0, 0o755, 0.0)):
         with pytest.raises(NotThere) as error:
-            parcel.store([item], str(place))
+            filetree.store([item], str(place))
         assert error.value.outside
-    parcel.store([Item("file", 4, 0o644, 0.0, io.BytesIO(b"ours"))], str(place))
+    filetree.store([Item("file", 4, 0o644, 0.0, io.BytesIO(b"ours"))], str(place))
     assert tree(outside) == {"file": b"theirs"}
     assert not (place / "file").is_symlink()
 
 
 def test_a_name_may_begin_with_dots(tmp_path: Path) -> None:
     items = [Item("..data", 0, 0o755, 0.0), Item("..data/x", 1, 0o644, 0.0, io.BytesIO(b"x"))]
-    parcel.store([*items, Item("...", 1, 0o644, 0.0, io.BytesIO(b"y"))], str(tmp_path))
+    filetree.store([*items, Item("...", 1, 0o644, 0.0, io.BytesIO(b"y"))], str(tmp_path))
     assert tree(tmp_path) == {"..data/x": b"x", "...": b"y"}
 
 
 def test_what_is_not_there_is_told_with_the_nearest_name(top: Path) -> None:
     with pytest.raises(NotThere) as error:
-        parcel.entries(str(top), "a/wieghts.bin", 1)
+        filetree.entries(str(top), "a/wieghts.bin", 1)
     assert error.value.near == "a/weights.bin"
     with pytest.raises(NotThere) as error:
-        parcel.entries(str(top), "a/out", 1)
+        filetree.entries(str(top), "a/out", 1)
     assert error.value.outside
 
 
 def test_a_list_gives_directories_the_size_of_all_in_them(top: Path) -> None:
-    found = {entry.path: entry.size for entry in parcel.entries(str(top), "", 1)}
-    assert found == {"a/": parcel.tree_size(top / "a")}
-    assert [entry.path for entry in parcel.entries(str(top), "a/run.sh", 3)] == ["a/run.sh"]
-    assert {"a/empty/", "a/weights.bin"} <= {entry.path for entry in parcel.entries(str(top), "", 2)}
+    found = {entry.path: entry.size for entry in filetree.entries(str(top), "", 1)}
+    assert found == {"a/": filetree.tree_size(top / "a")}
+    assert [entry.path for entry in filetree.entries(str(top), "a/run.sh", 3)] == ["a/run.sh"]
+    assert {"a/empty/", "a/weights.bin"} <= {entry.path for entry in filetree.entries(str(top), "", 2)}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from longboat.causes import Cause, Kind
-from longboat.pipeline import Answer, Begin, Finished, Halt, Pipeline, Serving, StageEnded, StageReady, Step
-from longboat.plan import Gate, Plan, Stage
+from longboat.runtime.causes import Cause, Kind
+from longboat.runtime.pipeline import Answer, Begin, Finished, Halt, Pipeline, Serving, StageEnded, StageReady, Step
+from longboat.runtime.plan import Gate, Plan, Stage
 
 FAILED = Cause(Kind.USER_ERROR, "ValueError: no", exit_code=1)
 

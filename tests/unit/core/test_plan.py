@@ -7,8 +7,8 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
-from longboat import plan
-from longboat.plan import Gate, Mount, Param, Plan, Resources, Role, Secret, Security, Stage, Variable
+from longboat.runtime import plan
+from longboat.runtime.plan import Gate, Mount, Param, Plan, Resources, Role, Secret, Security, Stage, Variable
 
 FULL = Plan(
     "job",

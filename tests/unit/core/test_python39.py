@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 import longboat
-from longboat import shipping
+from longboat import zipapp
 
 SOURCE = Path(longboat.__file__).parent
 MODULES = [
     name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-    for name, _ in shipping.files()
+    for name, _ in zipapp.files()
     if name.startswith("longboat/") and not name.endswith("__main__.py") and "rank_path" not in name
 ]
 
@@ -29,28 +29,28 @@ for name in sys.argv[2:]:
 foreign = [n for n, m in sys.modules.items() if "site-packages" in (getattr(m, "__file__", "") or "")]
 assert not foreign, foreign
 
-from longboat import journal, plan, rankenv, wire
-from longboat.gang import words
-from longboat.gang.machine import Gang
+from longboat.runtime import journal, plan, rank_env, wire
+from longboat.runtime.gang import gang_events
+from longboat.runtime.gang.machine import Gang
 stage = plan.Stage("train", shape="allreduce", roles=(plan.Role("worker", 2),))
 whole = plan.Plan("job", stages=(stage,), params=(plan.Param("A", 1),))
 assert plan.from_json(plan.to_json(whole)) == whole
 
 writer = journal.Writer(sys.argv[1])
-from longboat.causes import Cause, Kind
+from longboat.runtime.causes import Cause, Kind
 writer.write("run.ended", state="failed", cause=Cause(Kind.USER_ERROR, "no", lines=("a",)))
 writer.close()
 assert journal.cause_of(journal.read(sys.argv[1])[0]).lines == ("a",)
 
-it = Gang(words.Rules({("worker", 0): (True, False)}))
+it = Gang(gang_events.Rules({("worker", 0): (True, False)}))
 it.begin(0.0)
-address = rankenv.Address("h", (1, 2, 3))
-actions = it.handle(words.Seen(("worker", 0), "x", address, words.NO_LIFE, False), 0.0)
-assert any(isinstance(action, words.Start) for action in actions)
+address = rank_env.Address("h", (1, 2, 3))
+actions = it.handle(gang_events.Seen(("worker", 0), "x", address, gang_events.NO_LIFE, False), 0.0)
+assert any(isinstance(action, gang_events.Start) for action in actions)
 
-world = rankenv.World(1, 1, {"worker": (address, address)})
-places = rankenv.Places("r", "/d", "/o", "/c", "/f", "/s", "/p", "/b")
-assert rankenv.environment(stage, "worker", 1, 0, world, places, {})["RANK"] == "1"
+world = rank_env.World(1, 1, {"worker": (address, address)})
+places = rank_env.Places("r", "/d", "/o", "/c", "/f", "/s", "/p", "/b")
+assert rank_env.environment(stage, "worker", 1, 0, world, places, {})["RANK"] == "1"
 assert wire.Decoder().feed(wire.encode({"is": "a"})) == [{"is": "a"}]
 
 os.environ["LONGBOAT_REPORT_FILE"] = os.path.join(sys.argv[1], "reports")
@@ -102,7 +102,7 @@ def test_the_sitecustomize_of_ranks_starts_in_every_python_that_is_to_be_found(t
         done = subprocess.run(
             [program, "-c", "import sys; print('started'); sys.modules['sitecustomize']"],
             env={
-                "PYTHONPATH": str(SOURCE / "rank_path"),
+                "PYTHONPATH": str(SOURCE / "runtime" / "rank_path"),
                 "LONGBOAT_RUN_ID": "x",
                 "LONGBOAT_STACKS_FILE": str(stacks),
                 "PYTHONDONTWRITEBYTECODE": "1",

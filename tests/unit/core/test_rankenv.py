@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from longboat.plan import Role, Stage, Variable
-from longboat.rankenv import TABLE, THREADS, Address, Places, World, counted, environment, variable
+from longboat.runtime.plan import Role, Stage, Variable
+from longboat.runtime.rank_env import TABLE, THREADS, Address, Places, World, counted, environment, variable
 
 PLACES = Places("demo-babab", "/data", "/out", "/ckpt", "/reports", "/stacks", "/rank_path", "/venv/bin")
 

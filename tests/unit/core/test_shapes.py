@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from longboat.shapes import SHAPES, finishing_roles
+from longboat.runtime.shapes import SHAPES, finishing_roles
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_only_ranks_that_nobody_waits_for_restart_alone() -> None:
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=lambda shape: shape.name)
 def test_every_shape_is_whole(shape: object) -> None:
-    from longboat.shapes import Shape
+    from longboat.runtime.shapes import Shape
 
     assert isinstance(shape, Shape)
     assert shape.help

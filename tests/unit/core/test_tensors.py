@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from longboat import tensors
+from longboat.runtime import tensors
 
 ROOT = Path(__file__).parents[3]
 PLAIN = [

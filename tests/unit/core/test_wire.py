@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from longboat import wire
+from longboat.runtime import wire
 
 
 def test_messages_come_out_as_they_went_in_however_the_bytes_are_cut() -> None:

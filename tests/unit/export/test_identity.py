@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from longboat.export import identity
-from longboat.plan import Security
+from longboat.manifests import pod_identity
+from longboat.runtime.plan import Security
 from tests.unit.export.test_objects import made, of, planned
 
 JOB = """
@@ -42,7 +42,7 @@ def test_no_name_and_no_number_stands_twice_in_the_files() -> None:
         Security(65534, 65534, user_name="nobody"),
         Security(5, 6, 6, "root", "volumes"),
     ):
-        for text in identity.files(security).values():
+        for text in pod_identity.files(security).values():
             fields = [line.split(":") for line in text.splitlines()]
             assert len({each[0] for each in fields}) == len(fields)
             assert len({each[2] for each in fields}) == len(fields)

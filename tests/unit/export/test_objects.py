@@ -12,13 +12,14 @@ import pytest
 import yaml
 
 from longboat import spec
-from longboat.errors import LongboatError
-from longboat.export import cargo, objects, text
-from longboat.export.cargo import Cargo
-from longboat.export.objects import Setting
-from longboat.kube import names, seats
-from longboat.kube.api import Manifest
-from longboat.plan import Plan, from_json
+from longboat.manifests import payload, run_objects, yaml_text
+from longboat.manifests.payload import Cargo
+from longboat.manifests.run_objects import Setting
+from longboat.runtime.errors import LongboatError
+from longboat.runtime.kube_client import names
+from longboat.runtime.kube_client.api import Manifest
+from longboat.runtime.plan import Plan, from_json
+from longboat.runtime.pod import pod_templates
 
 GOLDEN = Path(__file__).with_name("golden.yaml")
 JOB = """
@@ -52,7 +53,7 @@ def planned(directory: Path, job: str = JOB) -> Plan:
 
 
 def made(plan: Plan, setting: Setting = Setting()) -> list[Manifest]:  # noqa: B008
-    return objects.objects(plan, "wide-bobok", Cargo(b"zipapp", (b"first", b"second"), "abc", 2), setting)
+    return run_objects.objects(plan, "wide-bobok", Cargo(b"zipapp", (b"first", b"second"), "abc", 2), setting)
 
 
 def of(found: list[Manifest], kind: str, name: str) -> Manifest:
@@ -60,7 +61,7 @@ def of(found: list[Manifest], kind: str, name: str) -> Manifest:
 
 
 def test_the_objects_of_a_job_are_those_of_the_golden_file(tmp_path: Path) -> None:
-    written = text.yaml_of(made(planned(tmp_path)))
+    written = yaml_text.yaml_of(made(planned(tmp_path)))
     if os.environ.get("LONGBOAT_WRITE_GOLDEN"):
         GOLDEN.write_text(written)
     assert written == GOLDEN.read_text(), "if this is meant: LONGBOAT_WRITE_GOLDEN=1, then read the difference"
@@ -68,13 +69,13 @@ def test_the_objects_of_a_job_are_those_of_the_golden_file(tmp_path: Path) -> No
 
 def test_the_file_holds_the_very_objects(tmp_path: Path) -> None:
     found = made(planned(tmp_path))
-    assert list(yaml.safe_load_all(text.yaml_of(found, "a head"))) == found
+    assert list(yaml.safe_load_all(yaml_text.yaml_of(found, "a head"))) == found
 
 
 def test_no_secret_value_and_no_token_is_in_an_export(tmp_path: Path) -> None:
     found = made(planned(tmp_path))
     assert not [obj for obj in found if obj["kind"] == "Secret"]
-    assert "kubectl create secret generic wide-bobok-secrets" in objects.head(
+    assert "kubectl create secret generic wide-bobok-secrets" in run_objects.head(
         planned(tmp_path), "wide-bobok", Cargo(b""), ""
     )
 
@@ -118,13 +119,13 @@ def test_a_seat_fills_the_template_in(tmp_path: Path) -> None:
     found = made(planned(tmp_path))
     template = json.loads(of(found, "ConfigMap", "wide-bobok")["data"]["pod.train.worker.json"])
     root = {"metadata": {"name": "wide-bobok", "uid": "u"}}
-    pod = seats.pod(template, "name-1", ("train", "worker", 1), root, "10.0.0.1", (5, 6, 7))
+    pod = pod_templates.pod(template, "name-1", ("train", "worker", 1), root, "10.0.0.1", (5, 6, 7))
     env = {each["name"]: each.get("value") for each in pod["spec"]["containers"][0]["env"]}
     assert env["LONGBOAT_AGENT_SEAT"] == "train/worker-1"
     assert env["LONGBOAT_AGENT_HOST"] == "train-worker-1.wide-bobok", "its peers go on without it: a name, no address"
     assert env["LONGBOAT_AGENT_PORTS"] == "5,6,7"
     assert pod["metadata"]["ownerReferences"][0]["uid"] == "u"
-    assert seats.seat_of(pod["metadata"]["labels"]) == ("train", "worker", 1)
+    assert pod_templates.seat_of(pod["metadata"]["labels"]) == ("train", "worker", 1)
     assert template["spec"].get("hostname") is None, "the template is not changed"
 
 
@@ -151,22 +152,22 @@ def test_the_code_tree_is_packed_the_same_each_time(tmp_path: Path) -> None:
     (tmp_path / "run.sh").chmod(0o755)
     (tmp_path / ".venv").mkdir()
     (tmp_path / ".venv" / "large").write_text("left out")
-    first, second = cargo.pack(str(tmp_path), b""), cargo.pack(str(tmp_path), b"")
+    first, second = payload.pack(str(tmp_path), b""), payload.pack(str(tmp_path), b"")
     assert first == second
     with tarfile.open(fileobj=io.BytesIO(b"".join(first.parts))) as archive:
         assert {(entry.name, entry.mode) for entry in archive} == {("run.sh", 0o755), ("train.py", 0o644)}
 
 
 def test_a_tree_that_is_too_large_names_its_largest_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cargo, "PARTS", 1)
+    monkeypatch.setattr(payload, "PARTS", 1)
     (tmp_path / "weights.bin").write_bytes(os.urandom(1_200_000))
     (tmp_path / "train.py").write_text("print(1)\n")
     with pytest.raises(LongboatError, match=r"weights.bin 1.2 MB") as error:
-        cargo.pack(str(tmp_path), b"")
+        payload.pack(str(tmp_path), b"")
     assert ".longboatignore" in error.value.hint
 
 
 def test_a_tree_is_cut_into_parts_that_a_configmap_holds(tmp_path: Path) -> None:
     (tmp_path / "data.bin").write_bytes(os.urandom(2_500_000))
-    packed = cargo.pack(str(tmp_path), b"")
+    packed = payload.pack(str(tmp_path), b"")
     assert [len(part) <= 1_048_576 for part in packed.parts] == [True] * 3

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from longboat import spec
-from longboat.errors import LongboatError
-from longboat.export import board, objects, serving, text
-from longboat.export.cargo import Cargo, load, whole
-from longboat.export.objects import Setting
-from longboat.kube import names
-from longboat.kube.api import Manifest
-from longboat.kube.servers import filled
-from longboat.kube.stock import Stock
-from longboat.plan import Plan
+from longboat.manifests import model_serving, run_objects, tensorboard_pod, yaml_text
+from longboat.manifests.payload import Cargo, load, whole
+from longboat.manifests.run_objects import Setting
+from longboat.runtime.errors import LongboatError
+from longboat.runtime.kube_client import names
+from longboat.runtime.kube_client.api import Manifest
+from longboat.runtime.plan import Plan
+from longboat.runtime.pod.model_servers import filled
+from longboat.runtime.pod.model_snapshots import Stock
 
 GOLDEN = Path(__file__).with_name("golden-serving.yaml")
 JOB = """
@@ -52,7 +52,7 @@ def planned(directory: Path, job: str = JOB) -> Plan:
 
 
 def root(plan: Plan, cargo: Cargo = Cargo(b"zipapp")) -> dict[str, str]:  # noqa: B008
-    found: dict[str, str] = objects.objects(plan, "wide-bobok", cargo, Setting())[0]["data"]
+    found: dict[str, str] = run_objects.objects(plan, "wide-bobok", cargo, Setting())[0]["data"]
     return found
 
 
@@ -66,7 +66,7 @@ def container(deployment: Manifest, name: str = names.SERVER) -> Manifest:
 
 
 def test_the_objects_of_a_served_model_are_those_of_the_golden_file(tmp_path: Path) -> None:
-    written = text.yaml_of(json.loads(root(planned(tmp_path))["serve.serve.json"]))
+    written = yaml_text.yaml_of(json.loads(root(planned(tmp_path))["serve.serve.json"]))
     if os.environ.get("LONGBOAT_WRITE_GOLDEN"):
         GOLDEN.write_text(written)
     assert written == GOLDEN.read_text(), "if this is meant: LONGBOAT_WRITE_GOLDEN=1, then read the difference"
@@ -124,18 +124,20 @@ def test_an_autoscaled_deployment_leaves_the_number_of_servers_to_the_autoscaler
 
 def test_only_a_driver_that_serves_may_touch_deployments(tmp_path: Path) -> None:
     plain = planned(tmp_path, "name: wide\nimage: i\nrun: a\n")
-    told = {resource for rule in objects.rules("r", objects.served(plain, "r")) for resource in rule["resources"]}
+    told = {
+        resource for rule in run_objects.rules("r", run_objects.served(plain, "r")) for resource in rule["resources"]
+    }
     assert "deployments" not in told
-    rules = objects.rules("wide-bobok", objects.served(planned(tmp_path), "wide-bobok"))
+    rules = run_objects.rules("wide-bobok", run_objects.served(planned(tmp_path), "wide-bobok"))
     changing = [rule for rule in rules if rule["resources"] == ["deployments"] and "delete" in rule["verbs"]]
     assert [rule["resourceNames"] for rule in changing] == [["wide-bobok-serve"]]
 
 
 def test_what_others_can_reach_without_a_login_is_warned_of(tmp_path: Path) -> None:
-    assert serving.warnings(planned(tmp_path)) == [], "a token is asked for"
-    (warning,) = serving.warnings(planned(tmp_path, JOB.replace("token: API_TOKEN, ", "")))
+    assert model_serving.warnings(planned(tmp_path)) == [], "a token is asked for"
+    (warning,) = model_serving.warnings(planned(tmp_path, JOB.replace("token: API_TOKEN, ", "")))
     assert "everybody who can reach its NodePort can use the model" in warning
-    assert serving.warnings(planned(tmp_path, STOCK)) == [], "a ClusterIP is not public"
+    assert model_serving.warnings(planned(tmp_path, STOCK)) == [], "a ClusterIP is not public"
 
 
 def test_a_run_that_goes_on_brings_its_cargo_under_other_names(tmp_path: Path) -> None:
@@ -168,12 +170,12 @@ def test_no_image_at_all_is_refused_with_a_fix(tmp_path: Path) -> None:
 def test_a_board_is_a_deployment_and_a_service_of_the_run_and_public_only_on_purpose(tmp_path: Path) -> None:
     job = "name: wide\nimage: i\nrun: a\nparams: {TB_PORT: 6006}\nboard: {image: 'tb:1', port: '${TB_PORT}'}\n"
     plan = planned(tmp_path, job)
-    made = {obj["kind"]: obj for obj in objects.objects(plan, "wide-bobok", Cargo(b""), Setting())[-2:]}
+    made = {obj["kind"]: obj for obj in run_objects.objects(plan, "wide-bobok", Cargo(b""), Setting())[-2:]}
     (port,) = made["Service"]["spec"]["ports"]
     assert (made["Service"]["spec"]["type"], port["port"]) == ("ClusterIP", 6006)
     viewer, files = made["Deployment"]["spec"]["template"]["spec"]["containers"]
     assert (viewer["image"], files["image"]) == ("tb:1", "i")
     assert names.TOKEN not in {mount["mountPath"] for mount in viewer["volumeMounts"]}
-    assert board.warnings(plan) == []
+    assert tensorboard_pod.warnings(plan) == []
     open_ = planned(tmp_path, job.replace("image: 'tb:1'", "expose: LoadBalancer"))
-    assert "no login" in board.warnings(open_)[0]
+    assert "no login" in tensorboard_pod.warnings(open_)[0]

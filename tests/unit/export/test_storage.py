@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from longboat.errors import LongboatError
-from longboat.export import pods, storage, text
-from longboat.kube import names
+from longboat.manifests import rank_pods, volumes, yaml_text
+from longboat.runtime.errors import LongboatError
+from longboat.runtime.kube_client import names
 from tests.unit.export.test_objects import made, of, planned
 
 GOLDEN = Path(__file__).with_name("golden-storage.yaml")
@@ -27,7 +27,7 @@ run: python train.py
 
 
 def test_the_objects_of_made_storage_are_those_of_the_golden_file(tmp_path: Path) -> None:
-    written = text.yaml_of(storage.objects(planned(tmp_path, JOB), "wide-bobok", "team"))
+    written = yaml_text.yaml_of(volumes.objects(planned(tmp_path, JOB), "wide-bobok", "team"))
     if os.environ.get("LONGBOAT_WRITE_GOLDEN"):
         GOLDEN.write_text(written)
     assert written == GOLDEN.read_text(), "if this is meant: LONGBOAT_WRITE_GOLDEN=1, then read the difference"
@@ -35,13 +35,13 @@ def test_the_objects_of_made_storage_are_those_of_the_golden_file(tmp_path: Path
 
 def test_what_a_run_removes_holds_no_made_storage(tmp_path: Path) -> None:
     plan = planned(tmp_path, JOB)
-    kept = {(obj["kind"], obj["metadata"]["name"]) for obj in storage.objects(plan, "wide-bobok", "team")}
+    kept = {(obj["kind"], obj["metadata"]["name"]) for obj in volumes.objects(plan, "wide-bobok", "team")}
     assert not kept & {(obj["kind"], obj["metadata"]["name"]) for obj in made(plan)}
     assert all(
-        obj["metadata"]["labels"][names.PART_LABEL] == "storage" for obj in storage.objects(plan, "wide-bobok", "team")
+        obj["metadata"]["labels"][names.PART_LABEL] == "storage" for obj in volumes.objects(plan, "wide-bobok", "team")
     )
     with pytest.raises(LongboatError, match="names its namespace"):
-        storage.objects(plan, "wide-bobok", "")
+        volumes.objects(plan, "wide-bobok", "")
 
 
 def test_storage_of_one_node_brings_all_ranks_to_that_node(tmp_path: Path) -> None:
@@ -58,9 +58,9 @@ def test_a_helper_sees_one_mount_with_no_rights_and_ends_by_itself(tmp_path: Pat
     plan = planned(
         tmp_path, job.replace("theirs: {pvc: samples}", "theirs: {pvc: samples, read_only: true}\n  b: s3://b/x")
     )
-    shown = {mount.name: pods.helper_of(plan, "wide-bobok", mount)["spec"] for mount in plan.storage}
+    shown = {mount.name: rank_pods.helper_of(plan, "wide-bobok", mount)["spec"] for mount in plan.storage}
     claim = shown["theirs"]
-    assert (claim["activeDeadlineSeconds"], claim["restartPolicy"]) == (pods.HELPER_SECONDS, "Never")
+    assert (claim["activeDeadlineSeconds"], claim["restartPolicy"]) == (rank_pods.HELPER_SECONDS, "Never")
     assert claim["automountServiceAccountToken"] is False
     assert claim["securityContext"]["runAsNonRoot"] is True
     assert {"name": "storage", "mountPath": "/longboat/mounts/theirs", "readOnly": True} in claim["containers"][0][

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from longboat.causes import Cause, Kind
-from longboat.gang.machine import Gang, Phase
-from longboat.gang.members import At
-from longboat.gang.words import (
+from longboat.runtime.causes import Cause, Kind
+from longboat.runtime.gang.gang_events import (
     NO_LIFE,
     Action,
     Exited,
@@ -21,7 +19,9 @@ from longboat.gang.words import (
     Seen,
     Tick,
 )
-from longboat.rankenv import Address
+from longboat.runtime.gang.machine import Gang, Phase
+from longboat.runtime.gang.members import At
+from longboat.runtime.rank_env import Address
 
 W0, W1, W2 = ("worker", 0), ("worker", 1), ("worker", 2)
 CHIEF, PS = ("chief", 0), ("ps", 0)

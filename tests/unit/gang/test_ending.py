@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-from longboat.causes import Cause, Kind
-from longboat.gang.machine import Phase
-from longboat.gang.members import At
-from longboat.gang.words import (
-    Action,
-    DumpStacks,
-    Fault,
-    Kill,
-    Over,
-    Progress,
-    Record,
-    Start,
-    Stop,
-)
+from longboat.runtime.causes import Cause, Kind
+from longboat.runtime.gang.gang_events import Action, DumpStacks, Fault, Kill, Over, Progress, Record, Start, Stop
+from longboat.runtime.gang.machine import Phase
+from longboat.runtime.gang.members import At
 from tests.unit.gang.driven import ALONE, PS, SERVES, STOPPED, TOGETHER, W0, W1, Driven, ends, only, records, running
 
 # Stopping.

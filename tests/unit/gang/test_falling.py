@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from longboat.causes import Cause, Kind
-from longboat.gang.machine import Phase
-from longboat.gang.words import (
+from longboat.runtime.causes import Cause, Kind
+from longboat.runtime.gang.gang_events import (
     Checkpoint,
     Exited,
     Kill,
@@ -18,7 +17,8 @@ from longboat.gang.words import (
     Start,
     Stop,
 )
-from longboat.rankenv import Address
+from longboat.runtime.gang.machine import Phase
+from longboat.runtime.rank_env import Address
 from tests.unit.gang.driven import (
     ALONE,
     GONE,

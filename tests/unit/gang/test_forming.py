@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-from longboat.causes import Kind
-from longboat.gang.machine import Phase
-from longboat.gang.words import (
-    NO_LIFE,
-    Kill,
-    Launch,
-    Over,
-    Record,
-    Seen,
-    Start,
-)
-from longboat.rankenv import Address
+from longboat.runtime.causes import Kind
+from longboat.runtime.gang.gang_events import NO_LIFE, Kill, Launch, Over, Record, Seen, Start
+from longboat.runtime.gang.machine import Phase
+from longboat.runtime.rank_env import Address
 from tests.unit.gang.driven import CHIEF, PS, SERVES, TOGETHER, W0, W1, W2, Driven, ends, only, records, running
 
 # Coming together.

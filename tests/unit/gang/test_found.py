@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from longboat.causes import Cause, Kind
-from longboat.gang.machine import Gang, Phase
-from longboat.gang.words import (
+from longboat.runtime.causes import Cause, Kind
+from longboat.runtime.gang.gang_events import (
     NO_LIFE,
     Action,
     DumpStacks,
@@ -27,7 +26,8 @@ from longboat.gang.words import (
     Stop,
     Tick,
 )
-from longboat.rankenv import Address
+from longboat.runtime.gang.machine import Gang, Phase
+from longboat.runtime.rank_env import Address
 
 W0, W1 = ("worker", 0), ("worker", 1)
 TOGETHER, ALONE = (True, False), (True, True)

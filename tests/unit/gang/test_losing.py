@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-from longboat.causes import Kind
-from longboat.gang.machine import Phase
-from longboat.gang.words import (
-    NO_LIFE,
-    Exited,
-    Fence,
-    Kill,
-    Launch,
-    Record,
-    Start,
-    Stop,
-)
+from longboat.runtime.causes import Kind
+from longboat.runtime.gang.gang_events import NO_LIFE, Exited, Fence, Kill, Launch, Record, Start, Stop
+from longboat.runtime.gang.machine import Phase
 from tests.unit.gang.driven import STOPPED, TOGETHER, W0, W1, Driven, ends, only, records, running
 
 # Losing agents.

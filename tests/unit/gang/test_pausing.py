@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from longboat.causes import Cause, Kind
-from longboat.gang.machine import Phase
-from longboat.gang.words import Action, Checkpoint, Launch, Progress, Seat, Start, Stop
+from longboat.runtime.causes import Cause, Kind
+from longboat.runtime.gang.gang_events import Action, Checkpoint, Launch, Progress, Seat, Start, Stop
+from longboat.runtime.gang.machine import Phase
 from tests.unit.gang.driven import GONE, STOPPED, TOGETHER, W0, W1, W2, Driven, records, running
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from longboat.errors import LongboatError
-from longboat.images import building, packages, reference
+from longboat.images import building, image_name, python_packages
 from longboat.images.building import Built, Order
+from longboat.runtime.errors import LongboatError
 from tests.unit.images import making
 
 WHEELS = ("--no-index", "--find-links ./wheels", "tool==1.0")
@@ -151,9 +151,9 @@ def test_a_package_without_a_wheel_is_named_with_the_way_out(tmp_path: Path, mon
     code = making.tree(tmp_path / "code")
     making.wheel(code / "wheels", tag="cp39-cp39-win_amd64")
     base = making.base(tmp_path / "base.tar")
-    target = reference.parse("localhost:1/job")
+    target = image_name.parse("localhost:1/job")
     order = Order("job", str(code), str(base), WHEELS, target, push=False, output=str(tmp_path / "image.tar"))
-    with pytest.raises(packages.NoWheel) as found:
+    with pytest.raises(python_packages.NoWheel) as found:
         built(order, tmp_path / "home")
     assert "no wheel for Python 3.11, amd64, glibc" in found.value.message
     assert "--with docker" in found.value.hint
@@ -166,8 +166,8 @@ def test_pip_and_uv_leave_the_same_files(tmp_path: Path, by: str, monkeypatch: p
     if by == "pip":
         monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
     making.wheel(tmp_path / "wheels")
-    packages.install(WHEELS, packages.Target("3.12", "arm64"), str(tmp_path / "out"), str(tmp_path))
-    assert packages.files(str(tmp_path / "out")) == [
+    python_packages.install(WHEELS, python_packages.Target("3.12", "arm64"), str(tmp_path / "out"), str(tmp_path))
+    assert python_packages.files(str(tmp_path / "out")) == [
         "bin/tool",
         "tool-1.0.dist-info/METADATA",
         "tool-1.0.dist-info/RECORD",
@@ -191,20 +191,22 @@ def test_pip_and_uv_leave_the_same_files(tmp_path: Path, by: str, monkeypatch: p
 def test_the_base_tells_for_which_python_packages_are(
     tmp_path: Path, python: str, variables: dict[str, str], expected: str
 ) -> None:
-    from longboat.images import base
+    from longboat.images import base_image
 
-    found = base.find(str(making.base(tmp_path / "b.tar", python, variables)), "linux/amd64", str(tmp_path / "x"), {})
-    assert found.target("amd64") == packages.Target(expected, "amd64", "glibc")
+    found = base_image.find(
+        str(making.base(tmp_path / "b.tar", python, variables)), "linux/amd64", str(tmp_path / "x"), {}
+    )
+    assert found.target("amd64") == python_packages.Target(expected, "amd64", "glibc")
 
 
 def test_a_base_without_python_or_for_another_machine_is_refused(tmp_path: Path) -> None:
-    from longboat.images import base
+    from longboat.images import base_image
 
     path = str(making.base(tmp_path / "base.tar", "bin/true"))
     with pytest.raises(LongboatError, match="has no Python"):
-        base.find(path, "linux/amd64", str(tmp_path / "x"), {}).target("amd64")
+        base_image.find(path, "linux/amd64", str(tmp_path / "x"), {}).target("amd64")
     with pytest.raises(LongboatError, match="made for linux/amd64, not for linux/arm64"):
-        base.find(path, "linux/arm64", str(tmp_path / "x"), {})
+        base_image.find(path, "linux/arm64", str(tmp_path / "x"), {})
     (tmp_path / "noise").write_bytes(b"noise")
     with pytest.raises(LongboatError, match="is no image"):
-        base.find(str(tmp_path / "noise"), "linux/amd64", str(tmp_path / "x"), {})
+        base_image.find(str(tmp_path / "noise"), "linux/amd64", str(tmp_path / "x"), {})

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from longboat.errors import LongboatError
-from longboat.images import login
-from longboat.images.reference import parse
+from longboat.images import registry_login
+from longboat.images.image_name import parse
+from longboat.runtime.errors import LongboatError
 
 DIGEST = "sha256:" + "a" * 64
 
@@ -69,14 +69,17 @@ def packed(text: str) -> str:
 
 
 def test_a_login_is_found_in_dockers_file(environ: dict[str, str]) -> None:
-    assert login.find("ghcr.io", environ) is None
-    config(environ, {"auths": {"ghcr.io": {"auth": packed("ann:a:b")}, login.HUB_KEYS[0]: {"auth": packed("bob:c")}}})
-    found, hub = login.find("ghcr.io", environ), login.find("docker.io", environ)
+    assert registry_login.find("ghcr.io", environ) is None
+    config(
+        environ,
+        {"auths": {"ghcr.io": {"auth": packed("ann:a:b")}, registry_login.HUB_KEYS[0]: {"auth": packed("bob:c")}}},
+    )
+    found, hub = registry_login.find("ghcr.io", environ), registry_login.find("docker.io", environ)
     assert found is not None
     assert (found.user, found.password) == ("ann", "a:b")
     assert hub is not None
     assert hub.user == "bob"
-    assert login.find("quay.io", environ) is None
+    assert registry_login.find("quay.io", environ) is None
 
 
 def test_a_helper_is_asked_before_the_file(environ: dict[str, str]) -> None:
@@ -84,7 +87,7 @@ def test_a_helper_is_asked_before_the_file(environ: dict[str, str]) -> None:
     helper(environ, "empty", "echo 'credentials not found in native keychain'; exit 1")
     auths = {"ghcr.io": {"auth": packed("ann:secret")}, "quay.io": {"auth": packed("bob:secret")}}
     config(environ, {"auths": auths, "credHelpers": {"ghcr.io": "vault"}, "credsStore": "empty"})
-    found, other = login.find("ghcr.io", environ), login.find("quay.io", environ)
+    found, other = registry_login.find("ghcr.io", environ), registry_login.find("quay.io", environ)
     assert found is not None
     assert found.user == "ghcr.io"
     assert other is not None
@@ -94,17 +97,17 @@ def test_a_helper_is_asked_before_the_file(environ: dict[str, str]) -> None:
 def test_a_helper_that_is_missing_or_broken_is_named(environ: dict[str, str]) -> None:
     config(environ, {"credsStore": "gone"})
     with pytest.raises(LongboatError, match="docker-credential-gone"):
-        login.find("ghcr.io", environ)
+        registry_login.find("ghcr.io", environ)
     helper(environ, "gone", "echo boom >&2; exit 3")
     with pytest.raises(LongboatError, match="boom"):
-        login.find("ghcr.io", environ)
+        registry_login.find("ghcr.io", environ)
     (Path(environ["HOME"]) / ".docker/config.json").write_text("{")
     with pytest.raises(LongboatError, match="cannot be read"):
-        login.find("ghcr.io", environ)
+        registry_login.find("ghcr.io", environ)
 
 
 def test_podmans_file_counts_too(environ: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "auth.json").write_text(json.dumps({"auths": {"quay.io": {"auth": packed("eve:x")}}}))
-    found = login.find("quay.io", {**environ, "REGISTRY_AUTH_FILE": str(tmp_path / "auth.json")})
+    found = registry_login.find("quay.io", {**environ, "REGISTRY_AUTH_FILE": str(tmp_path / "auth.json")})
     assert found is not None
     assert found.user == "eve"

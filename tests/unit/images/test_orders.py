@@ -9,19 +9,19 @@ import pytest
 
 import longboat
 from longboat import spec
-from longboat.cli import building
-from longboat.errors import LongboatError
-from longboat.images import orders
+from longboat.cli import image_building
+from longboat.images import build_request
 from longboat.images.building import Order
+from longboat.runtime.errors import LongboatError
 from tests.unit.images import making
 
 
 def order(directory: Path, text: str, *words: str, environ: dict[str, str] | None = None, output: str = "") -> Order:
     (directory / "job.yaml").write_text(f"name: hello\nrun: 'true'\n{text}")
     parser = argparse.ArgumentParser()
-    building.add_build_arguments(parser)
-    wish = building.wish_of(parser.parse_args(words), output)
-    return orders.order_of(spec.load(str(directory), environ={}).plan(), wish, environ or {})
+    image_building.add_build_arguments(parser)
+    wish = image_building.wish_of(parser.parse_args(words), output)
+    return build_request.order_of(spec.load(str(directory), environ={}).plan(), wish, environ or {})
 
 
 @pytest.mark.parametrize(
@@ -74,6 +74,6 @@ def test_python_builds_too_and_a_run_of_it_carries_no_code(tmp_path: Path, monke
     monkeypatch.setenv("LONGBOAT_HOME", str(tmp_path / "home"))
     built = job.build("ghcr.io/me/x", base=str(base), output=str(tmp_path / "image.tar"), push=False)
     assert (tmp_path / "image.tar").exists()
-    plan = orders.in_image(job.plan(), built)
+    plan = build_request.in_image(job.plan(), built)
     assert plan.image == f"ghcr.io/me/x@{built.digest}"
     assert (plan.code, plan.requirements) == ("", ())

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from longboat.images import registry
-from longboat.images.reference import parse
+from longboat.images.image_name import parse
 
 BLOB = b"layer" * 1000
 DIGEST = "sha256:" + hashlib.sha256(BLOB).hexdigest()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from longboat.images import tools
+from longboat.images import builders
 
-RECIPE = tools.Recipe(
+RECIPE = builders.Recipe(
     "python:3.12-slim",
     "ghcr.io/me/x:1",
     "linux/arm64",
@@ -44,10 +44,10 @@ def test_packages_that_are_files_of_the_tree_come_after_it() -> None:
 
 def test_each_tool_is_spoken_to_in_its_own_words() -> None:
     def told(tool: str, insecure: bool = False) -> list[list[str]]:
-        return tools.commands(tool, replace(RECIPE, insecure=insecure), "/d/context", "/d/digest")
+        return builders.commands(tool, replace(RECIPE, insecure=insecure), "/d/context", "/d/digest")
 
     assert [words[:2] for words in told("docker")] == [["docker", "build"], ["docker", "push"], ["docker", "save"]]
     assert [words[:2] for words in told("podman")] == [["podman", "build"], ["podman", "push"], ["podman", "push"]]
     assert [words[:2] for words in told("buildah")] == [["buildah", "bud"], ["buildah", "push"], ["buildah", "push"]]
-    assert all("linux/arm64" in told(tool)[0] for tool in tools.TOOLS)
+    assert all("linux/arm64" in told(tool)[0] for tool in builders.TOOLS)
     assert all("--tls-verify=false" in words for words in told("podman", insecure=True)[:2])

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import yaml
 
-from longboat.kube.api import MERGE, PLURALS, Manifest
+from longboat.runtime.kube_client.api import MERGE, PLURALS, Manifest
 
 KINDS = {plural: kind for kind, (_, plural) in PLURALS.items()}
 Hook = Callable[[str, str], None]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from longboat.kube.api import Api, ApiError, in_cluster
+from longboat.runtime.kube_client.api import Api, ApiError, in_cluster
 from tests.unit.kube.listening import listening
 from tests.unit.kube.test_api import Script
 from tests.unit.kube.test_proxy import certificate

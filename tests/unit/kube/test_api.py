@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from longboat.kube.api import Api, ApiError, Server
+from longboat.runtime.kube_client.api import Api, ApiError, Server
 from tests.unit.kube.listening import listening
 
 Answer = tuple[int, dict[str, str], list[object]]
@@ -145,7 +145,7 @@ def test_the_time_that_an_overloaded_server_asks_for_is_given_to_it(
     script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits: list[float] = []
-    monkeypatch.setattr("longboat.kube.api.time.sleep", waits.append)
+    monkeypatch.setattr("longboat.runtime.kube_client.api.time.sleep", waits.append)
     busy: Answer = (429, {"Retry-After": "1"}, [status(429, "TooManyRequests")])
     script.answers = [
         busy,

@@ -13,14 +13,14 @@ import pytest
 import yaml
 
 import longboat
-from longboat import journal, layout
+from longboat.cli.console import World
 from longboat.cli.main import main
-from longboat.cli.world import World
 from longboat.engines.kubernetes import cluster as clusters
-from longboat.engines.kubernetes import mirror
+from longboat.engines.kubernetes import replica
 from longboat.engines.kubernetes.cluster import Cluster
-from longboat.errors import LongboatError
-from longboat.kube import names
+from longboat.runtime import journal, run_layout
+from longboat.runtime.errors import LongboatError
+from longboat.runtime.kube_client import names
 
 PAGE = b"<!DOCTYPE html><html><title>Please log in</title></html>"
 Answer = Callable[[str], tuple[int, bytes]]
@@ -73,7 +73,7 @@ def remembered(tmp_path: Path, file: str) -> str:
     """A run in a cluster that this machine knows."""
     run = tmp_path / "clusters" / Cluster({"KUBECONFIG": file}).key / "runs" / "demo-abcd"
     run.mkdir(parents=True)
-    (run / layout.MIRROR).write_text(json.dumps({"alive": True, "kubeconfig": file, "namespace": "default"}))
+    (run / run_layout.MIRROR).write_text(json.dumps({"alive": True, "kubeconfig": file, "namespace": "default"}))
     return run.name
 
 
@@ -157,19 +157,19 @@ def test_clusters_behind_one_proxy_keep_their_copies_apart(tmp_path: Path, serve
     port = serve(answer)
     for name in ("one", "two", "one"):
         cluster = Cluster({"KUBECONFIG": kubeconfig(tmp_path, f"http://127.0.0.1:{port}/k8s/{name}")})
-        mirror.known(cluster, str(tmp_path))
+        replica.known(cluster, str(tmp_path))
     copies = {path.name for path in (tmp_path / "clusters").glob("*/runs/*")}
     assert copies == {"demo-aaaa", "demo-bbbb"}
 
 
 def test_the_copy_of_a_run_that_is_submitted_while_the_cluster_is_asked_stays(tmp_path: Path, serve: Serve) -> None:
     def answer(_path: str) -> tuple[int, bytes]:
-        mirror.Mirror(cluster, str(tmp_path), "demo-new").mark(alive=True)
+        replica.Mirror(cluster, str(tmp_path), "demo-new").mark(alive=True)
         return 200, json.dumps({"items": [], "metadata": {}}).encode()
 
     cluster = Cluster({"KUBECONFIG": kubeconfig(tmp_path, f"http://127.0.0.1:{serve(answer)}")})
-    mirror.Mirror(cluster, str(tmp_path), "demo-gone").mark(alive=False)
-    store, _ = mirror.known(cluster, str(tmp_path))
+    replica.Mirror(cluster, str(tmp_path), "demo-gone").mark(alive=False)
+    store, _ = replica.known(cluster, str(tmp_path))
     assert store.ids() == ["demo-new"]
 
 
@@ -186,7 +186,7 @@ def test_a_run_is_removed_right_behind_its_end_although_its_driver_is_slow_to_sa
     cluster = Cluster({"KUBECONFIG": kubeconfig(tmp_path, f"http://127.0.0.1:{serve(answer)}")})
     gone: list[str] = []
     monkeypatch.setattr(cluster, "remove", gone.append)
-    copy = mirror.Mirror(cluster, str(tmp_path), "demo-aaaa")
+    copy = replica.Mirror(cluster, str(tmp_path), "demo-aaaa")
     with pytest.raises(LongboatError, match="demo-aaaa is under way"):
         copy.remove()
     writer = journal.Writer(str(copy.path))

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from longboat.engines.kubernetes import capacity, config
-from longboat.errors import LongboatError
-from longboat.kube import quota
-from longboat.kube.api import Manifest
+from longboat.engines.kubernetes import kube_config, node_capacity
+from longboat.runtime.errors import LongboatError
+from longboat.runtime.kube_client import quota
+from longboat.runtime.kube_client.api import Manifest
 
 
 def kubeconfig(path: Path, user: dict[str, object], **context: str) -> str:
@@ -28,17 +28,17 @@ def kubeconfig(path: Path, user: dict[str, object], **context: str) -> str:
 
 def test_the_current_context_says_where_and_the_namespace_can_be_overruled(tmp_path: Path) -> None:
     file = kubeconfig(tmp_path / "config", {"token": "secret"}, namespace="team")
-    found = config.server({"KUBECONFIG": file})
+    found = kube_config.server({"KUBECONFIG": file})
     assert (found.host, found.port, found.prefix, found.namespace) == ("127.0.0.1", 8001, "/prefix", "team")
     assert found.headers(False) == {"Authorization": "Bearer secret"}
-    assert config.server({"KUBECONFIG": file}, namespace="other").namespace == "other"
+    assert kube_config.server({"KUBECONFIG": file}, namespace="other").namespace == "other"
 
 
 def test_several_files_are_one(tmp_path: Path) -> None:
     first = kubeconfig(tmp_path / "one", {"token": "first"})
     second = tmp_path / "two"
     second.write_text(yaml.safe_dump({"contexts": [{"name": "there", "context": {"cluster": "c", "user": "u"}}]}))
-    found = config.server({"KUBECONFIG": f"{first}:{second}"}, context="there")
+    found = kube_config.server({"KUBECONFIG": f"{first}:{second}"}, context="there")
     assert found.headers(False) == {"Authorization": "Bearer first"}
 
 
@@ -61,7 +61,7 @@ def test_a_program_gives_the_credentials_and_is_asked_again_when_they_are_refuse
             "args": [str(program), "token", str(tmp_path / "asked")],
         }
     }
-    found = config.server({"KUBECONFIG": kubeconfig(tmp_path / "config", json.loads(json.dumps(user)))})
+    found = kube_config.server({"KUBECONFIG": kubeconfig(tmp_path / "config", json.loads(json.dumps(user)))})
     assert found.headers(False) == {"Authorization": "Bearer token-0"}
     assert found.headers(False) == {"Authorization": "Bearer token-0"}
     assert found.headers(True) == {"Authorization": "Bearer token-1"}
@@ -70,13 +70,13 @@ def test_a_program_gives_the_credentials_and_is_asked_again_when_they_are_refuse
 def test_a_context_that_does_not_exist_is_named_with_those_that_do(tmp_path: Path) -> None:
     file = kubeconfig(tmp_path / "config", {})
     with pytest.raises(LongboatError, match="no context 'nowhere'") as error:
-        config.server({"KUBECONFIG": file}, context="nowhere")
+        kube_config.server({"KUBECONFIG": file}, context="nowhere")
     assert "here" in error.value.hint
 
 
 def test_without_a_kubeconfig_the_message_says_how_to_get_one(tmp_path: Path) -> None:
     with pytest.raises(LongboatError, match="there is no kubeconfig") as error:
-        config.server({"KUBECONFIG": str(tmp_path / "none")})
+        kube_config.server({"KUBECONFIG": str(tmp_path / "none")})
     assert "KUBECONFIG" in error.value.hint
 
 
@@ -96,12 +96,12 @@ def test_what_is_free_and_why_a_pod_fits_nowhere() -> None:
     }
     resources = {"resources": {"requests": {"cpu": "500m"}}}
     pod = {"spec": {"nodeName": "n", "containers": [resources]}, "status": {"phase": "Running"}}
-    (found,) = capacity.free([node], [pod])
+    (found,) = node_capacity.free([node], [pod])
     assert (found.cpu, found.memory, found.usable) == (1.5, 4 * 2**30, True)
-    said = capacity.arithmetic([found], 4, 0, 0)
+    said = node_capacity.arithmetic([found], 4, 0, 0)
     assert said[0] == "asked 4 cpu, the most that a node has free is 1.5"
     assert said[1].startswith(f"{found.node}: free 1.5 cpu")
-    assert capacity.arithmetic([found], 1, 2**30, 0) == []
+    assert node_capacity.arithmetic([found], 1, 2**30, 0) == []
 
 
 def test_a_node_that_takes_no_pods_says_why_and_is_not_counted() -> None:
@@ -113,7 +113,7 @@ def test_a_node_that_takes_no_pods_says_why_and_is_not_counted() -> None:
         {"metadata": {"name": "b"}, "spec": {"unschedulable": True}, "status": ready},
         {"metadata": {"name": "c"}, "spec": {"taints": [taint]}, "status": ready},
     ]
-    assert capacity.arithmetic(capacity.free(nodes, []), 1, 0, 0) == [
+    assert node_capacity.arithmetic(node_capacity.free(nodes, []), 1, 0, 0) == [
         "no node takes pods",
         "a: free 64 cpu, 1 GiB memory (not ready: no word from it)",
         "b: free 64 cpu, 1 GiB memory (closed to pods (cordoned))",
@@ -137,7 +137,7 @@ def test_a_file_that_is_no_kubeconfig_is_named_with_what_is_wrong_in_it(tmp_path
     file = tmp_path / "config"
     file.write_bytes(data)
     with pytest.raises(LongboatError) as error:
-        config.server({"KUBECONFIG": str(file)})
+        kube_config.server({"KUBECONFIG": str(file)})
     assert str(file) in error.value.message
     assert said in error.value.message
 
@@ -150,13 +150,13 @@ def test_a_server_that_is_no_address_is_named_with_its_key(tmp_path: Path, serve
     found["clusters"][0]["cluster"]["server"] = server
     file.write_text(yaml.safe_dump(found))
     with pytest.raises(LongboatError, match="is no address") as error:
-        config.server({"KUBECONFIG": str(file)})
+        kube_config.server({"KUBECONFIG": str(file)})
     assert repr(server) in error.value.message
     assert str(file) in error.value.hint
     assert "clusters: c: server" in error.value.hint
 
 
 def test_a_token_file_that_is_missing_is_named(tmp_path: Path) -> None:
-    found = config.server({"KUBECONFIG": kubeconfig(tmp_path / "config", {"tokenFile": "token"})})
+    found = kube_config.server({"KUBECONFIG": kubeconfig(tmp_path / "config", {"tokenFile": "token"})})
     with pytest.raises(LongboatError, match=f"tokenFile {tmp_path}/token cannot be read"):
         found.headers(False)

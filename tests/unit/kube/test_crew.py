@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from longboat import spec
-from longboat.errors import LongboatError
-from longboat.export import objects
-from longboat.export.cargo import Cargo
-from longboat.kube import crew, seats
-from longboat.kube.api import Manifest
+from longboat.manifests import run_objects
+from longboat.manifests.payload import Cargo
+from longboat.runtime.errors import LongboatError
+from longboat.runtime.kube_client.api import Manifest
+from longboat.runtime.pod import multi_rank, pod_templates
 
 ENVIRON = {
     "LONGBOAT_AGENT_SEAT": "train-it/worker-4",
@@ -25,12 +25,12 @@ ENVIRON = {
 def templates(directory: Path, stage: str) -> dict[str, Manifest]:
     (directory / "job.yaml").write_text(f"name: job\nimage: i\nrun: 'true'\n{stage}")
     plan = spec.load(str(directory), sets={}, environ={}, preset=None, engine="kubernetes", env_files=[]).plan()
-    objects.check(plan)
-    return objects.templates(plan, "job-x", Cargo(b""))
+    run_objects.check(plan)
+    return run_objects.templates(plan, "job-x", Cargo(b""))
 
 
 def test_each_agent_has_its_seat_its_directory_and_its_gpus() -> None:
-    first, second = crew.environments(ENVIRON)
+    first, second = multi_rank.environments(ENVIRON)
     assert (first["LONGBOAT_AGENT_SEAT"], second["LONGBOAT_AGENT_SEAT"]) == ("train-it/worker-4", "train-it/worker-5")
     assert (first["LONGBOAT_AGENT_GPUS"], second["LONGBOAT_AGENT_GPUS"]) == ("0,1", "2,3")
     assert second["LONGBOAT_AGENT_DIRECTORY"] == "/longboat/run/1"
@@ -38,8 +38,8 @@ def test_each_agent_has_its_seat_its_directory_and_its_gpus() -> None:
 
 def test_a_directory_that_all_pods_share_is_everybodys() -> None:
     shared = {**ENVIRON, "LONGBOAT_AGENT_DEPOT": "", "LONGBOAT_AGENT_GPUS": "0"}
-    assert {each["LONGBOAT_AGENT_DIRECTORY"] for each in crew.environments(shared)} == {"/longboat/run"}
-    assert {each["LONGBOAT_AGENT_GPUS"] for each in crew.environments(shared)} == {""}, "nothing to divide"
+    assert {each["LONGBOAT_AGENT_DIRECTORY"] for each in multi_rank.environments(shared)} == {"/longboat/run"}
+    assert {each["LONGBOAT_AGENT_GPUS"] for each in multi_rank.environments(shared)} == {""}, "nothing to divide"
 
 
 def test_a_pod_asks_for_all_its_ranks(tmp_path: Path) -> None:
@@ -49,8 +49,8 @@ def test_a_pod_asks_for_all_its_ranks(tmp_path: Path) -> None:
         "requests": {"cpu": "1", "memory": "2Gi"},
         "limits": {"nvidia.com/gpu": "2"},
     }
-    assert seats.crew(pod) == 2
-    assert seats.first_of(("main", "worker", 3), 2) == ("main", "worker", 2)
+    assert pod_templates.crew(pod) == 2
+    assert pod_templates.first_of(("main", "worker", 3), 2) == ("main", "worker", 2)
 
 
 @pytest.mark.parametrize(

@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 
-from longboat import wire
-from longboat.agent import evidence
-from longboat.agent.courier import Courier
-from longboat.agent.freight import Depot, Stale
-from longboat.causes import Kind
-from longboat.kube import depot
-from longboat.kube.claims import Claims
+from longboat.runtime import wire
+from longboat.runtime.agent import exit_causes
+from longboat.runtime.agent.file_sync import Courier
+from longboat.runtime.agent.file_transfer import Depot, Stale
+from longboat.runtime.causes import Kind
+from longboat.runtime.pod import file_server
+from longboat.runtime.pod.fencing import Claims
 from tests.ports import free_port
 
 TOKEN = b"the run's token"
@@ -33,7 +33,7 @@ TOKEN = b"the run's token"
 def address(tmp_path: Path) -> Iterator[str]:
     (tmp_path / "there").mkdir()
     port = free_port()
-    pid = depot.serve(str(tmp_path / "there"), TOKEN, port)
+    pid = file_server.serve(str(tmp_path / "there"), TOKEN, port)
     yield f"127.0.0.1:{port}"
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
@@ -102,13 +102,13 @@ def test_what_cannot_be_sent_is_kept_until_the_depot_is_back(tmp_path: Path) -> 
     log = tmp_path / "here/logs/train/worker-0.log"
     carrier = courier(f"127.0.0.1:{port}", tmp_path / "here")
     carrier.begin([str(log)], [], "begun")
-    pid = depot.serve(str(tmp_path / "there"), TOKEN, port)
+    pid = file_server.serve(str(tmp_path / "there"), TOKEN, port)
     until(lambda: carrier.done() == ["begun"])
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     with open(log, "ab") as file:
         file.write(b"nobody listens\n")
-    pid = depot.serve(str(tmp_path / "there"), TOKEN, port)
+    pid = file_server.serve(str(tmp_path / "there"), TOKEN, port)
     try:
         until(lambda: carrier.settled)
     finally:
@@ -172,16 +172,16 @@ def test_what_the_depot_can_never_take_is_left_out(
 def test_a_tree_is_listed_however_many_files_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tree = tmp_path / "there/output/train"
     tree.mkdir(parents=True)
-    for number in range(2 * depot.PAGE + 1):
+    for number in range(2 * file_server.PAGE + 1):
         (tree / f"{number:0200d}").touch()
     (tree / "gone").symlink_to("nowhere")
     monkeypatch.setattr(wire, "LIMIT", 300 * 1024)
     port = free_port()
-    pid = depot.serve(str(tmp_path / "there"), TOKEN, port)
+    pid = file_server.serve(str(tmp_path / "there"), TOKEN, port)
     try:
         client = Depot(f"127.0.0.1:{port}", TOKEN, "train/worker-0", timeout=20.0)
         found = [name for name, _, _ in client.list("output/train")]
-        assert found == [f"output/train/{number:0200d}" for number in range(2 * depot.PAGE + 1)]
+        assert found == [f"output/train/{number:0200d}" for number in range(2 * file_server.PAGE + 1)]
         client.close()
     finally:
         os.kill(pid, signal.SIGKILL)
@@ -260,7 +260,7 @@ def test_a_life_whose_place_was_taken_before_it_began_is_told_so(address: str, t
 
     until(both)
     (kind, (life, error)), begun = done
-    assert (kind, life, evidence.of_writing(error).kind) == ("unable", [1, 0], Kind.AGENT_LOST)
+    assert (kind, life, exit_causes.of_writing(error).kind) == ("unable", [1, 0], Kind.AGENT_LOST)
     assert begun == ("begin", [2, 0])
 
 
@@ -303,8 +303,8 @@ def test_agents_do_not_wait_for_each_other(address: str, tmp_path: Path) -> None
 
 DRIVER = """
 import os, signal, sys, time
-from longboat.kube import depot
-beside = depot.Beside(sys.argv[1], b"token", int(sys.argv[2]))
+from longboat.runtime.pod import file_server
+beside = file_server.Beside(sys.argv[1], b"token", int(sys.argv[2]))
 if sys.argv[3] == "close":
     beside.close()
     print("goes on")

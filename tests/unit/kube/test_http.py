@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from longboat.kube.http import BadAnswer, Closed, Connection, quoted
+from longboat.runtime.kube_client.http_client import BadAnswer, Closed, Connection, quoted
 
 Serve = Callable[..., Connection]
 

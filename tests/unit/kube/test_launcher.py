@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from longboat.causes import Kind
-from longboat.driver.launcher import Doomed, Gone, News, Told
-from longboat.kube import names, verdicts
-from longboat.kube.api import ApiError, Manifest
-from longboat.kube.launcher import NEW_RIGHTS, UNHEEDED, PodLauncher
+from longboat.runtime.causes import Kind
+from longboat.runtime.driver.launcher import Doomed, Gone, News, Told
+from longboat.runtime.kube_client import names
+from longboat.runtime.kube_client.api import ApiError, Manifest
+from longboat.runtime.pod import pod_status
+from longboat.runtime.pod.pod_launcher import NEW_RIGHTS, UNHEEDED, PodLauncher
 from tests.unit.kube.listening import listening
 from tests.unit.kube.test_api import Answer, Script, client, script, status
 
@@ -158,7 +159,7 @@ def test_a_driver_that_may_not_look_at_its_pods_says_which_right_it_lacks(cluste
     with pytest.raises(ApiError) as error:
         launched(cluster, lambda: NEW_RIGHTS * len(cluster.asked), 0)
     assert len(cluster.asked) >= 2, "it was asked for again: a right may be new"
-    cause = verdicts.refused(error.value, ("", "", -1))
+    cause = pod_status.refused(error.value, ("", "", -1))
     assert cause.kind is Kind.FORBIDDEN
     assert 'verbs: ["list"]' in cause.evidence[0]
 
@@ -187,7 +188,7 @@ def test_a_pod_without_a_seat_that_goes_blinds_nobody(script: Script) -> None:
 
 
 def test_a_thread_that_ends_ends_the_driver() -> None:
-    program = "import time; from longboat.kube import vital; vital.begin(lambda: 1 / 0); time.sleep(60)"
+    program = "import time; from longboat.runtime.pod import critical_threads; critical_threads.begin(lambda: 1 / 0); time.sleep(60)"
     done = subprocess.run(
         [sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=PATIENCE
     )

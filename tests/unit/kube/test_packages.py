@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from longboat.kube import packages
+from longboat.runtime.pod import pip_requirements
 
 WITHOUT_PIP = "import sys; sys.modules['packaging'] = sys.modules['pip'] = None\n"
 CASES = [
@@ -24,10 +24,10 @@ CASES = [
 
 @pytest.mark.parametrize(("there", "requirement"), CASES)
 def test_a_requirement_is_met_or_not(there: bool, requirement: str) -> None:
-    assert packages.has([requirement, "--no-index"], {}) is there
+    assert pip_requirements.has([requirement, "--no-index"], {}) is there
 
 
 @pytest.mark.parametrize(("there", "requirement"), CASES)
 def test_it_is_known_without_pip(there: bool, requirement: str) -> None:
-    done = subprocess.run([sys.executable, "-c", WITHOUT_PIP + packages._HAS, requirement], check=False)
+    done = subprocess.run([sys.executable, "-c", WITHOUT_PIP + pip_requirements._HAS, requirement], check=False)
     assert (done.returncode == 0) is there

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from longboat.engines.kubernetes import config
-from longboat.errors import LongboatError
-from longboat.kube.api import Api, ApiError
+from longboat.engines.kubernetes import kube_config
+from longboat.runtime.errors import LongboatError
+from longboat.runtime.kube_client.api import Api, ApiError
 from tests.unit.kube.listening import listening
 
 PROXY = """
@@ -121,7 +121,7 @@ def client(tmp_path: Path, port: int, url: str, certificate: Path) -> Api:
         "clusters": [{"name": "c", "cluster": cluster}],
     }
     (tmp_path / "config").write_text(yaml.safe_dump(found))
-    return Api(config.server({"KUBECONFIG": str(tmp_path / "config")}), patience=0.0)
+    return Api(kube_config.server({"KUBECONFIG": str(tmp_path / "config")}), patience=0.0)
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])

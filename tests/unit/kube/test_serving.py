@@ -12,17 +12,18 @@ from typing import Any
 
 import pytest
 
-from longboat.causes import Kind
-from longboat.driver.history import look_back
-from longboat.driver.launcher import Told
-from longboat.driver.services import Befell, News, Over
-from longboat.errors import LongboatError
-from longboat.kube import names, verdicts
-from longboat.kube.api import Manifest
-from longboat.kube.serverlogs import ServerLogs
-from longboat.kube.servers import Servers, rolled
-from longboat.kube.stock import lay_in
-from longboat.plan import Plan, Serve, Stage
+from longboat.runtime.causes import Kind
+from longboat.runtime.driver.history import look_back
+from longboat.runtime.driver.launcher import Told
+from longboat.runtime.driver.services import Befell, News, Over
+from longboat.runtime.errors import LongboatError
+from longboat.runtime.kube_client import names
+from longboat.runtime.kube_client.api import Manifest
+from longboat.runtime.plan import Plan, Serve, Stage
+from longboat.runtime.pod import pod_status
+from longboat.runtime.pod.model_servers import Servers, rolled
+from longboat.runtime.pod.model_snapshots import lay_in
+from longboat.runtime.pod.server_logs import ServerLogs
 from tests.local.place import until
 from tests.unit.kube.listening import listening
 from tests.unit.kube.test_api import Answer, Script, client, status
@@ -108,20 +109,20 @@ def ended(code: int, message: str = "", **more: Any) -> dict[str, Any]:
     ],
 )
 def test_a_server_that_fell_says_why(state: dict[str, Any], kind: Kind, said: str) -> None:
-    falls, cause = verdicts.fallen(pod(state={"waiting": {}}, lastState=state, restartCount=2), SEAT)
+    falls, cause = pod_status.fallen(pod(state={"waiting": {}}, lastState=state, restartCount=2), SEAT)
     assert cause is not None
     assert (falls, cause.kind) == (2, kind)
     assert said in cause.message
 
 
 def test_a_server_that_ended_well_or_runs_has_not_fallen() -> None:
-    assert verdicts.fallen(pod(state={"running": {}}), SEAT) == (0, None)
-    assert verdicts.fallen(pod(state=ended(0)), SEAT) == (0, None)
+    assert pod_status.fallen(pod(state={"running": {}}), SEAT) == (0, None)
+    assert pod_status.fallen(pod(state=ended(0)), SEAT) == (0, None)
 
 
 def test_a_quota_that_keeps_servers_from_being_made_is_a_cause() -> None:
     condition = {"type": "ReplicaFailure", "status": "True", "message": "pods exceeded quota: small"}
-    cause = verdicts.unmade({"status": {"conditions": [condition]}})
+    cause = pod_status.unmade({"status": {"conditions": [condition]}})
     assert cause is not None
     assert cause.kind is Kind.QUOTA
 
@@ -183,7 +184,7 @@ def test_each_line_of_a_server_is_kept_once_also_by_the_next_driver(tmp_path: Pa
 def test_a_driver_that_is_killed_before_it_wrote_its_book_doubles_no_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("longboat.kube.serverlogs.KEEP", 3600.0)
+    monkeypatch.setattr("longboat.runtime.pod.server_logs.KEEP", 3600.0)
     first, second = "2026-01-01T00:00:01Z one", "2026-01-01T00:00:02Z two"
     log = tmp_path / "logs/serve/server-0.log"
     log.parent.mkdir(parents=True)

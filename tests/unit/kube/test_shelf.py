@@ -11,14 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from longboat import parcel, shipping
-from longboat.kube import shelf, visits
+from longboat import zipapp
+from longboat.runtime import filetree
+from longboat.runtime.pod import file_access, idle_tracker
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("ship") / "longboat.pyz"
-    path.write_bytes(shipping.build())
+    path.write_bytes(zipapp.build())
     return path
 
 
@@ -34,7 +35,7 @@ def test_files_are_listed_given_and_taken(program: Path, tmp_path: Path) -> None
     listed = ask(program, "list", top=str(top), path="", depth=2)
     assert [json.loads(line) for line in listed.stdout.splitlines()] == [["a/", 1280000, 0], ["a/data", 1280000, 1]]
     given = ask(program, "give", top=str(top), path="a")
-    parcel.store(parcel.unpack(io.BytesIO(given.stdout)), str(tmp_path / "copy"))
+    filetree.store(filetree.unpack(io.BytesIO(given.stdout)), str(tmp_path / "copy"))
     assert (tmp_path / "copy" / "data").read_bytes() == (top / "a" / "data").read_bytes()
     taken = ask(program, "take", given.stdout, top=str(top), path="b/", name="again")
     assert taken.stdout == b"b/again\n"
@@ -44,22 +45,22 @@ def test_files_are_listed_given_and_taken(program: Path, tmp_path: Path) -> None
 def test_what_is_not_there_or_not_allowed_is_told_by_exit_code_and_words(program: Path, tmp_path: Path) -> None:
     (tmp_path / "weights").write_text("")
     gone = ask(program, "give", top=str(tmp_path), path="wieghts")
-    assert (gone.returncode, gone.stdout) == (shelf.MISSING, b"")
+    assert (gone.returncode, gone.stdout) == (file_access.MISSING, b"")
     assert json.loads(gone.stderr) == {"path": "wieghts", "near": "weights", "outside": False}
     outside = ask(program, "take", top=str(tmp_path), path="../x", name="n")
     assert json.loads(outside.stderr)["outside"] is True
     stream = io.BytesIO()
-    parcel.pack([parcel.Item("", 1, 0o644, 0.0, io.BytesIO(b"x"))], stream)
+    filetree.pack([filetree.Item("", 1, 0o644, 0.0, io.BytesIO(b"x"))], stream)
     refused = ask(program, "take", stream.getvalue(), top=str(tmp_path), path="weights/below", name="n")
-    assert refused.returncode == shelf.REFUSED
+    assert refused.returncode == file_access.REFUSED
     assert b"weights: File exists" in refused.stderr
 
 
 def test_a_helper_ends_by_itself_when_nobody_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(visits, "USED", str(tmp_path / "used"))
-    monkeypatch.setattr(shelf, "IDLE", 0.5)
+    monkeypatch.setattr(idle_tracker, "USED", str(tmp_path / "used"))
+    monkeypatch.setattr(file_access, "IDLE", 0.5)
     before = signal.getsignal(signal.SIGTERM)
     try:
-        assert shelf.rest([]) == 0
+        assert file_access.rest([]) == 0
     finally:
         signal.signal(signal.SIGTERM, before)

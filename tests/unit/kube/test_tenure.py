@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from longboat.engines.kubernetes import lost
-from longboat.kube import names
-from longboat.kube.tenure import LOOK, TRIES, Tenure
+from longboat.engines.kubernetes import lost_driver
+from longboat.runtime.kube_client import names
+from longboat.runtime.pod.leadership import LOOK, TRIES, Tenure
 from tests.unit.kube.test_api import Answer, Script, client, script, status
 
 __all__ = ["script"]
@@ -74,8 +74,8 @@ def test_a_driver_asks_several_times_in_each_lease_and_leaves_at_its_end(
     def leave(code: int) -> None:
         raise Left
 
-    monkeypatch.setattr("longboat.kube.tenure.time", clock)
-    monkeypatch.setattr("longboat.kube.tenure.os", SimpleNamespace(_exit=leave))
+    monkeypatch.setattr("longboat.runtime.pod.leadership.time", clock)
+    monkeypatch.setattr("longboat.runtime.pod.leadership.os", SimpleNamespace(_exit=leave))
     tenure = Tenure(client(script, patience=0.0), "r-driver-0", "a", lease, clock)
     away: Answer = (503, {}, [status(503, "ServiceUnavailable", "away")])
     unlucky: list[Answer] = [away, away, (200, {}, [pod()])]
@@ -89,10 +89,10 @@ def test_a_driver_asks_several_times_in_each_lease_and_leaves_at_its_end(
 def test_a_lost_driver_is_given_up_when_its_lease_and_a_margin_are_over() -> None:
     told = pod(told="2026-01-01T00:00:00Z")
     at = 1767225600.0
-    assert lost.over(pod()) == 0.0, "it was never told to go"
-    assert lost.over(told) == at + 20.0 + names.DRIVER_MARGIN
-    assert lost.cause(pod(), at + 1e6) is None
-    assert lost.cause(told, at + 5.0) is None, "it may just be going"
-    cause = lost.cause(told, at + 31.0)
+    assert lost_driver.over(pod()) == 0.0, "it was never told to go"
+    assert lost_driver.over(told) == at + 20.0 + names.DRIVER_MARGIN
+    assert lost_driver.cause(pod(), at + 1e6) is None
+    assert lost_driver.cause(told, at + 5.0) is None, "it may just be going"
+    cause = lost_driver.cause(told, at + 31.0)
     assert cause is not None
     assert cause.message.startswith("node1 does not answer")

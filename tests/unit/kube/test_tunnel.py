@@ -18,19 +18,24 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 import yaml
 
-from longboat import parcel
-from longboat.engines.finding import standing
-from longboat.engines.kubernetes import beside
+from longboat.engines.kubernetes import rank_exec
 from longboat.engines.kubernetes.cluster import Cluster, NoAnswer
-from longboat.engines.kubernetes.mirror import Mirror
-from longboat.engines.kubernetes.shelf import ClusterShelf
-from longboat.errors import FAILED, LongboatError
-from longboat.kube import names
-from longboat.runs.values import RankState
+from longboat.engines.kubernetes.pod_files import ClusterShelf
+from longboat.engines.kubernetes.replica import Mirror
+from longboat.engines.resolve import standing
+from longboat.runs.run_state import RankState
 from longboat.runs.watch import Watch
+from longboat.runtime import filetree
+from longboat.runtime.errors import FAILED, LongboatError
+from longboat.runtime.kube_client import names
 from tests.local.place import until
 
-DESK = "import sys; from longboat.kube import desk, names; names.RUN = sys.argv[1]; sys.exit(desk.read(sys.argv[2:]))"
+DESK = """import sys
+from longboat.runtime.kube_client import names
+from longboat.runtime.pod import pod_commands
+names.RUN = sys.argv[1]
+sys.exit(pod_commands.read(sys.argv[2:]))
+"""
 RUNNING = {
     "metadata": {
         "name": "it",
@@ -193,12 +198,12 @@ def test_who_was_asked_and_died_with_its_pod_is_asked_again(pods: Pods, tmp_path
 
 
 ASKED: dict[str, Callable[[Cluster, Path], object]] = {
-    "exec": lambda cluster, _: beside.execute(
+    "exec": lambda cluster, _: rank_exec.execute(
         cluster, "demo-abcd", RankState("training", "worker", 0), ["cat"], environ={}
     ),
     "ls": lambda cluster, _: ClusterShelf(cluster, "demo-abcd", None).entries("", 1),
     "cp": lambda cluster, here: ClusterShelf(cluster, "demo-abcd", None).store(
-        "output", "big", parcel.items(str(here), "big")
+        "output", "big", filetree.items(str(here), "big")
     ),
 }
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from longboat.causes import Kind
-from longboat.kube import quota, verdicts
-from longboat.kube.api import ApiError, Manifest
+from longboat.runtime.causes import Kind
+from longboat.runtime.kube_client import quota
+from longboat.runtime.kube_client.api import ApiError, Manifest
+from longboat.runtime.pod import pod_status
 
 SEAT = ("train", "worker", 3)
 
@@ -51,13 +52,13 @@ NO_PYTHON = 'exec: "python3": executable file not found in $PATH'
     ],
 )
 def test_how_a_pod_ended(status: Manifest, kind: Kind, words: str) -> None:
-    cause = verdicts.ended(pod(status), SEAT)
+    cause = pod_status.ended(pod(status), SEAT)
     assert (cause.kind, cause.role, cause.rank) == (kind, "worker", 3)
     assert words in cause.message
 
 
 def test_a_pod_that_was_deleted_was_taken_away() -> None:
-    assert verdicts.ended(pod(over("Error", 143), deleted=True), SEAT).kind is Kind.PREEMPTED
+    assert pod_status.ended(pod(over("Error", 143), deleted=True), SEAT).kind is Kind.PREEMPTED
 
 
 @pytest.mark.parametrize(
@@ -69,7 +70,7 @@ def test_a_pod_that_was_deleted_was_taken_away() -> None:
     ],
 )
 def test_what_a_pod_waits_for(status: Manifest, kind: Kind, words: str) -> None:
-    cause = verdicts.waiting(pod(status), SEAT)
+    cause = pod_status.waiting(pod(status), SEAT)
     assert cause is not None
     assert cause.kind is kind
     assert words in cause.message
@@ -78,7 +79,7 @@ def test_what_a_pod_waits_for(status: Manifest, kind: Kind, words: str) -> None:
 def test_a_pod_without_a_place_is_told_with_what_it_asks_for() -> None:
     message = "0/3 nodes are available: 3 Insufficient cpu. preemption: 0/3 nodes are available."
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
-    cause = verdicts.waiting(pod({"conditions": [condition]}, node=""), SEAT)
+    cause = pod_status.waiting(pod({"conditions": [condition]}, node=""), SEAT)
     assert cause is not None
     assert cause.kind is Kind.UNSCHEDULABLE
     assert cause.message.startswith("0/3 nodes are available: 3 Insufficient cpu. (each worker asks for")
@@ -87,7 +88,7 @@ def test_a_pod_without_a_place_is_told_with_what_it_asks_for() -> None:
 
 def test_a_pod_that_runs_waits_for_nothing() -> None:
     running = {"phase": "Running", "containerStatuses": [{"state": {"running": {}}}]}
-    assert verdicts.waiting(pod(running), SEAT) is None
+    assert pod_status.waiting(pod(running), SEAT) is None
 
 
 @pytest.mark.parametrize(
@@ -100,7 +101,7 @@ def test_a_pod_that_runs_waits_for_nothing() -> None:
     ],
 )
 def test_why_a_pod_was_refused(status: int, message: str, kind: Kind) -> None:
-    cause = verdicts.refused(ApiError(status, "", message), SEAT)
+    cause = pod_status.refused(ApiError(status, "", message), SEAT)
     assert (cause.kind, cause.message) == (kind, message)
 
 
@@ -124,7 +125,7 @@ def test_a_container_that_ends_again_and_again_is_explained_by_its_last_end() ->
     status = held("CrashLoopBackOff", "back-off 10s restarting failed container")
     done = {"exitCode": 1, "reason": "Error", "message": "ModuleNotFoundError: No module named 'json'"}
     status["containerStatuses"][0] |= {"lastState": {"terminated": done}, "restartCount": 3}
-    cause = verdicts.waiting(pod(status), SEAT)
+    cause = pod_status.waiting(pod(status), SEAT)
     assert cause is not None
     assert "No module named 'json'" in cause.message
     assert "it ended 3 times and is started again" in cause.evidence
@@ -135,7 +136,7 @@ def test_a_right_that_is_lacking_is_told_with_what_gives_it() -> None:
         'pods is forbidden: User "system:serviceaccount:team:longboat-driver" cannot create resource "pods" '
         'in API group "" in the namespace "team"'
     )
-    cause = verdicts.refused(ApiError(403, "Forbidden", message), SEAT)
+    cause = pod_status.refused(ApiError(403, "Forbidden", message), SEAT)
     assert cause.kind is Kind.FORBIDDEN
     assert cause.evidence == (
         'a Role with this rule would do: {apiGroups: [""], resources: ["pods"], verbs: ["create"]}',

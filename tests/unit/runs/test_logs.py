@@ -5,9 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from longboat import journal
 from longboat.runs import logs
 from longboat.runs.logs import Choice, Follower, Source, beginning
+from longboat.runtime import journal
 
 New = Callable[..., Any]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from longboat.errors import LongboatError
-from longboat.plan import Plan, Stage
-from longboat.runs.reuse import decide
+from longboat.runs.stage_reuse import decide
+from longboat.runtime.errors import LongboatError
+from longboat.runtime.plan import Plan, Stage
 
 PLAN = Plan(
     "job",

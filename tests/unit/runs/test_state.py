@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from longboat import journal
-from longboat.causes import Cause, Kind
-from longboat.runs.state import fold, load
-from longboat.runs.values import RunState, StageState
+from longboat.runs.journal_fold import fold, load
+from longboat.runs.run_state import RunState, StageState
 from longboat.runs.watch import Watch
+from longboat.runtime import journal
+from longboat.runtime.causes import Cause, Kind
 
 New = Callable[..., Any]
 

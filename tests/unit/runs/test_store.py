@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from longboat.errors import LongboatError
 from longboat.runs.store import REMOVING, Store, alive
+from longboat.runtime.errors import LongboatError
 
 New = Callable[..., Any]
 

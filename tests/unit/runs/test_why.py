@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from longboat.causes import Cause, Kind
-from longboat.runs.state import load
-from longboat.runs.told import WORDS
-from longboat.runs.why import explain
+from longboat.runs.cause_texts import WORDS
+from longboat.runs.explanation import explain
+from longboat.runs.journal_fold import load
+from longboat.runtime.causes import Cause, Kind
 
 New = Callable[..., Any]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from longboat import spec
-from longboat.plan import Plan, Stage
+from longboat.runtime.plan import Plan, Stage
 
 WIDE_DEEP = """\
 # Trains, asks, serves.

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from longboat import spec
-from longboat.errors import LongboatError
+from longboat.runtime.errors import LongboatError
 from tests.unit.spec.jobs import WIDE_DEEP, write
 
 REST = "run: x ${A}\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from longboat.plan import Mount, Plan, Role, Stage
+from longboat.runtime.plan import Mount, Plan, Role, Stage
 from longboat.spec.fingerprint import fingerprints, from_json, to_json
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from longboat import plan, spec
-from longboat.errors import LongboatError
+from longboat import spec
+from longboat.runtime import plan
+from longboat.runtime.errors import LongboatError
 from tests.unit.spec.jobs import SHORT, WIDE_DEEP
 
 Change = Callable[[random.Random, bytes], bytes]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from longboat.plan import Param
+from longboat.runtime.plan import Param
 from tests.unit.spec.jobs import WIDE_DEEP, load, planned, problem, problems, write
 
 PARAMS = """\

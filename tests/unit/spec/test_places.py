@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from longboat import plan
+from longboat.runtime import plan
 from tests.unit.spec.jobs import SHORT, WIDE_DEEP, load, planned, problem, write
 
 

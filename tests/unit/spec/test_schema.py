@@ -11,9 +11,9 @@ import jsonschema
 import pytest
 import yaml
 
-from longboat.spec import keys
+from longboat.spec import job_keys
 from longboat.spec.json_schema import document
-from longboat.spec.reference import reference_markdown
+from longboat.spec.key_reference import reference_markdown
 from longboat.spec.stage_keys import STAGE
 from tests.unit.spec.jobs import SHORT, WIDE_DEEP, planned, problems
 
@@ -76,7 +76,7 @@ def test_what_the_schema_refuses_the_reader_refuses(tmp_path: Path, schema: Any,
 
 def test_every_key_of_the_table_is_in_the_schema_with_its_help() -> None:
     definitions = document()["$defs"]
-    for record in (keys.JOB, STAGE, keys.MOUNT, keys.SECRET, keys.SECURITY, keys.PARAM):
+    for record in (job_keys.JOB, STAGE, job_keys.MOUNT, job_keys.SECRET, job_keys.SECURITY, job_keys.PARAM):
         properties = definitions[record.name]["properties"]
         assert {field.name: field.help for field in record.fields} == {
             name: found["description"] for name, found in properties.items()
@@ -90,7 +90,7 @@ def test_the_reference_has_a_section_for_each_record_and_a_row_for_each_key() ->
     assert {"param", "stage", "role", "resources", "limits", "gate", "serve", "bench", "mount", "nfs", "secret"} < set(
         titles
     )
-    for field in (*keys.JOB.fields, *STAGE.fields):
+    for field in (*job_keys.JOB.fields, *STAGE.fields):
         assert f"\n| `{field.name}` | " in page
     for link in re.findall(r"\]\(#([^)]*)\)", page):
         assert link in titles

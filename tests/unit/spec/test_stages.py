@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from longboat import plan
-from longboat.spec.order import ordered
+from longboat.runtime import plan
+from longboat.spec.stage_order import ordered
 from tests.unit.spec.jobs import SHORT, WIDE_DEEP, load, planned, problem, problems, stage
 
 

@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from longboat import spec
-from longboat.errors import LongboatError
-from longboat.spec.nodes import Entries, Items, Scalar, compose
+from longboat.runtime.errors import LongboatError
 from longboat.spec.problems import Problems
+from longboat.spec.yaml_nodes import Entries, Items, Scalar, compose
 from tests.unit.spec.jobs import SHORT, WIDE_DEEP, load, planned, problem, problems, write
 
 

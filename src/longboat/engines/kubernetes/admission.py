@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from longboat.errors import LongboatError
-from longboat.export import objects, pods
-from longboat.kube.api import ApiError, Manifest
-from longboat.plan import Plan
+from longboat.manifests import rank_pods, run_objects
+from longboat.runtime.errors import LongboatError
+from longboat.runtime.kube_client.api import ApiError, Manifest
+from longboat.runtime.plan import Plan
 
 if TYPE_CHECKING:
     from longboat.engines.kubernetes.cluster import Cluster
@@ -65,11 +65,11 @@ def refused(cluster: Cluster, plan: Plan) -> str:
 
 def _pods(plan: Plan) -> list[Manifest]:
     """One pod for each kind of pod that the job has; without its account, which the run may be about to make."""
-    inside = objects.for_pods(replace(plan, security=replace(plan.security, service_account="", annotations=())))
+    inside = run_objects.for_pods(replace(plan, security=replace(plan.security, service_account="", annotations=())))
     found: list[Manifest] = []
     for stage in inside.stages:
-        for role in pods.roles_of(stage) if stage.kind == "gang" else ():
-            pod = pods.pod_of(inside, "longboat-check", stage, role, 0)
+        for role in rank_pods.roles_of(stage) if stage.kind == "gang" else ():
+            pod = rank_pods.pod_of(inside, "longboat-check", stage, role, 0)
             pod["metadata"]["name"] = f"longboat-check-{stage.name}-{role.name}"
             if not any(pod["spec"] == other["spec"] for other in found):
                 found.append(pod)

@@ -11,15 +11,15 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from longboat.engines.kubernetes import config, lost, pending, storage, tunnel
-from longboat.errors import FAILED, LongboatError
-from longboat.export import objects
-from longboat.export.storage import PART
-from longboat.export.text import yaml_of
-from longboat.kube import names, rights
-from longboat.kube.api import NO_JSON, Api, ApiError, Manifest
-from longboat.kube.http import quoted
-from longboat.plan import Plan, from_json
+from longboat.engines.kubernetes import kube_config, lost_driver, pending_pods, pod_exec, storage
+from longboat.manifests import run_objects
+from longboat.manifests.volumes import PART
+from longboat.manifests.yaml_text import yaml_of
+from longboat.runtime.errors import FAILED, LongboatError
+from longboat.runtime.kube_client import missing_rights, names
+from longboat.runtime.kube_client.api import NO_JSON, Api, ApiError, Manifest
+from longboat.runtime.kube_client.http_client import quoted
+from longboat.runtime.plan import Plan, from_json
 
 PYTHON = "python3"
 PATIENCE = 10.0
@@ -67,7 +67,7 @@ class NoAnswer(LongboatError):
 class Cluster:
     def __init__(self, environ: Mapping[str, str], context: str = "", namespace: str = "") -> None:
         self.context = context
-        self.api = Api(config.server(environ, context, namespace), PATIENCE)
+        self.api = Api(kube_config.server(environ, context, namespace), PATIENCE)
         self.namespace = self.api.server.namespace
 
     @property
@@ -124,7 +124,7 @@ class Cluster:
         due, name = time.monotonic() + patience, names.driver_pod(run)
         while not self.has_driver(run):
             if time.monotonic() > due:
-                cause = pending.driver(self.api, run)
+                cause = pending_pods.driver(self.api, run)
                 why = f": {cause.message}" if cause else ""
                 raise LongboatError(f"the driver of {run} does not run{why}", f"kubectl describe pod {name}")
             time.sleep(0.2)
@@ -141,7 +141,7 @@ class Cluster:
             if home["spec"].get("replicas") == 0:
                 self.api.patch("StatefulSet", names.driver(run), {"spec": {"replicas": 1}})
             return False
-        if not is_running(pod) and 0.0 < lost.over(pod) < self.api.now():
+        if not is_running(pod) and 0.0 < lost_driver.over(pod) < self.api.now():
             self.api.delete("Pod", name, grace=0, uid=str(pod["metadata"]["uid"]))
         return is_running(pod)
 
@@ -149,7 +149,7 @@ class Cluster:
         """A word of `kube.__main__` in the driver's pod: its exit code and output."""
         pod = self.reach(run)
         try:
-            code, out, err = tunnel.output(self.api, pod, command(*words), "driver")
+            code, out, err = pod_exec.output(self.api, pod, command(*words), "driver")
         except (ApiError, OSError) as error:
             raise self.unheard(error, run) from None
         if code > KILLED:
@@ -231,7 +231,7 @@ def refusal(error: ApiError) -> LongboatError:
     if error.status == 401:
         return LongboatError("the cluster does not know who you are", "log in again: the credentials have expired?")
     if error.status == 403 and "cannot " in error.message:
-        lacks = rights.lacking(error.message)
+        lacks = missing_rights.lacking(error.message)
         commands = "".join(f"\n{line}" for line in lacks.commands) if lacks else ""
         rule = f": a Role with the rule {lacks.rule}" if lacks else ""
         hint = f"ask an admin for that right in this namespace{rule}{commands}"
@@ -273,7 +273,7 @@ def listed(root: Manifest) -> Listed:
         str(meta["name"]),
         str(labels.get("app.kubernetes.io/name", "")),
         str(notes.get(names.STATE, "submitted")),
-        config.moment(meta.get("creationTimestamp")),
+        kube_config.moment(meta.get("creationTimestamp")),
         float(notes.get(names.STARTED) or 0.0),
         int(code) if code else None,
         str((root.get("data") or {}).get("plan.json", "")),
@@ -283,7 +283,9 @@ def listed(root: Manifest) -> Listed:
 def rights_for_an_admin(namespace: str) -> str:
     """A Role for any run, its account and its binding, as YAML."""
     name = "longboat-driver"
-    rules = [{key: value for key, value in rule.items() if key != "resourceNames"} for rule in objects.rules("", ("",))]
+    rules = [
+        {key: value for key, value in rule.items() if key != "resourceNames"} for rule in run_objects.rules("", ("",))
+    ]
     meta = {"name": name, "namespace": namespace}
     group = "rbac.authorization.k8s.io"
     return yaml_of(

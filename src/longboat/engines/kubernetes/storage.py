@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from longboat.errors import LongboatError
-from longboat.export import storage
-from longboat.kube import names
-from longboat.kube.api import ApiError, Manifest
-from longboat.plan import Make, Mount, Plan
+from longboat.manifests import volumes
+from longboat.runtime.errors import LongboatError
+from longboat.runtime.kube_client import names
+from longboat.runtime.kube_client.api import ApiError, Manifest
+from longboat.runtime.plan import Make, Mount, Plan
 
 if TYPE_CHECKING:
     from longboat.engines.kubernetes.cluster import Cluster
@@ -114,7 +114,7 @@ def make(cluster: Cluster, plan: Plan, run: str, say: Callable[[str], None]) -> 
     """Makes what is not there; what was made, so that a refusal later can take it back."""
     fresh: list[Manifest] = []
     try:
-        for mount, asked in storage.made(plan):
+        for mount, asked in volumes.made(plan):
             before = len(fresh)
             there = _staying(cluster, mount, "PersistentVolumeClaim", mount.source)
             if there is not None:
@@ -122,8 +122,8 @@ def make(cluster: Cluster, plan: Plan, run: str, say: Callable[[str], None]) -> 
             elif asked.nfs:
                 _serve(cluster, plan, run, mount, asked, fresh)
             else:
-                _new(cluster, run, mount, storage.claim(plan, run, mount, asked), fresh)
-            what = f"the NFS server {storage.nfs_name(mount)}" if asked.nfs else f"the claim {mount.source}"
+                _new(cluster, run, mount, volumes.claim(plan, run, mount, asked), fresh)
+            what = f"the NFS server {volumes.nfs_name(mount)}" if asked.nfs else f"the claim {mount.source}"
             if len(fresh) > before:
                 say(f"storage {mount.name}: {what} was made; `longboat rm` keeps it")
             else:
@@ -188,10 +188,10 @@ def _words(kind: str, article: str = "the") -> str:
 
 def _serve(cluster: Cluster, plan: Plan, run: str, mount: Mount, asked: Make, fresh: list[Manifest]) -> None:
     """The disk, the server, then the volume, which needs the server's address."""
-    behind = storage.disk(plan, run, mount, asked)
-    service, workload = storage.server(plan, run, mount, asked)
+    behind = volumes.disk(plan, run, mount, asked)
+    service, workload = volumes.server(plan, run, mount, asked)
     template = workload["spec"]["template"]
-    probe = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": storage.nfs_name(mount)}, "spec": template["spec"]}
+    probe = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": volumes.nfs_name(mount)}, "spec": template["spec"]}
     try:
         cluster.api.create(probe, dry_run=True)
     except ApiError as error:
@@ -203,7 +203,7 @@ def _serve(cluster: Cluster, plan: Plan, run: str, mount: Mount, asked: Make, fr
         _new(cluster, run, mount, behind, fresh)
     address = str(_new(cluster, run, mount, service, fresh)["spec"]["clusterIP"])
     _new(cluster, run, mount, workload, fresh)
-    for obj in storage.volume(plan, run, mount, asked, cluster.namespace, address):
+    for obj in volumes.volume(plan, run, mount, asked, cluster.namespace, address):
         _new(cluster, run, mount, obj, fresh)
 
 
@@ -252,7 +252,7 @@ def _used(cluster: Cluster) -> dict[str, list[str]]:
     """Made claim -> the runs that have it."""
     found: dict[str, list[str]] = {}
     for run, plan in cluster.plans().items():
-        for mount, _ in storage.made(plan):
+        for mount, _ in volumes.made(plan):
             found.setdefault(mount.source, []).append(run)
     return found
 
@@ -261,8 +261,8 @@ def _names(cluster: Cluster, mount: Mount, make: Make) -> list[tuple[str, str]]:
     """Kind and name of all that was made for a mount, in the order in which it is removed."""
     found = [("PersistentVolumeClaim", mount.source)]
     if make.nfs:
-        found += [("PersistentVolume", storage.volume_name(mount, cluster.namespace))]
-        found += [("StatefulSet", storage.nfs_name(mount)), ("Service", storage.nfs_name(mount))]
+        found += [("PersistentVolume", volumes.volume_name(mount, cluster.namespace))]
+        found += [("StatefulSet", volumes.nfs_name(mount)), ("Service", volumes.nfs_name(mount))]
         found += [] if make.disk else [("PersistentVolumeClaim", f"{mount.source}-disk")]
     return found
 
@@ -283,7 +283,7 @@ KINDS = ("PersistentVolumeClaim", "PersistentVolume", "StatefulSet", "Service")
 
 def made_by(cluster: Cluster, run: str = "", kinds: Iterable[str] = KINDS) -> list[Manifest]:
     """Storage that a run has made, or all runs, also when the run is gone."""
-    selector = f"{names.PART_LABEL}={storage.PART}" + (f",{names.RUN_LABEL}={run}" if run else "")
+    selector = f"{names.PART_LABEL}={volumes.PART}" + (f",{names.RUN_LABEL}={run}" if run else "")
     found: list[Manifest] = []
     for kind in kinds:
         try:

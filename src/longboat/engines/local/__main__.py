@@ -8,16 +8,16 @@ from __future__ import annotations
 import os
 import sys
 
-from longboat import layout
-from longboat import plan as plans
-from longboat.engines.local import orders
-from longboat.engines.local.start import Started
+from longboat.engines.local import driver_orders
+from longboat.engines.local.opening import Started
+from longboat.runtime import plan as plans
+from longboat.runtime import run_layout
 
 if __name__ == "__main__":
     directory, events, *told = sys.argv[1:]
-    with open(os.path.join(directory, layout.PLAN), encoding="utf-8") as file:
+    with open(os.path.join(directory, run_layout.PLAN), encoding="utf-8") as file:
         plan = plans.from_json(file.read())
     home = os.path.dirname(os.path.dirname(directory))
-    order = orders.from_json(told[0]) if told else None
+    order = driver_orders.from_json(told[0]) if told else None
     run = Started(plan, directory, home, os.environ, int(events), orders=order)
     sys.exit(run.drive(begun=run.remember))

@@ -14,7 +14,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from longboat.agent.system import LINUX, libc
+from longboat.runtime.agent.syscalls import LINUX, libc
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWUSER = 0x10000000

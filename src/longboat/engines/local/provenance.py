@@ -15,16 +15,17 @@ import subprocess
 import sys
 from hashlib import sha256
 
-from longboat import __version__, layout
-from longboat.plan import Plan
-from longboat.spec.tree import code_files
+from longboat import __version__
+from longboat.runtime import run_layout
+from longboat.runtime.plan import Plan
+from longboat.spec.code_tree import code_files
 
 HASH_MOST = 64 * 1024 * 1024
 """A larger tree is not read for its hash: it holds data, not code."""
 
 
 def write(plan: Plan, directory: str) -> None:
-    path = os.path.join(directory, layout.PROVENANCE)
+    path = os.path.join(directory, run_layout.PROVENANCE)
     if os.path.exists(path):
         return
     found = {

@@ -14,22 +14,22 @@ import sys
 from collections.abc import Callable
 from hashlib import sha256
 
-from longboat.errors import LongboatError
-from longboat.kube.packages import has
-from longboat.plan import Plan
+from longboat.runtime.errors import LongboatError
+from longboat.runtime.plan import Plan
+from longboat.runtime.pod.pip_requirements import has
 
 
 def directory(plan: Plan, python: str, home: str, say: Callable[[str], None] | None = None) -> str:
     """Where the packages are for the interpreter in `python` (a bin directory); empty: nothing to add. Paths in
     requirements are relative to the code tree."""
-    from longboat.images import packages
+    from longboat.images import python_packages
 
     program = os.path.join(python, "python")
     if not os.path.exists(program):
         program = sys.executable
     identity = subprocess.run([program, "-VV"], capture_output=True, text=True, check=False).stdout
-    listed = packages.lines(plan.requirements, plan.code)
-    parts = [program, identity, *listed, *packages.stamps(listed)]
+    listed = python_packages.lines(plan.requirements, plan.code)
+    parts = [program, identity, *listed, *python_packages.stamps(listed)]
     key = sha256("\0".join(parts).encode()).hexdigest()[:16]
     place = os.path.join(home, "packages", key)
     if os.path.isdir(place):

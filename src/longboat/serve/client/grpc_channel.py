@@ -6,9 +6,9 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from longboat.errors import LongboatError
+from longboat.runtime.errors import LongboatError
 from longboat.serve.client.grpc_codec import PREDICT
-from longboat.serve.client.http import Answer
+from longboat.serve.client.http_channel import Answer
 from longboat.serve.client.target import Target
 
 LARGEST = 1 << 30

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from longboat.errors import FAILED, LongboatError
-from longboat.serve.client import codecs, example
+from longboat.runtime.errors import FAILED, LongboatError
+from longboat.serve.client import http_codecs, tf_example
+from longboat.serve.client.model_signature import Signature, Tensor, choose, is_serialized
 from longboat.serve.client.rows import Row
-from longboat.serve.client.signature import Signature, Tensor, choose, is_serialized
 from longboat.serve.client.target import Target
-from longboat.serve.kinds import BY_NAME, BY_TF
+from longboat.serve.dtypes import BY_NAME, BY_TF
 from longboat.serve.protos import tfs_pb2 as tfs
 
 PREDICT = "/tensorflow.serving.PredictionService/Predict"
@@ -29,18 +29,18 @@ class Grpc:
         request.model_spec.signature_name = self.signature.name
         for tensor in self.signature.inputs:
             values = (
-                [example.encode(row) for row in rows]
+                [tf_example.encode(row) for row in rows]
                 if self.signature.serialized
-                else codecs.flat([row[tensor.name] for row in rows])
+                else http_codecs.flat([row[tensor.name] for row in rows])
             )
-            _fill(request.inputs[tensor.name], tensor, codecs.shape_of(tensor, len(rows), len(values)), values)
+            _fill(request.inputs[tensor.name], tensor, http_codecs.shape_of(tensor, len(rows), len(values)), values)
         return bytes(request.SerializeToString())
 
-    def decode(self, body: bytes) -> codecs.Columns:
+    def decode(self, body: bytes) -> http_codecs.Columns:
         try:
             response = tfs.PredictResponse.FromString(body)
         except Exception as error:  # protobuf's own class differs between its releases
-            raise codecs.not_understood(error) from None
+            raise http_codecs.not_understood(error) from None
         return {name: _column(tensor) for name, tensor in response.outputs.items()}
 
 
@@ -87,7 +87,7 @@ def _fill(proto: Any, tensor: Tensor, shape: Sequence[int], values: list[Any]) -
     if tensor.dtype == "string":
         proto.string_val.extend(value if isinstance(value, bytes) else str(value).encode() for value in values)
     else:
-        proto.tensor_content = codecs.packed(values, tensor)
+        proto.tensor_content = http_codecs.packed(values, tensor)
 
 
 def _column(proto: Any) -> list[Any]:
@@ -96,14 +96,14 @@ def _column(proto: Any) -> list[Any]:
     if kind.name == "string":
         values: list[Any] = [value.decode("utf-8", "replace") for value in proto.string_val]
     elif proto.tensor_content:
-        values = codecs.unpacked(proto.tensor_content, kind.name)
+        values = http_codecs.unpacked(proto.tensor_content, kind.name)
     else:
         values = list(getattr(proto, kind.field))
         if kind.name == "float16":  # carried as the numbers of their bits
-            values = codecs.unpacked(b"".join(int(bits).to_bytes(2, "little") for bits in values), kind.name)
+            values = http_codecs.unpacked(b"".join(int(bits).to_bytes(2, "little") for bits in values), kind.name)
     count = 1
     for size in shape:
         count *= size
     if len(values) == 1 < count:  # TensorFlow writes a tensor of equal values as one
         values *= count
-    return codecs.by_rows(values, shape)
+    return http_codecs.by_rows(values, shape)

@@ -11,8 +11,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from longboat.errors import LongboatError
-from longboat.serve.client.files import (
+from longboat.runtime.errors import LongboatError
+from longboat.serve.client.example_files import (
     CRITEO,
     NAMES_OF_LABELS,
     Cells,
@@ -24,7 +24,7 @@ from longboat.serve.client.files import (
     Records,
     Value,
 )
-from longboat.serve.client.signature import Signature, Tensor
+from longboat.serve.client.model_signature import Signature, Tensor
 
 Row = dict[str, Value]
 NO_LABEL = "none"

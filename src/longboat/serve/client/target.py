@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from longboat.errors import LongboatError
-from longboat.rankenv import bracketed
+from longboat.runtime.errors import LongboatError
+from longboat.runtime.rank_env import bracketed
 
 _SCHEMES = {"http": ("", False), "https": ("", True), "grpc": ("grpc", False), "grpcs": ("grpc", True)}
 _PORTS = {"http": 80, "https": 443, "grpc": 8500, "grpcs": 443}

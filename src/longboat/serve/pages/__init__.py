@@ -18,7 +18,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from longboat.bundle import Bundle, Example
+from longboat.runtime.bundle import Bundle, Example
 
 ASSETS = Path(__file__).parent / "assets"
 KINDS = {"text": "text", "image": "image", "table": "table"}

@@ -1,0 +1,66 @@
+"""The arguments that every command with a job file takes, and the loading of it."""
+
+from __future__ import annotations
+
+import argparse
+
+from longboat import spec
+from longboat.cli.console import World
+from longboat.runtime.errors import LongboatError
+
+
+def add_file_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "file",
+        metavar="FILE",
+        nargs="?",
+        default=".",
+        help="job file, or a directory with job.yaml (default: the current one)",
+    )
+
+
+def add_job_arguments(parser: argparse.ArgumentParser) -> None:
+    """FILE, --set, --preset, --env-file and --on."""
+    add_file_argument(parser)
+    parser.add_argument(
+        "--set", metavar="NAME=VALUE", action="append", default=[], dest="sets", help="set a param; may be repeated"
+    )
+    parser.add_argument("--preset", metavar="PRESET", help="take the values of this preset of the job file")
+    parser.add_argument(
+        "--env-file",
+        metavar="PATH",
+        action="append",
+        default=[],
+        dest="env_files",
+        help="KEY=VALUE lines for every rank; may be repeated",
+    )
+    parser.add_argument("--on", metavar="ENGINE", default="local", help="where to run: local (default) or kubernetes")
+
+
+def load_job(args: argparse.Namespace, world: World) -> spec.Job:
+    """The job that the arguments mean."""
+    return spec.load(
+        args.file,
+        sets=parse_sets(args.sets),
+        environ=world.environ,
+        preset=args.preset,
+        engine=args.on,
+        env_files=args.env_files,
+    )
+
+
+def parse_sets(given: list[str]) -> dict[str, str]:
+    found = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise LongboatError(f"--set {text}: must be NAME=VALUE", "for example `--set STEPS=200`")
+        found[name.strip()] = value
+    return found
+
+
+def file_words(args: argparse.Namespace) -> str:
+    """FILE as it has to be typed again, with a space in front; empty where it can be left out."""
+    import shlex
+
+    return "" if args.file == "." else " " + shlex.quote(args.file)

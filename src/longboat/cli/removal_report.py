@@ -1,0 +1,31 @@
+"""What a command took away and what it left: a line each as it happens, or all as JSON at the end."""
+
+from __future__ import annotations
+
+from longboat.cli.console import World
+
+
+class Told:
+    def __init__(self, world: World, json: bool) -> None:
+        self._world, self._json = world, json
+        self._gone: list[dict[str, object]] = []
+        self._kept: list[dict[str, object]] = []
+        self._refused: list[dict[str, object]] = []
+
+    def gone(self, what: str, more: str = "", verb: str = "removed", **facts: object) -> None:
+        self._gone.append({"what": what, **facts})
+        if not self._json:
+            self._world.print(f"{verb} {what}{more}")
+
+    def stays(self, what: str, command: str) -> None:
+        self._kept.append({"what": what, "command": command})
+        if not self._json:
+            self._world.say(f"kept {what}; to delete it:\n  {command}")
+
+    def refused(self, what: str, why: str) -> None:
+        """For who reads JSON; the person is told by the error."""
+        self._refused.append({"what": what, "why": why})
+
+    def close(self) -> None:
+        if self._json:
+            self._world.print_json({"removed": self._gone, "kept": self._kept, "refused": self._refused})

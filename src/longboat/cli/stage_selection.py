@@ -1,0 +1,56 @@
+"""How much of a job is run: --resume, --from and --only, for `run` and for `plan`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from longboat.cli.console import World
+from longboat.cli.job_file import load_job
+from longboat.runtime.errors import LongboatError
+
+if TYPE_CHECKING:
+    from longboat.engines.local.opening import Wish
+    from longboat.runs.stage_reuse import Fate
+    from longboat.runtime.plan import Plan
+
+
+def add_part_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--resume",
+        metavar="RUN",
+        help="go on with a run; a stage that passed is reused unless its code or input changed. With a job file or "
+        "its settings, by the new plan",
+    )
+    parser.add_argument("--from", metavar="STAGE", dest="first", help="run this stage and all after it, reuse the rest")
+    parser.add_argument("--only", metavar="STAGE", help="run this stage alone")
+
+
+def wish(args: argparse.Namespace, keep: bool = False) -> Wish:
+    from longboat.engines.local.opening import Wish
+
+    if args.first and args.only:
+        raise LongboatError("--from and --only exclude each other", "leave one of them out")
+    return Wish(args.first, args.only, keep)
+
+
+def new_plan(args: argparse.Namespace, world: World) -> Plan | None:
+    """The plan of the job file; None when a run is to go on with the plan it has."""
+    given = args.file != "." or args.sets or args.preset or args.env_files
+    return load_job(args, world).plan() if given or args.resume is None else None
+
+
+def fates_lines(fates: Iterable[Fate]) -> list[str]:
+    """What becomes of each stage, when anything but all of them runs."""
+    fates = list(fates)
+    if all(fate.does == "runs" and not fate.why for fate in fates):
+        return []
+    width = max(len(fate.stage) for fate in fates)
+    return [f"{fate.stage:<{width}}  {fate.does}{f': {fate.why}' if fate.why else ''}" for fate in fates]
+
+
+def part_words(args: argparse.Namespace) -> list[str]:
+    """The options again, as they have to be typed."""
+    options = (("--resume", args.resume), ("--from", args.first), ("--only", args.only))
+    return [word for option, value in options if value for word in (option, value)]

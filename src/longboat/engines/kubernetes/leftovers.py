@@ -1,0 +1,87 @@
+"""What runs have left in a namespace and what of it may cost money, each with the command that removes it.
+
+Objects of the cluster, and what the plans of its runs say lies elsewhere: buckets.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from longboat.engines.kubernetes import kube_config, storage
+from longboat.engines.kubernetes.cluster import Cluster, is_data
+from longboat.runtime.buckets.bucket_mounts import SCHEMES
+from longboat.runtime.kube_client import names
+from longboat.runtime.kube_client.api import ApiError, Manifest
+from longboat.runtime.plan import from_json
+
+GONE = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True)
+class Left:
+    run: str
+    kind: str
+    name: str
+    age: float | None
+    """Seconds; None for what is not in the cluster."""
+    cost: str
+    """What it takes up while it is there; empty for what takes up nothing to speak of."""
+    remove: str
+
+
+def found(cluster: Cluster, run: str = "") -> list[Left]:
+    """Of one run, or of all; what costs first."""
+    try:
+        roots = cluster.api.list("ConfigMap", _roots(run))
+    except ApiError as error:
+        raise cluster.refusal(error) from None
+    there = {str(root["metadata"]["name"]) for root in roots}
+    now = time.time()
+    listed = [_object(cluster, obj, there, now) for obj in cluster.left(run)]
+    for root in roots:
+        listed += _elsewhere(root)
+    return sorted(listed, key=lambda each: (each.run, not each.cost, each.kind, each.name))
+
+
+def _roots(run: str) -> str:
+    return f"app.kubernetes.io/managed-by=longboat,{names.PART_LABEL}=root" + (
+        f",{names.RUN_LABEL}={run}" if run else ""
+    )
+
+
+def _object(cluster: Cluster, obj: Manifest, there: set[str], now: float) -> Left:
+    meta = obj["metadata"]
+    run, kind, name = str((meta.get("labels") or {}).get(names.RUN_LABEL, "")), str(obj["kind"]), str(meta["name"])
+    space = f"-n {cluster.namespace}"
+    command = f"longboat rm {run} --on kubernetes {space}"
+    if is_data(obj):
+        command += " --data"
+    elif run not in there:
+        command = f"kubectl delete {space} {kind.lower()}/{name}"
+    return Left(run, kind, name, now - kube_config.moment(meta.get("creationTimestamp")), cost(obj), command)
+
+
+def _elsewhere(root: Manifest) -> list[Left]:
+    """What the run has left outside of the cluster, as far as its root says."""
+    run, text = str(root["metadata"]["name"]), str((root.get("data") or {}).get("plan.json", ""))
+    listed = []
+    for mount in from_json(text).storage if text else ():
+        if mount.kind in SCHEMES and not mount.read_only:
+            command = storage.REMOVERS[mount.kind].format(source=mount.source, space="")
+            listed.append(Left(run, "Bucket", mount.source, None, "what is stored in it", command))
+    return listed
+
+
+def cost(obj: Manifest) -> str:
+    spec, status = obj.get("spec") or {}, obj.get("status") or {}
+    if obj["kind"] == "Pod" and status.get("phase") not in GONE:
+        asked: dict[str, str] = spec["containers"][0].get("resources", {}).get("requests") or {}
+        return ", ".join(f"{value} {name}" for name, value in asked.items()) or "its node's time"
+    if obj["kind"] == "PersistentVolumeClaim":
+        return str(spec.get("resources", {}).get("requests", {}).get("storage", "a volume"))
+    if obj["kind"] == "PersistentVolume":
+        return str((spec.get("capacity") or {}).get("storage", "a volume"))
+    if obj["kind"] == "Service" and spec.get("type") == "LoadBalancer":
+        return "a load balancer"
+    return ""

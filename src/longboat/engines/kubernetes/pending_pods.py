@@ -1,0 +1,73 @@
+"""What keeps pods of a run from running, as far as the cluster tells whoever asks: the driver's, a rank's, and the room
+on the nodes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from longboat.engines.kubernetes import lost_driver, node_capacity
+from longboat.runtime.causes import Cause
+from longboat.runtime.kube_client import missing_rights, names
+from longboat.runtime.kube_client.api import EVERYWHERE, Api, ApiError, Manifest
+from longboat.runtime.pod import pod_status, pod_templates
+
+LIVING = "status.phase!=Succeeded,status.phase!=Failed"
+
+
+def driver(api: Api, run: str) -> Cause | None:
+    """What keeps the driver of a run from driving."""
+    pod = api.find("Pod", names.driver_pod(run))
+    seat = ("", "driver", 0)
+    if pod is None:
+        return _unmade(api, run)
+    if (gone := lost_driver.cause(pod, api.now())) is not None:
+        return gone
+    if pod_status.over(pod):
+        return pod_status.ended(pod, seat)
+    return _waits(api, pod, seat)
+
+
+def rank(api: Api, run: str) -> Cause | None:
+    """What keeps a rank's pod from running; None when all run, or nothing is known to."""
+    try:
+        for pod in api.list("Pod", names.selector(run, "rank"), fields="status.phase=Pending"):
+            seat = pod_templates.seat_of(pod["metadata"].get("labels"))
+            cause = _waits(api, pod, seat)
+            if cause is not None:
+                return replace(cause, stage=seat[0])
+    except ApiError:
+        return None  # who may not look is told what the journal says
+    return None
+
+
+def room(api: Api, cpu: float, memory: float, gpu: float) -> list[str]:
+    """Why a pod that asks for so much fits nowhere: the arithmetic, then each node; nothing when it would fit."""
+    try:
+        nodes = free(api)
+    except ApiError as error:
+        lacks = missing_rights.lacking(error.message)
+        why = f"you may not {lacks.verb} {lacks.resource} of the cluster" if lacks else error.message
+        return [f"what is free on each node cannot be seen from here: {why}; the scheduler's words have to do"]
+    return node_capacity.arithmetic(nodes, cpu, memory, gpu)
+
+
+def free(api: Api) -> list[node_capacity.Free]:
+    """What is free on each node: needs the right to list nodes, and pods in all namespaces."""
+    return node_capacity.free(api.list("Node"), api.list("Pod", namespace=EVERYWHERE, fields=LIVING))
+
+
+def _waits(api: Api, pod: Manifest, seat: pod_templates.Seat) -> Cause | None:
+    cause = pod_status.waiting(pod, seat)
+    if cause is not None and not cause.evidence:
+        events = api.list("Event", fields=f"involvedObject.name={pod['metadata']['name']}")
+        cause = pod_status.with_events(cause, events)
+    return cause
+
+
+def _unmade(api: Api, run: str) -> Cause | None:
+    """No pod of the driver: whoever should make it may have said why it cannot."""
+    events = api.list("Event", fields=f"involvedObject.name={names.driver(run)}")
+    told = [str(event.get("message")) for event in events if event.get("type") == "Warning"]
+    if not told:
+        return None
+    return pod_status.refused(ApiError(422, "FailedCreate", told[-1]), ("", "driver", 0))

@@ -1,0 +1,189 @@
+"""The files of a run in a cluster, as `ls`, `cat` and `cp` see them: asked of a pod, over the cluster's exec.
+
+The run directory is the driver's. For storage a helper's pod is made that mounts it, and deleted when
+the command is done; one that is forgotten ends by itself (`kube.shelf`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Self, cast
+
+from longboat.engines.kubernetes.cluster import Cluster, command, is_running
+from longboat.engines.kubernetes.pod_exec import FRAME, STDERR, STDOUT, Exec, Lost
+from longboat.manifests import rank_pods
+from longboat.runs import run_files
+from longboat.runs.run_files import Spot
+from longboat.runtime import filetree
+from longboat.runtime.buckets.bucket_mounts import SCHEMES
+from longboat.runtime.errors import FAILED, LongboatError
+from longboat.runtime.filetree import Entry, Item, NotThere
+from longboat.runtime.kube_client import names
+from longboat.runtime.kube_client.api import ApiError
+from longboat.runtime.plan import Mount, Plan
+from longboat.runtime.pod import file_access as words
+from longboat.runtime.pod import pod_status, pod_templates
+
+PATIENCE = 120.0
+"""Seconds that a helper's pod may take to start."""
+
+
+class ClusterShelf:
+    """Use it in a `with`: the pods that it makes go when that ends."""
+
+    def __init__(self, cluster: Cluster, run: str, plan: Plan | None) -> None:
+        self.run, self.where = run, f"in the namespace {cluster.namespace}"
+        self._cluster, self._plan = cluster, plan
+        self.mounts = run_files.mounts(plan, lambda mount: mount.kind not in ("emptyDir", "run"))
+        self._helpers: dict[str, str] = {}
+        """Mount -> pod."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for pod in self._helpers.values():
+            with contextlib.suppress(ApiError):
+                self._cluster.api.delete("Pod", pod, grace=1)
+
+    def entries(self, path: str, depth: int) -> list[Entry]:
+        found = run_files.spot(self._plan, path)
+        with self._ask(found, "list", depth=depth) as program:
+            out = b"".join(self._said(program, found))
+        listed = [Entry(*json.loads(line)) for line in out.decode().splitlines()]
+        return [replace(entry, path=found.within + entry.path) for entry in listed]
+
+    def items(self, path: str) -> Iterator[Item]:
+        found = run_files.spot(self._plan, path)
+        with self._ask(found, "give") as program:
+            stream = io.BufferedReader(filetree.Pieces(self._said(program, found)), FRAME)
+            yield from filetree.unpack(cast("io.BytesIO", stream))
+            while stream.read(FRAME):  # the padding behind the end, and how the program ended
+                pass
+
+    def store(self, path: str, name: str, items: Iterable[Item]) -> str:
+        found = run_files.spot(self._plan, path)
+        run_files.writable(self.run, found)
+        with self._ask(found, "take", stdin=True, name=name) as program:
+            sender = _Sender(program)
+            with contextlib.suppress(_Answered, Lost):  # then it says itself why
+                filetree.pack(items, cast("io.BytesIO", sender))
+            place = b"".join(self._said(program, found, sender.heard)).decode().strip()
+        return found.within + place
+
+    # The pods.
+
+    def _ask(self, found: Spot, word: str, stdin: bool = False, **more: object) -> Exec:
+        mount = found.mount
+        if mount is None and found.path.strip("/") == run_files.STORAGE and self.mounts:
+            listed = "\n".join(f"longboat ls {self.run}:{each}" for each in self.mounts)
+            raise LongboatError("storage is looked into one mount at a time", listed)
+        if mount is None:
+            pod, container, top = self._cluster.reach(self.run), "driver", names.RUN
+        else:
+            pod, container = self._helper(mount), names.HELPER
+            top = mount.source if mount.kind in SCHEMES else f"{names.MOUNTS}/{mount.name}"
+        asked = command(word, json.dumps({"top": top, "path": found.path, **more}))
+        try:
+            return Exec(self._cluster.api, pod, asked, container, stdin)
+        except Lost as error:
+            raise LongboatError(f"{error}", "try again", FAILED) from None
+        except ApiError as error:
+            raise self._cluster.refusal(error) from None
+
+    def _said(self, program: Exec, found: Spot, heard: Iterable[tuple[int, bytes]] = ()) -> Iterator[bytes]:
+        """What it writes to stdout; raises for how it ended."""
+        errors, early = b"", iter(heard)
+        try:
+            while (piece := next(early, None) or program.receive()) is not None:
+                if piece[0] == STDOUT:
+                    yield piece[1]
+                elif piece[0] == STDERR:
+                    errors += piece[1]
+        except Lost as error:
+            raise LongboatError(f"{error}", "try again", FAILED) from None
+        except ApiError as error:
+            raise self._cluster.refusal(error) from None
+        told = errors.decode("utf-8", "replace").strip()
+        if program.code == words.MISSING:
+            raise run_files.not_there(self.run, found, NotThere(**json.loads(told)))
+        if program.code:
+            raise LongboatError(f"{self.run}: {told or f'exit code {program.code}'}", code=FAILED)
+
+    def _helper(self, mount: Mount) -> str:
+        if mount.name in self._helpers:
+            return self._helpers[mount.name]
+        if mount.kind == "emptyDir":
+            raise LongboatError(
+                f"storage {mount.name} is an emptyDir: it ends with the pod of each rank",
+                f"while a rank runs: `longboat exec {self.run} -- ls $LONGBOAT_MOUNT_...`",
+            )
+        assert self._plan is not None
+        api = self._cluster.api
+        try:
+            root = api.get("ConfigMap", self.run)
+            made = rank_pods.helper_of(self._plan, self.run, mount)
+            name = pod_templates.new_name(self.run, ("storage", mount.name, 0))
+            made["metadata"] |= {"name": name, "ownerReferences": [pod_templates.owner(root)]}
+            self._helpers[mount.name] = name
+            api.create(made)
+        except ApiError as error:
+            raise self._cluster.refusal(error) from None
+        self._wait(name, mount)
+        return name
+
+    def _wait(self, name: str, mount: Mount) -> None:
+        due, seat = time.monotonic() + PATIENCE, ("", "helper", 0)
+        while True:
+            pod = self._cluster.api.find("Pod", name)
+            if pod is None or pod_status.over(pod):
+                why = "it was deleted" if pod is None else pod_status.ended(pod, seat).message
+                raise LongboatError(f"the pod that looks into storage {mount.name} does not run: {why}", code=FAILED)
+            if is_running(pod):
+                return
+            if time.monotonic() > due:
+                cause = pod_status.waiting(pod, seat)
+                if cause is not None and not cause.evidence:
+                    events = self._cluster.api.list("Event", fields=f"involvedObject.name={name}")
+                    cause = pod_status.with_events(cause, events) or cause
+                why = cause.message if cause is not None else "nothing says why"
+                raise LongboatError(f"the pod that looks into storage {mount.name} waits: {why}", code=FAILED)
+            time.sleep(0.2)
+
+
+class _Answered(Exception):
+    """The program has ended before all was sent."""
+
+
+class _Sender:
+    """A program's input as a file; hears meanwhile what the program says."""
+
+    def __init__(self, program: Exec) -> None:
+        self.heard: list[tuple[int, bytes]] = []
+        self._program = program
+        self._rest = bytearray()
+
+    def write(self, data: bytes) -> int:
+        self._rest += data
+        while len(self._rest) >= FRAME:
+            self._listen()
+            self._program.send(bytes(self._rest[:FRAME]))
+            del self._rest[:FRAME]
+        return len(data)
+
+    def flush(self) -> None:
+        self._program.send(bytes(self._rest))
+        self._rest.clear()
+
+    def _listen(self) -> None:
+        try:
+            while (piece := self._program.receive(timeout=0.0)) is not None:
+                self.heard.append(piece)
+        except TimeoutError:
+            return
+        raise _Answered

@@ -1,0 +1,102 @@
+"""Where a stage that serves can be reached from outside of the cluster, as far as the cluster says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from longboat.engines.kubernetes.cluster import Cluster
+from longboat.engines.kubernetes.port_forward import ready
+from longboat.runtime.errors import LongboatError
+from longboat.runtime.kube_client import names
+from longboat.runtime.kube_client.api import ApiError, Manifest
+from longboat.runtime.plan import Plan, Serve
+from longboat.runtime.rank_env import bracketed
+
+
+@dataclass(frozen=True)
+class Address:
+    expose: str
+    """ClusterIP, NodePort or LoadBalancer."""
+    host: str = ""
+    """Empty: there is none from outside, or none yet."""
+    rest: int = 0
+    grpc: int = 0
+    why: str = ""
+    """What it waits for, when it should have one."""
+
+    def url(self, host: str = "") -> str:
+        return f"http://{bracketed(host or self.host)}:{self.rest}"
+
+
+def served(plan: Plan | None, run: str, wanted: str = "") -> tuple[str, Serve]:
+    """The stage that is meant; LongboatError when the run has none, or several and none was named."""
+    found = {stage.name: stage.serve for stage in (plan.stages if plan else ()) if stage.serve is not None}
+    if wanted:
+        found = {name: serve for name, serve in found.items() if name == wanted}
+    if not found:
+        what = f"has no stage {wanted} that serves" if wanted else "serves nothing: it has no `serve:` stage"
+        raise LongboatError(f"{run} {what}", f"longboat status {run}")
+    if len(found) > 1:
+        raise LongboatError(f"{run} has several stages that serve", f"name one: --stage {' or '.join(found)}")
+    return next(iter(found.items()))
+
+
+def servers(run: str, stage: str) -> str:
+    """Selects the pods of a stage that serves."""
+    return f"{names.selector(run, names.SERVER)},{names.STAGE_LABEL}={stage}"
+
+
+def board(cluster: Cluster, run: str) -> Address:
+    """Of the run's TensorBoard; its port stands for both."""
+    return _found(cluster, run, names.board(run), names.selector(run, names.BOARD), (names.BOARD, names.BOARD))
+
+
+def find(cluster: Cluster, run: str, stage: str) -> Address:
+    """As it is now. LongboatError when the Service is not there."""
+    return _found(cluster, run, names.service(run, stage), servers(run, stage), ("rest", "grpc"))
+
+
+def _found(cluster: Cluster, run: str, name: str, selector: str, wanted: tuple[str, str]) -> Address:
+    try:
+        service = cluster.api.find("Service", name)
+    except ApiError as error:
+        raise cluster.refusal(error) from None
+    if service is None:
+        raise LongboatError(f"the Service {name} is not there", f"longboat status {run}")
+    spec = service["spec"]
+    ports = {port["name"]: port for port in spec["ports"]}
+    expose = str(spec.get("type", "ClusterIP"))
+    if expose == "NodePort":
+        rest, grpc = (int(ports[each]["nodePort"]) for each in wanted)
+        host = _node(cluster, selector)
+        return Address(expose, host, rest, grpc, "" if host else "no server is ready on any node")
+    rest, grpc = (int(ports[each]["port"]) for each in wanted)
+    if expose == "LoadBalancer":
+        host = _balancer(service)
+        return Address(expose, host, rest, grpc, "" if host else _why_none(cluster, name))
+    return Address(expose, "", rest, grpc)
+
+
+def _node(cluster: Cluster, selector: str) -> str:
+    """The address of a node with a pod on it, as that knows it: who has a namespace may not see nodes."""
+    pods = sorted(cluster.api.list("Pod", selector), key=lambda pod: not ready(pod))
+    return next((str(pod["status"]["hostIP"]) for pod in pods if pod.get("status", {}).get("hostIP")), "")
+
+
+def _balancer(service: Manifest) -> str:
+    given = (service.get("status", {}).get("loadBalancer") or {}).get("ingress") or ()
+    return next((str(each.get("ip") or each.get("hostname")) for each in given), "")
+
+
+def _why_none(cluster: Cluster, name: str) -> str:
+    """What the cluster says of a load balancer that does not come."""
+    try:
+        events = cluster.api.list("Event", fields=f"involvedObject.name={name},involvedObject.kind=Service")
+    except ApiError:
+        events = []
+    told = [str(event.get("message")) for event in events if event.get("type") == "Warning"]
+    if told:
+        return f"its controller says: {told[-1]}"
+    if events:
+        return f"it is being made: {events[-1].get('message')}"
+    return "nobody in this cluster seems to make load balancers: the Service has no event (try `expose: NodePort`)"

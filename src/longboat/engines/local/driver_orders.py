@@ -1,0 +1,43 @@
+"""What the driver of a run is told beside its plan: which stages it may reuse, which it leaves out, whether to keep
+serving. Kept as a file of the run, because the driver may be a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+
+from longboat.runtime import run_layout
+
+
+@dataclass(frozen=True)
+class Orders:
+    again: tuple[str, ...] = ()
+    """Stages that had passed and are to run anew."""
+    left_out: tuple[str, ...] = ()
+    keep: bool = False
+
+
+def to_json(orders: Orders) -> str:
+    return json.dumps(asdict(orders))
+
+
+def from_json(text: str) -> Orders:
+    told = json.loads(text)
+    return Orders(tuple(told["again"]), tuple(told["left_out"]), bool(told["keep"]))
+
+
+def write(run_dir: str, orders: Orders) -> None:
+    path = os.path.join(run_dir, run_layout.ORDERS)
+    with open(path + ".new", "w", encoding="utf-8") as file:
+        file.write(to_json(orders))
+    os.replace(path + ".new", path)
+
+
+def read(run_dir: str) -> Orders:
+    try:
+        with open(os.path.join(run_dir, run_layout.ORDERS), encoding="utf-8") as file:
+            return from_json(file.read())
+    except (OSError, ValueError, KeyError, TypeError):
+        return Orders()

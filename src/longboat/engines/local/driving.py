@@ -1,0 +1,368 @@
+"""Runs a Plan on this machine: checks what it needs, then hands it to the driver.
+
+`check` finds what would fail before anything is created. `drive` makes the calling process the
+run's driver until the run has ended. `stop` asks another process's run to end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import socket
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from longboat import __version__, host, runtime
+from longboat.engines import secret_values
+from longboat.engines.local import driver_orders, requirements, scratch_dir
+from longboat.engines.local.supervisor import KeeperLost, LocalLauncher
+from longboat.runtime import driver_lock, run_layout
+from longboat.runtime.agent import mpi
+from longboat.runtime.agent.agent_config import Post
+from longboat.runtime.causes import Cause, Kind
+from longboat.runtime.driver.agent_links import Seat
+from longboat.runtime.driver.archive import put_aside
+from longboat.runtime.driver.driver import Driver
+from longboat.runtime.driver.history import Before, look_back, run_anew
+from longboat.runtime.driver.stop_signals import ENDING, who
+from longboat.runtime.errors import FAILED, INTERRUPTED, LongboatError
+from longboat.runtime.journal import FULL, JournalFull, Writer, stream
+from longboat.runtime.plan import Plan, Stage
+from longboat.runtime.shapes import SHAPES
+
+
+def check(plan: Plan, environ: Mapping[str, str]) -> None:
+    """Raises for what this machine lacks; nothing has been created yet."""
+    _check_serving(plan)
+    secret_values.values(plan, environ)
+    _check_limits(plan)
+    for mount in plan.storage:
+        if mount.path and not os.path.isdir(mount.path) and (mount.read_only or os.path.lexists(mount.path)):
+            raise LongboatError(
+                f"storage {mount.name}: {mount.path} is not a directory",
+                "create it, or change the path in the job file",
+            )
+    have = host.visible_gpus(environ.get("CUDA_VISIBLE_DEVICES"))
+    for stage in plan.stages:
+        asked = sum(role.ranks * role.resources.gpu for role in stage.roles)
+        if asked > len(have):
+            raise LongboatError(
+                f"stage {stage.name} asks for {asked} GPUs "
+                f"({' + '.join(f'{r.ranks} x {r.resources.gpu} {r.name}' for r in stage.roles if r.resources.gpu)})"
+                f" and this machine has {len(have)}",
+                "ask for fewer ranks or fewer GPUs per rank",
+            )
+        if stage.kind == "gang" and SHAPES[stage.shape].launcher:
+            first = stage.python or host.programs()
+            if mpi.find([first], environ.get("PATH", "")) is None:
+                raise LongboatError(
+                    f"stage {stage.name} has shape {stage.shape} and no mpirun was found in {first} or on PATH",
+                    f"install one: {mpi.INSTALL}",
+                )
+    if plan.code and not os.path.isdir(plan.code):
+        raise LongboatError(f"code: {plan.code} is not a directory", "change `code:` in the job file")
+
+
+def _check_serving(plan: Plan) -> None:
+    """A model that took an hour to train should not find its port taken."""
+    for stage in plan.stages:
+        if stage.kind in ("serve", "bench"):
+            missing = host.lacking((*host.SERVING, *host.SERVING_GRPC))
+            if missing:
+                raise LongboatError(
+                    f"stage {stage.name}: a {stage.kind} stage needs {', '.join(missing)}",
+                    "pip install 'longboat[serve]'",
+                )
+        for port in (stage.serve.port, stage.serve.grpc_port) if stage.serve is not None else ():
+            with socket.socket() as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                try:
+                    probe.bind(("127.0.0.1", port))
+                except OSError as error:
+                    raise LongboatError(
+                        f"stage {stage.name}: port {port} cannot be had: {error.strerror}",
+                        "end what listens there, or give the stage another `port` and `grpc_port`",
+                    ) from None
+
+
+def _check_limits(plan: Plan) -> None:
+    """The driver holds a connection to each agent, and each rank is at least two processes."""
+    ranks = max((stage.ranks for stage in plan.stages), default=0)
+    for name, limit, each, spare in (
+        ("open files (ulimit -n)", resource.getrlimit(resource.RLIMIT_NOFILE)[1], 1, 64),
+        ("processes (ulimit -u)", resource.getrlimit(resource.RLIMIT_NPROC)[1], 2, 16),
+    ):
+        if limit != resource.RLIM_INFINITY and ranks * each + spare > limit:
+            raise LongboatError(
+                f"{ranks} ranks on this machine need {ranks * each + spare} {name}, and the limit is {limit}",
+                "ask for fewer ranks, or raise the limit",
+            )
+
+
+def drive(
+    plan: Plan,
+    run_dir: str,
+    home: str,
+    environ: Mapping[str, str],
+    begun: Callable[[], None] | None = None,
+    say: Callable[[str], None] | None = None,
+    settle: Callable[[], None] = lambda: None,
+) -> int:
+    """Runs the plan in this process until it has ended; the exit code. A run directory that has a
+    journal already is resumed. `say` is told what takes time before it begins; `settle` is called once this process is
+    the run's driver and nobody else can write to its directory."""
+    for signum in ENDING:
+        signal.signal(signum, _interrupt)  # until the driver listens
+    held = driver_lock.take(run_dir)
+    settle()
+    _forget(os.path.join(run_dir, run_layout.STOP))
+    values = secret_values.values(plan, environ)
+    told = driver_orders.read(run_dir)
+    before = look_back(stream(run_dir))
+    put_aside(run_dir, before, told.again)
+    before = run_anew(before, told.again)
+    journal = Writer(run_dir, redact=tuple(values.values()))
+    place = ""
+    try:
+        packages = _packages(plan, home, say)
+        place = scratch_dir.make(environ)
+        base = {**environ, **values}
+        return _drive(plan, run_dir, home, base, packages, begun, place, journal, before, told)
+    except LongboatError as error:
+        facts = (error.hint,) if error.hint else ()
+        cause = Cause(Kind.MISSING_INPUT, error.message, evidence=facts)
+        _end(journal, "failed", error.code, cause)
+        raise
+    except KeyboardInterrupt as interrupt:
+        cause = Cause(Kind.STOPPED, f"stopped by {who(interrupt.args[0], run_dir)}")
+        return _end(journal, "stopped", INTERRUPTED, cause)
+    except KeeperLost as error:
+        cause = Cause(Kind.SUPERVISOR_LOST, str(error), evidence=("the driver itself was alive",))
+        return _end(journal, "failed", FAILED, cause)
+    except Exception as error:
+        if not os.path.isdir(run_dir):
+            raise LongboatError(f"{run_dir} was removed while the run was under way; its ranks were ended") from None
+        return _end(journal, "failed", FAILED, _failure(run_dir, error))
+    finally:
+        journal.close()
+        if place:
+            scratch_dir.remove(place)
+        os.close(held)
+
+
+def _end(journal: Writer, state: str, code: int, cause: Cause) -> int:
+    """Writes down how the run ended, if its disk has room for that; the exit code."""
+    with contextlib.suppress(JournalFull):
+        journal.write("run.ended", state=state, code=code, cause=cause)
+    return code
+
+
+def _failure(run_dir: str, error: Exception) -> Cause:
+    """Why this program cannot go on; how it came to that is in the driver's log."""
+    text = "".join(traceback.format_exception(error))
+    log = os.path.join(run_dir, run_layout.DRIVER_LOG)
+    with contextlib.suppress(OSError), open(log, "a", encoding="utf-8") as file:
+        file.write(text)
+    if isinstance(error, OSError) and error.errno in FULL:
+        return Cause(Kind.DISK_FULL, f"the disk of {error.filename or run_dir} is full")
+    return Cause(Kind.INTERNAL, "longboat itself failed", lines=tuple(text.splitlines()[-8:]))
+
+
+def _drive(
+    plan: Plan,
+    run_dir: str,
+    home: str,
+    base: Mapping[str, str],
+    packages: Mapping[str, str],
+    begun: Callable[[], None] | None,
+    place: str,
+    journal: Writer,
+    before: Before,
+    told: driver_orders.Orders,
+) -> int:
+    run_id = os.path.basename(run_dir)
+    token = os.urandom(32)
+    address = os.path.join(place, scratch_dir.SOCKET)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(address)
+    listener.listen(1024)
+    posts = Posts(plan, run_id, run_dir, home, base, packages, address, token, place)
+    closed = [m.path for m in plan.storage if m.read_only and m.path]
+    shut = [path for path in closed if not (run_dir + "/").startswith(path.rstrip("/") + "/")]
+    launcher = LocalLauncher(posts.post, place, shut)
+    driver = Driver(plan, run_id, run_dir, journal, token, before, left_out=told.left_out, keep=told.keep)
+    journal.write(
+        "run.started",
+        run=run_id,
+        name=plan.name,
+        pid=os.getpid(),
+        host=socket.gethostname(),
+        engine="local",
+        contained=launcher.containment.kind,
+        version=__version__,
+        resumed=bool(before.last) or None,
+    )
+    if closed and (closed != shut or not launcher.containment.complete):
+        text = f"nothing keeps ranks from writing to {', '.join(closed)} on this machine"
+        journal.write("note", text=text, level="warning")
+    for stage in before.passed:
+        journal.write("stage.reused", stage=stage)
+    with _all_files():  # the tree of the ranks stands already, with the limit that the user has set
+        return driver.run(listener, launcher, begun)
+
+
+@contextlib.contextmanager
+def _all_files() -> Iterator[None]:
+    """As many open files as this process may have: the driver holds one for each agent."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def _packages(plan: Plan, home: str, say: Callable[[str], None] | None) -> dict[str, str]:
+    """Stage -> where the job's requirements are for its Python; nothing where that has them."""
+    if not plan.requirements:
+        return {}
+    pythons = {stage.name: stage.python or host.programs() for stage in plan.stages if stage.kind == "gang"}
+    found = {python: requirements.directory(plan, python, home, say) for python in set(pythons.values())}
+    return {stage: found[python] for stage, python in pythons.items()}
+
+
+def _interrupt(signum: int, _frame: object) -> None:
+    raise KeyboardInterrupt(signum)
+
+
+class Posts:
+    """What each agent of a run is told before it starts."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        run_id: str,
+        run_dir: str,
+        home: str,
+        base: Mapping[str, str],
+        packages: Mapping[str, str],
+        address: str,
+        token: bytes,
+        place: str,
+    ) -> None:
+        self._plan = plan
+        self._run_id = run_id
+        self._run_dir = run_dir
+        self._address = address
+        self._token = token
+        temporary = os.path.join(place, "tmp")
+        os.mkdir(temporary, 0o700)
+        self._base = {**base, "TMPDIR": temporary}
+        self._packages = packages
+        self._mounts = {m.name: m.path or run_layout.storage(run_dir, m.name) for m in plan.storage}
+        for mount in plan.storage:
+            if not mount.read_only or not mount.path:
+                _make(self._mounts[mount.name])
+        self._data = self._mounts.get("data", os.path.join(home, "data"))
+        _make(self._data)
+        self._gpus = host.visible_gpus(base.get("CUDA_VISIBLE_DEVICES"))
+        self._cores = max(1, int(host.cores().usable))
+
+    def post(self, seat: Seat, ports: Sequence[int]) -> Post:
+        name, role, rank = seat
+        stage = self._plan.stage(name)
+        return Post(
+            plan=self._plan,
+            run_id=self._run_id,
+            run_dir=self._run_dir,
+            stage=name,
+            role=role,
+            rank=rank,
+            driver=self._address,
+            token=self._token,
+            base=self._base_of(name),
+            data=self._data,
+            rank_path=runtime.RANK_PATH,
+            python=host.programs(),
+            threads=self._threads(stage, role),
+            gpus=self._gpus_of(stage, role, rank),
+            mounts=self._mounts,
+            ports=tuple(ports),
+        )
+
+    def _base_of(self, stage: str) -> Mapping[str, str]:
+        packages = self._packages.get(stage)
+        if not packages:
+            return self._base
+        rest = self._base.get("PYTHONPATH")
+        path = self._base.get("PATH") or os.defpath
+        found = {"PYTHONPATH": f"{packages}:{rest}" if rest else packages, "PATH": f"{path}:{packages}/bin"}
+        return {**self._base, **found}
+
+    def _threads(self, stage: Stage, role: str) -> int:
+        ranks = stage.ranks
+        asked = next((r.resources.cpu for r in stage.roles if r.name == role), None)
+        if asked:
+            return max(1, int(asked))
+        return max(1, self._cores // ranks) if ranks > 1 else 0
+
+    def _gpus_of(self, stage: Stage, role: str, rank: int) -> tuple[str, ...]:
+        first = 0
+        for each in stage.roles:
+            if each.name == role:
+                begin = first + rank * each.resources.gpu
+                return self._gpus[begin : begin + each.resources.gpu]
+            first += each.ranks * each.resources.gpu
+        return ()
+
+
+def stop(run_dir: str, by: str = "longboat stop", now: bool = False, wait: float | None = None) -> bool:
+    """Asks a run to end, with its grace period or at once. False when nobody drives it; with
+    `wait`, also when it has not ended after so many seconds."""
+    pid, name = driver_lock.holder(run_dir), os.path.basename(run_dir)
+    if not pid:
+        return False
+    if pid < 0:  # to the kernel that would be everybody
+        raise LongboatError(
+            f"{name} is driven from another PID namespace and cannot be signalled from here",
+            "stop it where it was started: outside of its ranks, or in that container",
+        )
+    try:
+        with open(os.path.join(run_dir, run_layout.STOP), "w", encoding="utf-8") as file:
+            file.write(by)
+        os.kill(pid, signal.SIGQUIT if now else signal.SIGTERM)
+    except ProcessLookupError:
+        return True
+    except OSError as error:
+        raise LongboatError(f"{name} cannot be stopped: {error.strerror}", "ask the user who started it") from None
+    due = time.monotonic() + (wait or 0)
+    while wait is not None and driver_lock.holder(run_dir) == pid:
+        if time.monotonic() > due:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def driven(run_dir: str) -> bool:
+    return driver_lock.holder(run_dir) != 0
+
+
+def _make(directory: str) -> None:
+    try:
+        os.makedirs(directory, exist_ok=True)
+    except OSError as error:
+        raise LongboatError(
+            f"the directory {directory} cannot be made: {error.strerror}",
+            "make it by hand, or name another place in the job file",
+        ) from None
+
+
+def _forget(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass

@@ -1,6 +1,0 @@
-"""Generations: who starts, who is ended, what restarts, what is the cause. Pure, without clock or socket.
-
-`words` are the events and actions, `machine` turns the ones into the others.
-
-Ships into strangers' images: standard library only, Python 3.9.
-"""

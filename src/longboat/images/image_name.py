@@ -1,0 +1,79 @@
+"""Names of images: `registry/repository:tag@digest`, read as docker and Kubernetes read them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from longboat.runtime.errors import LongboatError
+
+HUB = "docker.io"
+_PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
+_REPOSITORY = re.compile(rf"{_PART}(?:/{_PART})*")
+_TAG = re.compile(r"\w[\w.-]{0,127}", re.ASCII)
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_LOCAL = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d+)?")
+
+
+@dataclass(frozen=True)
+class Reference:
+    registry: str
+    repository: str
+    tag: str = ""
+    digest: str = ""
+
+    @property
+    def host(self) -> str:
+        """Where the registry listens: Docker Hub does so under another name than its own."""
+        return "registry-1.docker.io" if self.registry == HUB else self.registry
+
+    @property
+    def is_local(self) -> bool:
+        """On this machine, where plain http is no risk."""
+        return _LOCAL.fullmatch(self.registry) is not None
+
+    @property
+    def name(self) -> str:
+        """Without tag and digest."""
+        return f"{self.registry}/{self.repository}"
+
+    @property
+    def asked(self) -> str:
+        """What a manifest is asked for by."""
+        return self.digest or self.tag or "latest"
+
+    def tagged(self, tag: str) -> Reference:
+        return replace(self, tag=tag, digest="")
+
+    def at(self, digest: str) -> Reference:
+        """The same image, named by what it is and not by what it is called today."""
+        return replace(self, tag="", digest=digest)
+
+    def __str__(self) -> str:
+        return self.name + (f":{self.tag}" if self.tag else "") + (f"@{self.digest}" if self.digest else "")
+
+
+def parse(text: str) -> Reference:
+    """LongboatError for what is no name of an image."""
+    rest, at, digest = text.partition("@")
+    if at and not _DIGEST.fullmatch(digest):
+        raise _wrong(text, f"the digest {digest!r} is not sha256: and 64 hexadecimal digits")
+    first, slash, path = rest.partition("/")
+    if slash and (first == "localhost" or "." in first or ":" in first):
+        registry, rest = first, path
+    else:
+        registry = HUB
+    repository, colon, tag = rest.partition(":")
+    if colon and not _TAG.fullmatch(tag):
+        raise _wrong(text, f"the tag {tag!r} is not letters, digits, `_`, `.` and `-`")
+    if registry in (HUB, "index.docker.io"):
+        registry = HUB
+        repository = repository if "/" in repository else f"library/{repository}"
+    if not _REPOSITORY.fullmatch(repository):
+        why = "it has capital letters" if repository != repository.lower() else f"{repository!r} is no repository"
+        raise _wrong(text, why)
+    return Reference(registry, repository, tag, digest)
+
+
+def _wrong(text: str, why: str) -> LongboatError:
+    return LongboatError(f"{text!r} is no name of an image: {why}", "for example registry.example.com/team/name:tag")

@@ -1,0 +1,81 @@
+"""What this machine has pushed, so that it can be listed and removed again: `images/pushed/` in the home directory.
+
+One small file for each image; a registry is not asked for what others keep in it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+from longboat.runtime.errors import LongboatError
+
+
+@dataclass(frozen=True)
+class Pushed:
+    reference: str
+    """REGISTRY/NAME:TAG."""
+    digest: str
+    job: str
+    size: int
+    when: float
+    insecure: bool = False
+
+    @property
+    def exact(self) -> str:
+        """By digest, as runs name it."""
+        return f"{self.name}@{self.digest}"
+
+    @property
+    def name(self) -> str:
+        head, slash, last = self.reference.rpartition("/")
+        return head + slash + last.partition(":")[0]
+
+
+def place(home: str) -> str:
+    """All that building keeps on this machine; may be removed at any time, but for `pushed`."""
+    return os.path.join(home, "images")
+
+
+def keep(home: str, reference: str, digest: str, job: str, size: int, insecure: bool) -> None:
+    made = Pushed(reference, digest, job, size, time.time(), insecure)
+    path = _path(home, made)
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(f"{path}.{os.getpid()}", "w", encoding="utf-8") as file:
+            json.dump(asdict(made), file)
+        os.replace(f"{path}.{os.getpid()}", path)
+    except OSError as error:
+        raise LongboatError(f"{path} cannot be written: {error.strerror}", "set LONGBOAT_HOME") from None
+
+
+def pushed(home: str) -> list[Pushed]:
+    """The newest first."""
+    return sorted(_read(home), key=lambda each: -each.when)
+
+
+def forget(home: str, made: Pushed) -> None:
+    try:
+        os.unlink(_path(home, made))
+    except FileNotFoundError:
+        pass
+
+
+def _read(home: str) -> Iterator[Pushed]:
+    directory = os.path.join(place(home), "pushed")
+    for name in os.listdir(directory) if os.path.isdir(directory) else ():
+        if name.endswith(".json"):
+            try:
+                with open(os.path.join(directory, name), encoding="utf-8") as file:
+                    yield Pushed(**json.load(file))
+            except (OSError, ValueError, TypeError):
+                continue
+
+
+def _path(home: str, made: Pushed) -> str:
+    key = hashlib.sha256(f"{made.reference}@{made.digest}".encode()).hexdigest()[:16]
+    return os.path.join(place(home), "pushed", f"{key}.json")

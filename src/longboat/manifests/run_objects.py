@@ -1,0 +1,289 @@
+"""All objects of a run, in the order in which they are to be made.
+
+The root comes first: it owns the scratch, so that removing a run is removing one object. It holds
+the plan and the pods of every stage, which a reviewer can read; the driver makes them when their
+turn comes. The token that driver and agents prove themselves with is made in the cluster and is
+never here. Pure.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from longboat.manifests import model_serving, pod_base, pod_identity, rank_pods, tensorboard_pod
+from longboat.manifests.payload import Cargo
+from longboat.runtime import run_layout
+from longboat.runtime.errors import LongboatError
+from longboat.runtime.kube_client import names
+from longboat.runtime.kube_client.api import CLUSTER_WIDE, Manifest
+from longboat.runtime.plan import Plan, Stage, to_json
+
+PENDING = 600.0
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the one who submits may choose, beside the job file."""
+
+    namespace: str = ""
+    account: str = ""
+    """A service account that exists already, for the driver; empty: one is made, with its Role."""
+    driver_image: str = ""
+    volume: str = "10Gi"
+    """Size of the volume that the driver keeps the run directory on; "none": it goes with the driver's pod."""
+    storage_class: str = ""
+    pending: float = PENDING
+    """Seconds that a pod may wait for a place or an image before the stage fails."""
+    lease: float = names.DRIVER_LEASE
+    """Seconds that the driver goes on without an answer from the API server."""
+
+
+def for_pods(plan: Plan) -> Plan:
+    """The plan as pods see it: their paths, nothing of this machine."""
+    common = pod_base.shared(plan)
+    paths = {m.name: f"{names.MOUNTS}/{m.name}" for m in plan.storage if m.kind not in pod_base.CARRIED}
+    if common is not None:
+        paths[common.name] = names.RUN
+    storage = tuple(replace(m, path=paths.get(m.name, ""), note="") for m in plan.storage)
+    return replace(plan, engine="kubernetes", file="", code=names.CODE, storage=storage)
+
+
+def check(plan: Plan) -> None:
+    """Raises for what no cluster can do with this version."""
+    for stage in plan.stages:
+        if stage.per_node > 1:
+            _check_crew(stage)
+
+
+def _check_crew(stage: Stage) -> None:
+    """Ranks that share a pod end with it, so only those may that restart together anyway."""
+    if stage.shape != "allreduce":
+        raise LongboatError(
+            f"stage {stage.name}: `per_node: {stage.per_node}` with shape {stage.shape}: in pods, only ranks of "
+            "allreduce can share one",
+            "leave `per_node` out: each rank has a pod of its own",
+        )
+    for role in stage.roles:
+        if role.ranks % stage.per_node:
+            fits = ", ".join(str(n) for n in range(2, role.ranks + 1) if role.ranks % n == 0)
+            raise LongboatError(
+                f"stage {stage.name}: {role.ranks} ranks do not fill pods of {stage.per_node}: "
+                f"{role.ranks % stage.per_node} would be over",
+                f"with {role.ranks} ranks, `per_node` can be {fits}",
+            )
+
+
+def objects(plan: Plan, run: str, cargo: Cargo, setting: Setting) -> list[Manifest]:
+    """The very objects that `run` submits; those that need the root's uid as owner are given it there."""
+    check(plan)
+    inside = for_pods(plan)
+    account = pod_identity.account(inside, run)
+    made = [
+        _root(inside, run, cargo),
+        _ship(inside, run, cargo),
+        *(_code(inside, run, cargo, number) for number in range(len(cargo.parts))),
+        *([] if setting.account else _rights(inside, run)),
+        *([] if account is None else [account]),
+        _headless(inside, run),
+        _service(inside, run),
+        *_claim(inside, run, setting),
+        _driver(inside, run, setting, setting.driver_image or pod_base.image_of(plan), cargo),
+        *tensorboard_pod.objects(inside, run, cargo.edition),
+    ]
+    return in_namespace(made, setting.namespace)
+
+
+def in_namespace(made: list[Manifest], namespace: str) -> list[Manifest]:
+    for obj in made:
+        if namespace and obj["kind"] not in CLUSTER_WIDE:
+            obj["metadata"]["namespace"] = namespace
+    return made
+
+
+def head(plan: Plan, run: str, cargo: Cargo, namespace: str) -> str:
+    """What the reader of an exported file should know."""
+    space = f" -n {namespace}" if namespace else ""
+    lines = [
+        f"The run {run} of the job {plan.name}, written by `longboat export`.",
+        f"Begin it: kubectl apply --server-side -f FILE{space}",
+        f"End it, with all that it made: kubectl delete -f FILE{space}",
+        f"Watch it: longboat attach {run} --on kubernetes{space}",
+        f"The code tree: {cargo.files} files, {cargo.size} bytes compressed in {len(cargo.parts)} ConfigMaps.",
+        "The run's token is made in the cluster by the driver.",
+    ]
+    kept = [mount.source for mount in plan.storage if mount.make is not None]
+    if kept:
+        lines.append(
+            f"It makes storage, which goes with FILE too, with its data: {', '.join(kept)}. To keep that, delete"
+        )
+        lines.append(f"the rest: kubectl delete -f FILE{space} -l '{names.PART_LABEL}!=storage'")
+    own = [secret for secret in plan.secrets if secret.source != "cluster"]
+    if own:
+        given = " ".join(f"--from-literal={secret.name}=..." for secret in own)
+        lines.append(f"First make its secrets: kubectl create secret generic {names.secrets(run)}{space} {given}")
+    return "\n".join(lines)
+
+
+def templates(plan: Plan, run: str, cargo: Cargo) -> dict[str, Manifest]:
+    """Key in the root -> the pod of a role."""
+    return {
+        names.template(stage.name, role.name): rank_pods.pod_of(plan, run, stage, role, len(cargo.parts), cargo.edition)
+        for stage in plan.stages
+        if stage.kind in ("gang", "bench")
+        for role in rank_pods.roles_of(stage)
+    }
+
+
+def _root(plan: Plan, run: str, cargo: Cargo) -> Manifest:
+    data = {"plan.json": to_json(plan)}
+    data |= {key: json.dumps(pod, indent=2) for key, pod in templates(plan, run, cargo).items()}
+    data |= {
+        names.servers(stage.name): json.dumps(
+            model_serving.objects(plan, run, stage, len(cargo.parts), cargo.edition), indent=2
+        )
+        for stage in plan.stages
+        if stage.serve is not None
+    }
+    data["code.sha256"] = cargo.sha256
+    data |= pod_identity.files(plan.security)
+    data |= {run_layout.FINGERPRINTS: cargo.fingerprints} if cargo.fingerprints else {}
+    root = _meta("v1", "ConfigMap", run, plan, run, "root")
+    root["metadata"]["annotations"] = {names.STATE: "submitted"}
+    if pod_base.shared(plan) is not None:
+        root["metadata"]["annotations"][names.SHARED] = "true"
+    return {**root, "data": data}
+
+
+def _ship(plan: Plan, run: str, cargo: Cargo) -> Manifest:
+    data = {names.ARCHIVE: base64.b64encode(cargo.archive).decode()}
+    return {
+        **_meta("v1", "ConfigMap", names.ship(run, cargo.edition), plan, run, "ship"),
+        "immutable": True,
+        "binaryData": data,
+    }
+
+
+def _code(plan: Plan, run: str, cargo: Cargo, number: int) -> Manifest:
+    data = {f"code.{number:03}": base64.b64encode(cargo.parts[number]).decode()}
+    return {
+        **_meta("v1", "ConfigMap", names.code(run, cargo.edition, number), plan, run, "code"),
+        "immutable": True,
+        "binaryData": data,
+    }
+
+
+def rules(run: str, served: Sequence[str] = ()) -> list[Manifest]:
+    """All that a driver may do: namespaced rights, by name wherever rights can be given by name. `served`: the names
+    of what the run serves; a run that serves nothing has none of those rights."""
+    return [*_rules(run), *(_serving_rules(served) if served else [])]
+
+
+def _serving_rules(served: Sequence[str]) -> list[Manifest]:
+    kinds = (
+        ("apps", "deployments"),
+        ("", "services"),
+        ("policy", "poddisruptionbudgets"),
+        ("autoscaling", "horizontalpodautoscalers"),
+    )
+    change = ["get", "patch", "delete"]
+    return [
+        {"apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"]},
+        {"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["list", "watch"]},
+        *({"apiGroups": [group], "resources": [kind], "verbs": ["create"]} for group, kind in kinds),
+        *(
+            {"apiGroups": [group], "resources": [kind], "verbs": change, "resourceNames": list(served)}
+            for group, kind in kinds
+        ),
+    ]
+
+
+def _rules(run: str) -> list[Manifest]:
+    return [
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["create", "delete", "get", "list", "watch"]},
+        {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "get", "list"]},
+        {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "patch"], "resourceNames": [run]},
+        {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"], "resourceNames": [names.token(run)]},
+        {"apiGroups": [""], "resources": ["secrets"], "verbs": ["create"]},
+        {"apiGroups": [""], "resources": ["services"], "verbs": ["get"], "resourceNames": [names.driver(run)]},
+        {
+            "apiGroups": ["apps"],
+            "resources": ["statefulsets", "statefulsets/scale"],
+            "verbs": ["get", "patch"],
+            "resourceNames": [names.driver(run)],
+        },
+    ]
+
+
+def served(plan: Plan, run: str) -> list[str]:
+    """The names of the Deployments and Services that the plan will have."""
+    return [names.service(run, stage.name) for stage in plan.stages if stage.serve is not None]
+
+
+def role(plan: Plan, run: str) -> Manifest:
+    group = "rbac.authorization.k8s.io"
+    return {
+        **_meta(f"{group}/v1", "Role", names.driver(run), plan, run, "rights"),
+        "rules": rules(run, served(plan, run)),
+    }
+
+
+def _rights(plan: Plan, run: str) -> list[Manifest]:
+    group, name = "rbac.authorization.k8s.io", names.driver(run)
+    account = _meta("v1", "ServiceAccount", name, plan, run, "rights")
+    binding = _meta(f"{group}/v1", "RoleBinding", name, plan, run, "rights")
+    binding["roleRef"] = {"apiGroup": group, "kind": "Role", "name": name}
+    binding["subjects"] = [{"kind": "ServiceAccount", "name": name}]
+    return [account, role(plan, run), binding]
+
+
+def _headless(plan: Plan, run: str) -> Manifest:
+    """Gives the seats their names: STAGE-ROLE-RANK.RUN."""
+    spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {names.RUN_LABEL: run}}
+    return {**_meta("v1", "Service", run, plan, run, "names"), "spec": spec}
+
+
+def _service(plan: Plan, run: str) -> Manifest:
+    """One address for the driver, whichever pod it is: agents find it again without asking for a name."""
+    ports = [
+        {"name": "agents", "port": names.PORT, "targetPort": names.PORT},
+        {"name": "depot", "port": names.DEPOT_PORT, "targetPort": names.DEPOT_PORT},
+    ]
+    selector = {names.RUN_LABEL: run, names.PART_LABEL: "driver"}
+    spec = {"publishNotReadyAddresses": True, "selector": selector, "ports": ports}
+    return {**_meta("v1", "Service", names.driver(run), plan, run, "driver"), "spec": spec}
+
+
+def _claim(plan: Plan, run: str, setting: Setting) -> list[Manifest]:
+    if pod_base.shared(plan) is not None or setting.volume == "none":
+        return []
+    spec: Manifest = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": setting.volume}}}
+    if setting.storage_class:
+        spec["storageClassName"] = setting.storage_class
+    return [{**_meta("v1", "PersistentVolumeClaim", names.volume(run), plan, run, "volume"), "spec": spec}]
+
+
+def _driver(plan: Plan, run: str, setting: Setting, image: str, cargo: Cargo) -> Manifest:
+    """A StatefulSet: it brings a deleted driver back at once, and never has two."""
+    account = setting.account or names.driver(run)
+    spec = rank_pods.driver_spec(plan, run, account, image, setting.pending, setting.lease, cargo.edition)
+    if setting.volume == "none" and pod_base.shared(plan) is None:
+        next(each for each in spec["volumes"] if each["name"] == "run").pop("persistentVolumeClaim")
+        next(each for each in spec["volumes"] if each["name"] == "run")["emptyDir"] = {}
+    labels = names.labels(run, plan.name, "driver")
+    made = _meta("apps/v1", "StatefulSet", names.driver(run), plan, run, "driver")
+    made["spec"] = {
+        "replicas": 1,
+        "serviceName": run,
+        "podManagementPolicy": "Parallel",
+        "selector": {"matchLabels": {names.RUN_LABEL: run, names.PART_LABEL: "driver"}},
+        "template": {"metadata": {"labels": labels}, "spec": spec},
+    }
+    return made
+
+
+def _meta(version: str, kind: str, name: str, plan: Plan, run: str, part: str) -> Manifest:
+    meta = {"name": name, "labels": names.labels(run, plan.name, part)}
+    return {"apiVersion": version, "kind": kind, "metadata": meta}

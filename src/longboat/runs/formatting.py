@@ -1,0 +1,98 @@
+"""How times, sizes and figures are written for people, and how people write them for us.
+
+Pure text in and out; no clock is read here.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+
+from longboat.runtime.errors import LongboatError
+
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
+_PART = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw]?)")
+
+
+def seconds(text: str) -> float:
+    """`90`, `30s`, `5m`, `1h30m`, `7d`, `2w` as seconds."""
+    rest, total = text.strip().lower(), 0.0
+    if not rest:
+        raise _not_a_duration(text)
+    while rest:
+        match = _PART.match(rest)
+        if match is None or (not match[2] and match.end() != len(rest)):
+            raise _not_a_duration(text)
+        total += float(match[1]) * _UNITS[match[2] or "s"]
+        rest = rest[match.end() :].lstrip()
+    return total
+
+
+def moment(text: str, now: float) -> float:
+    """A time in the past as seconds since the epoch: a duration before now, or an ISO time."""
+    if re.fullmatch(r"\d{4}-.*", text.strip()):
+        try:
+            found = datetime.datetime.fromisoformat(text.strip()).timestamp()
+        except ValueError:
+            pass
+        else:
+            if found > now:
+                raise LongboatError(
+                    f"{text} is in the future", "a time in the past, or a duration before now: 30s, 5m, 2h"
+                )
+            return found
+    try:
+        return now - seconds(text)
+    except LongboatError:
+        raise LongboatError(
+            f"{text!r} is not a time", "write a duration before now (30s, 5m, 2h, 7d) or a time like 2026-11-15T14:30"
+        ) from None
+
+
+def _not_a_duration(text: str) -> LongboatError:
+    return LongboatError(f"{text!r} is not a duration", "write 30s, 5m, 1h30m, 7d or 2w")
+
+
+def span(value: float) -> str:
+    """A duration in its two largest units: 0.4s, 12s, 3m 5s, 2h 10m, 4d 3h."""
+    if value < 10:
+        return f"{max(value, 0.0):.1f}s"
+    whole = round(value)
+    for unit, below, size, part in (("d", "h", 86400, 3600), ("h", "m", 3600, 60), ("m", "s", 60, 1)):
+        if whole >= size:
+            rest = whole % size // part
+            return f"{whole // size}{unit} {rest}{below}" if rest else f"{whole // size}{unit}"
+    return f"{whole}s"
+
+
+def size(count: int) -> str:
+    """Bytes of files for people: 812 B, 4.2 kB, 1.3 GB. (Memory: `agent.syscalls`, in GiB.)"""
+    if count < 1000:
+        return f"{count} B"
+    value = float(count)
+    for unit in ("kB", "MB", "GB", "TB"):
+        value /= 1000
+        if value < 999.95 or unit == "TB":
+            break
+    return f"{value:.1f} {unit}"
+
+
+def figure(value: float) -> str:
+    """A metric's value, short: 0.6931, 12, 3.1e-05."""
+    return str(int(value)) if abs(value) < 1e15 and value == int(value) else f"{value:.4g}"
+
+
+def plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _local(time: float) -> datetime.datetime:
+    return datetime.datetime.fromtimestamp(time, datetime.UTC).astimezone()
+
+
+def clock(time: float) -> str:
+    return _local(time).strftime("%H:%M:%S")
+
+
+def day(time: float) -> str:
+    return _local(time).strftime("%Y-%m-%d %H:%M:%S")

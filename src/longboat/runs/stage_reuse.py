@@ -1,0 +1,115 @@
+"""Which stages of a run that goes on are run, which are reused, and why. Pure.
+
+A stage that has passed is reused while nothing that it depends on has changed; one that comes
+after a stage that runs again runs again too. `--from` and `--only` say it outright.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from longboat.runtime.errors import LongboatError
+from longboat.runtime.plan import Plan, Stage
+
+REUSED, RUNS, LEFT_OUT = "reused", "runs", "left out"
+ANEW = "a server starts anew"
+"""Why a server runs although nothing has changed: what comes after it need not run again for that."""
+
+
+@dataclass(frozen=True)
+class Fate:
+    stage: str
+    does: str
+    """reused, runs or left out."""
+    why: str = ""
+
+
+def decide(
+    plan: Plan,
+    passed: Collection[str],
+    changes: Mapping[str, list[str]],
+    first: str | None = None,
+    only: str | None = None,
+) -> tuple[Fate, ...]:
+    """changes: stage -> what it depends on that has changed since it passed, in words."""
+    for option, name in (("--from", first), ("--only", only)):
+        if name is not None:
+            _known(plan, option, name)
+    if only is not None:
+        return _only(plan, passed, plan.stage(only))
+    fates: dict[str, Fate] = {}
+    for stage in plan.stages:
+        fates[stage.name] = _fate(plan, stage, passed, changes.get(stage.name, []), first, fates)
+    return tuple(fates.values())
+
+
+def _fate(
+    plan: Plan,
+    stage: Stage,
+    passed: Collection[str],
+    changes: list[str],
+    first: str | None,
+    fates: Mapping[str, Fate],
+) -> Fate:
+    again = [name for name in stage.after if fates[name].does == RUNS and fates[name].why != ANEW]
+    if stage.name == first:
+        missing = [name for name in _needed(plan, stage) if name not in passed]
+        if missing:
+            raise _missing("--from", stage.name, missing)
+        return Fate(stage.name, RUNS, "asked for by --from")
+    if stage.kind == "serve":
+        return Fate(stage.name, RUNS, f"comes after {', '.join(again)}" if again else ANEW)
+    if stage.name not in passed:
+        return Fate(stage.name, RUNS, "" if not passed else "it has not passed yet")
+    if again:
+        return Fate(stage.name, RUNS, f"comes after {', '.join(again)}")
+    if changes and first is None:
+        return Fate(stage.name, RUNS, f"changed: {'; '.join(changes)}")
+    return Fate(stage.name, REUSED, f"although changed: {'; '.join(changes)}" if changes else "")
+
+
+def _only(plan: Plan, passed: Collection[str], stage: Stage) -> tuple[Fate, ...]:
+    needed = _needed(plan, stage)
+    missing = [name for name in needed if name not in passed and plan.stage(name).kind != "serve"]
+    if missing:
+        raise _missing("--only", stage.name, missing)
+    fates = []
+    for each in plan.stages:
+        if each.name == stage.name:
+            fates.append(Fate(each.name, RUNS, "asked for by --only"))
+        elif each.name in needed and each.kind == "serve":
+            fates.append(Fate(each.name, RUNS, f"serves {stage.name}"))
+        else:
+            fates.append(Fate(each.name, REUSED if each.name in passed else LEFT_OUT))
+    return tuple(fates)
+
+
+def _needed(plan: Plan, stage: Stage) -> list[str]:
+    """All stages that this one comes after, however far."""
+    found: list[str] = []
+    waiting = list(stage.after)
+    while waiting:
+        name = waiting.pop(0)
+        if name not in found:
+            found.append(name)
+            waiting += plan.stage(name).after
+    return [name for name in found if plan.stage(name).kind != "gate"] if stage.kind == "gate" else found
+
+
+def _known(plan: Plan, option: str, name: str) -> None:
+    names = [stage.name for stage in plan.stages]
+    if name not in names:
+        import difflib
+
+        near = difflib.get_close_matches(name, names, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"its stages: {', '.join(names)}"
+        raise LongboatError(f"{option} {name}: there is no such stage", hint)
+
+
+def _missing(option: str, name: str, missing: list[str]) -> LongboatError:
+    verb = "has" if len(missing) == 1 else "have"
+    return LongboatError(
+        f"{option} {name}: {', '.join(missing)} {verb} not passed, and {name} comes after",
+        f"name a run in which {'it has' if len(missing) == 1 else 'they have'}: --resume RUN {option} {name}",
+    )

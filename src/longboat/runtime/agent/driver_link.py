@@ -1,0 +1,66 @@
+"""The agent's end of its connection to the driver: dial, prove, speak."""
+
+from __future__ import annotations
+
+import socket
+from typing import List, Optional
+
+from longboat.runtime import wire
+from longboat.runtime.agent.agent_config import Post
+
+HANDSHAKE = 30.0
+"""Seconds for the driver to answer."""
+
+
+class Link:
+    """The authenticated connection to the driver."""
+
+    def __init__(self, post: Post, seen: wire.Message, patience: float = HANDSHAKE) -> None:
+        self._decoder = wire.Decoder()
+        self.waiting: List[wire.Message] = []
+        """Messages that came together with the end of the handshake."""
+        self.socket = connect(post.driver, patience)
+        hello = self._expect("hello")
+        ours = wire.nonce()
+        nonces = f"{hello['nonce']}{ours}"
+        self.send(
+            {
+                "is": "join",
+                "seat": [post.stage, post.role, post.rank],
+                "nonce": ours,
+                "proof": wire.proof(post.token, "agent", nonces, post.name),
+                **seen,
+            }
+        )
+        welcome = self._expect("welcome")
+        if not wire.proven(welcome.get("proof"), post.token, "driver", nonces, post.name):
+            raise wire.WireError("what answered is not this run's driver")
+        self.socket.settimeout(None)
+
+    def send(self, message: wire.Message) -> None:
+        self.socket.sendall(wire.encode(message))
+
+    def receive(self) -> Optional[List[wire.Message]]:
+        """What has arrived; None when the driver has closed."""
+        data = self.socket.recv(1 << 16)
+        return self._decoder.feed(data) if data else None
+
+    def _expect(self, kind: str) -> wire.Message:
+        messages: Optional[List[wire.Message]] = []
+        while messages is not None and not messages:
+            messages = self.receive()
+        if not messages or messages[0]["is"] != kind:
+            raise wire.WireError(f"no {kind} came")
+        self.waiting = messages[1:]
+        return messages[0]
+
+
+def connect(address: str, patience: float) -> socket.socket:
+    """To a socket's path or HOST:PORT."""
+    if address.startswith("/"):
+        link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        link.connect(address)  # waits while the driver has more callers than it can line up
+        link.settimeout(patience)
+        return link
+    host, _, port = address.rpartition(":")
+    return wire.lively(socket.create_connection((host.strip("[]"), int(port)), timeout=patience))

@@ -1,0 +1,172 @@
+"""Follows what a rank writes, to find its progress.
+
+Progress comes from `longboat.report(...)` (the rank's report file) or from a printed line
+
+    longboat: step=10 total=100 loss=0.31
+
+that stands at the beginning of a line: `longboat:`, then NAME=NUMBER pairs. Memory stays flat
+whatever is printed: only the possible beginning of such a line is kept between two reads.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import time
+from typing import Any, Dict, List, Tuple, Union
+
+Point = Dict[str, Union[int, float, str]]
+
+MARK = b"longboat: "
+LONGEST = 4096
+"""A progress line that is longer is not one."""
+CHUNK = 1 << 20
+AT_ONCE = 64
+"""Chunks that are read at one look, lest a rank that prints a lot keeps its agent from all else."""
+COUNTS = ("step", "total")
+MOST = 1 << 63
+"""A whole number beyond this is none that a training counts to."""
+
+_PAIR = re.compile(
+    rb"^([A-Za-z_][A-Za-z0-9_./-]*)=([-+]?(?:\d[\d_]*\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf))$"
+)
+
+
+def parse_line(line: bytes) -> Point:
+    """The numbers of one printed progress line; empty when it is not one."""
+    point: Point = {}
+    if not line.startswith(MARK):
+        return point
+    for word in line[len(MARK) :].split():
+        pair = _PAIR.match(word)
+        if pair is None:
+            return {}
+        name, text = pair.group(1).decode(), pair.group(2).decode().replace("_", "")
+        point[name] = int(text) if re.fullmatch(r"[-+]?\d{1,18}", text) else float(text)
+    return cleaned(point)
+
+
+def cleaned(point: Dict[str, Any]) -> Point:
+    """A point as the journal may hold it, whoever wrote it: what JSON has no number for is text, and
+    steps are whole numbers."""
+    found: Point = {}
+    for name, value in point.items():
+        if name in COUNTS:
+            if isinstance(value, (int, float)) and abs(value) < MOST:
+                found[name] = int(value)
+        elif isinstance(value, int) and abs(value) >= MOST:
+            found[name] = "inf" if value > 0 else "-inf"
+        elif isinstance(value, float) and not math.isfinite(value):
+            found[name] = str(value)
+        elif isinstance(value, (int, float, str)):
+            found[name] = value
+    return found
+
+
+class Tail:
+    """Reads a growing file from an offset on, in chunks."""
+
+    def __init__(self, path: str, offset: int) -> None:
+        self.path = path
+        self.offset = offset
+        self.behind = False
+        """The last look ended before the file did."""
+        self._fd = -1
+
+    def chunks(self) -> List[bytes]:
+        if self._fd < 0:
+            try:
+                self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                return []
+        found: List[bytes] = []
+        while len(found) < AT_ONCE:
+            data = os.pread(self._fd, CHUNK, self.offset)
+            if data:
+                self.offset += len(data)
+                found.append(data)
+            if len(data) < CHUNK:
+                self.behind = False
+                return found
+        self.behind = True
+        return found
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class Follower:
+    """The progress of one rank, from its log and its report file."""
+
+    def __init__(self, log: str, log_offset: int, reports: str, reports_offset: int) -> None:
+        self._log = Tail(log, log_offset)
+        self._reports = Tail(reports, reports_offset)
+        self._line_start = b"\n"
+        self._half_report = b""
+
+    def news(self) -> Tuple[List[Point], List[Dict[str, Any]]]:
+        """Points and checkpoint records since the last call, in order within each of the two ways."""
+        points: List[Point] = []
+        checkpoints: List[Dict[str, Any]] = []
+        for chunk in self._reports.chunks():
+            *lines, self._half_report = (self._half_report + chunk).split(b"\n")
+            for line in lines:
+                record = _object(line)
+                if "checkpoint" in record:
+                    checkpoints += _checkpoint(record["checkpoint"])
+                    continue
+                point = cleaned(record)
+                if point:
+                    points.append(point)
+        for chunk in self._log.chunks():
+            points += self._printed(chunk)
+        return points, checkpoints
+
+    @property
+    def behind(self) -> bool:
+        """There may be more than the last call gave: whoever will not call again must not stop here."""
+        return self._log.behind or self._reports.behind
+
+    def close(self) -> None:
+        self._log.close()
+        self._reports.close()
+
+    def _printed(self, chunk: bytes) -> List[Point]:
+        text = self._line_start + chunk
+        found: List[Point] = []
+        at = text.find(b"\n" + MARK)
+        kept = -1
+        while at >= 0:
+            end = text.find(b"\n", at + 1)
+            if end < 0:
+                kept = at
+                break
+            point = parse_line(text[at + 1 : end].rstrip(b"\r"))
+            if point:
+                point["t"] = round(time.time(), 6)
+                found.append(point)
+            at = text.find(b"\n" + MARK, end)
+        if kept >= 0 and len(text) - kept <= LONGEST:
+            self._line_start = text[kept:]
+        else:
+            self._line_start = text[-len(MARK) :]
+        return found
+
+
+def _checkpoint(record: Any) -> List[Dict[str, Any]]:
+    """The record, if it is one: whoever wrote this file, the driver must be able to read it."""
+    numbers = ("step",) if isinstance(record, dict) and record.get("error") else ("step", "part", "of", "bytes")
+    whole = isinstance(record, dict) and all(isinstance(record.get(name), int) for name in numbers)
+    return [record] if whole and (len(numbers) == 1 or isinstance(record.get("path"), str)) else []
+
+
+def _object(line: bytes) -> Dict[str, Any]:
+    try:
+        data: Any = json.loads(line)
+    except ValueError:
+        return {}
+    return data if isinstance(data, dict) else {}

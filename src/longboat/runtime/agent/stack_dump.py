@@ -1,0 +1,92 @@
+"""What a process that hangs is doing: its state, and the stacks that Python wrote on request."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import List, Tuple
+
+MOST = 64 * 1024
+_THREAD = re.compile(r"^(?P<current>Current thread|Thread) 0x[0-9a-f]+ .*\(most recent call first\):$")
+_FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<name>.+)$')
+STATES = {
+    "R": "running",
+    "S": "sleeping",
+    "D": "waiting for a disk or device",
+    "T": "stopped by a signal",
+    "t": "stopped by a debugger",
+    "Z": "dead, not yet collected",
+}
+
+
+def state_of(pid: int) -> str:
+    """In words, with the command: `stopped by a signal (python train.py)`."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            stat = file.read()
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            command = file.read().replace(b"\0", b" ").decode("utf-8", "replace").strip()
+    except OSError:
+        return "gone"
+    letter = stat[stat.rindex(b")") + 2 :][:1].decode()
+    return f"{STATES.get(letter, letter)} ({command[:120]})"
+
+
+def catches(pid: int, signum: int) -> bool:
+    """Has the process a handler for the signal?"""
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+            for line in file:
+                if line.startswith("SigCgt:"):
+                    return bool(int(line.split()[1], 16) >> (signum - 1) & 1)
+    except (OSError, ValueError):
+        pass
+    return False
+
+
+def innermost(text: str, most: int = 4) -> Tuple[str, ...]:
+    """Of stacks as Python writes them, the innermost frames of each process's main thread, one a line:
+    `work.py:6 in update`, and how many threads there are besides."""
+    found: List[str] = []
+    others = shown = 0
+    for line in text.splitlines():
+        thread = _THREAD.match(line)
+        if thread:
+            current = thread["current"] == "Current thread"
+            others += not current
+            shown = 0 if current else most
+            continue
+        frame = _FRAME.match(line)
+        if frame and shown < most:
+            shown += 1
+            found.append(f"{frame['file']}:{frame['line']} in {frame['name']}")
+    if found and others:
+        found.append(f"and {others} other thread{'s' if others > 1 else ''}")
+    return tuple(found)
+
+
+def size(path: str) -> int:
+    try:
+        return os.path.getsize(path)
+    except OSError:
+        return 0
+
+
+def tidy(path: str) -> None:
+    """A rank that was never asked leaves no file."""
+    if os.path.exists(path) and size(path) == 0:
+        try:
+            os.unlink(path)
+            os.rmdir(os.path.dirname(path))
+        except OSError:
+            pass
+
+
+def written(path: str, start: int) -> str:
+    """What was written behind an offset, the beginning of it if it is long."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(start)
+            return file.read(MOST).decode("utf-8", "replace")
+    except OSError:
+        return ""

@@ -1,0 +1,82 @@
+"""What the lives of a rank wait for where its files have to be carried: those it needs before it begins, those it
+wrote before its end is told.
+
+Without a depot the run directory is on a disk that driver and rank both see, and nothing waits.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Callable, List, Optional, Tuple
+
+from longboat.runtime import run_layout, wire
+from longboat.runtime.agent.agent_config import Post, places_of, storage_of
+from longboat.runtime.agent.file_sync import Courier
+
+
+class Delivery:
+    """The courier's errands for one life after the other; `wake` is called when one is done."""
+
+    def __init__(self, post: Post, wake: Callable[[], None]) -> None:
+        self._post = post
+        self._courier = Courier(post.depot, post.token, post.name, post.run_dir, wake) if post.depot else None
+        self.awaited: Optional[wire.Message] = None
+        """The start that waits for its files."""
+        self._settling = False
+        """The process has ended; what it wrote is being carried away."""
+
+    def fetch(self, start: wire.Message) -> bool:
+        """Whether this start has to wait for its files; it is taken once they are here."""
+        if self._courier is None:
+            return False
+        post = self._post
+        places = places_of(post, start["life"][0])
+        trees = [*places.inputs.values(), places.output, *storage_of(post), *filter(None, [start["resume_from"]])]
+        logs = [run_layout.log(post.run_dir, post.stage, post.role, post.rank)]
+        if start["launcher"] and not start.get("spread"):
+            ranks = post.plan.stage(post.stage).role("worker").ranks
+            logs += [run_layout.log(post.run_dir, post.stage, "worker", rank) for rank in range(ranks)]
+        self.awaited, self._settling = start, False
+        generation, restart = start["life"]
+        self._courier.begin(logs, trees, ("begin", start["life"]), places.output, (generation, restart))
+        return True
+
+    def forget(self) -> None:
+        """The start that waits is not to happen."""
+        self.awaited = None
+
+    def carry(self, checkpoint: wire.Message) -> bool:
+        """Whether this checkpoint has to arrive in the depot before it may be told of; it is taken once it has."""
+        record = checkpoint["record"]
+        if self._courier is None or record.get("error"):
+            return False
+        self._courier.send(os.path.join(self._post.run_dir, str(record["path"])), ("checkpoint", checkpoint))
+        return True
+
+    def take(self) -> Tuple[List[wire.Message], Optional[wire.Message], Optional[OSError]]:
+        """Checkpoints that have arrived, and the start whose files have; or why those of the awaited one cannot."""
+        checkpoints: List[wire.Message] = []
+        start: Optional[wire.Message] = None
+        problem: Optional[OSError] = None
+        for kind, what in self._courier.done() if self._courier is not None else ():
+            life, error = what if kind == "unable" else (what, None)
+            if kind == "checkpoint":
+                checkpoints.append(what)
+            elif self.awaited is not None and self.awaited["life"] == life:
+                start, problem, self.awaited = None if error else self.awaited, error, None
+        return checkpoints, start, problem
+
+    def settled(self, asked: bool) -> bool:
+        """Whether all that the ended process wrote is where it will be looked for. asked: it was told to end."""
+        courier = self._courier
+        if courier is None:
+            return True
+        if not self._settling:
+            self._settling = True
+            if asked:
+                courier.forget_checkpoints()
+            else:
+                for tree in (run_layout.output(self._post.run_dir, self._post.stage), *storage_of(self._post)):
+                    courier.send_tree(tree)
+        courier.hurry()
+        return courier.settled

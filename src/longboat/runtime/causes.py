@@ -1,0 +1,104 @@
+"""Why things end: the enum of causes and the value that carries one.
+
+A cause is named from evidence, and the evidence travels with it. Status is derived from
+causes, never the other way round. Nothing here looks at the machine: whoever saw the
+evidence (agent, driver, reader of a run) calls in with it.
+"""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from enum import Enum
+from typing import Tuple
+
+
+class Kind(str, Enum):
+    """Every reason Longboat can give. The value is what the journal holds."""
+
+    USER_ERROR = "user_error"
+    NOT_FOUND = "command_not_found"
+    NOT_EXECUTABLE = "command_not_executable"
+    OUT_OF_MEMORY = "out_of_memory"
+    KILLED = "killed_by_signal"
+    PREEMPTED = "preempted"
+    NODE_LOST = "node_lost"
+    AGENT_LOST = "agent_lost"
+    SUPERVISOR_LOST = "supervisor_lost"
+    STALLED = "stalled"
+    TIMED_OUT = "timed_out"
+    LOST_RENDEZVOUS = "lost_rendezvous"
+    NO_NAME = "name_not_resolved"
+    MPI_MISMATCH = "mpi_mismatch"
+    DISK_FULL = "disk_full"
+    NOT_WRITABLE = "not_writable"
+    MISSING_INPUT = "missing_input"
+    UNSCHEDULABLE = "unschedulable"
+    IMAGE_PULL = "image_pull"
+    NO_PYTHON = "image_without_python"
+    VOLUME = "volume_not_mounted"
+    QUOTA = "quota_exceeded"
+    REFUSED = "refused_by_cluster"
+    FORBIDDEN = "forbidden"
+    GATE_NOT_MET = "gate_not_met"
+    STOPPED = "stopped_by_user"
+    INTERNAL = "internal_error"
+
+
+HOPELESS = frozenset(
+    {
+        Kind.NOT_FOUND,
+        Kind.NOT_EXECUTABLE,
+        Kind.DISK_FULL,
+        Kind.NOT_WRITABLE,
+        Kind.MPI_MISMATCH,
+        Kind.MISSING_INPUT,
+        Kind.UNSCHEDULABLE,
+        Kind.IMAGE_PULL,
+        Kind.NO_PYTHON,
+        Kind.VOLUME,
+        Kind.QUOTA,
+        Kind.REFUSED,
+        Kind.FORBIDDEN,
+    }
+)
+"""Causes that neither a restart nor another attempt can cure."""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why a rank, a stage or a run ended as it did."""
+
+    kind: Kind
+    message: str
+    """One sentence for a person, without the evidence."""
+    stage: str = ""
+    role: str = ""
+    rank: int = -1
+    """-1: no single rank."""
+    generation: int = 0
+    exit_code: int = -1
+    """-1: did not exit by itself."""
+    signal: int = 0
+    frame: str = ""
+    """Innermost frame of the last Python traceback in the log: `file:line in function`."""
+    error: str = ""
+    """The traceback's last line, `ValueError: ...`."""
+    lines: Tuple[str, ...] = ()
+    """The last lines the rank printed."""
+    evidence: Tuple[str, ...] = ()
+    """Facts that led to the kind: counters, limits, times."""
+
+    @property
+    def where(self) -> str:
+        """`stage/role-rank`, as far as it is known."""
+        if self.rank >= 0:
+            return f"{self.stage}/{self.role}-{self.rank}"
+        return self.stage
+
+
+def signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

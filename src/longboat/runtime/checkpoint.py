@@ -1,0 +1,215 @@
+"""Checkpoints from any framework: a dict of arrays in, the same dict out.
+
+    state = longboat.checkpoint.load()                 # None at the first start
+    first = state.step + 1 if state else 0
+    ...
+    longboat.checkpoint.save({"w": w, "m": m}, step=step)
+
+`save` copies the arrays and returns; a thread writes the copy to a temporary name, flushes it to
+disk and renames it. Only then does the driver hear of it, and only when it has heard of every
+part is the checkpoint one to resume from. A disk that is full costs the checkpoint, not the
+training. At the end of the program `save` is waited for.
+
+Ranks that each hold a piece of the model pass `shard=(number, count)`; otherwise one rank of the
+gang saves (rank 0, as a rule). Files are safetensors: readable by everybody, and no pickle.
+
+No framework is imported. Ships into strangers' images: standard library only, Python 3.9.
+"""
+
+from __future__ import annotations
+
+import atexit
+import errno
+import json
+import mmap
+import operator
+import os
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any, Dict, Mapping, Optional, Tuple
+
+from longboat.runtime import run_layout, tensors
+from longboat.runtime.rank_api import append
+
+KEEP = 2
+LEFT_FREE = 1 << 20
+"""Bytes that a checkpoint leaves on the disk: the journal and the logs need some."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What `load` gives back."""
+
+    step: int
+    arrays: Dict[str, Any]
+    """numpy arrays where numpy is installed, else memoryviews. Types that numpy lacks: PyTorch's or ml_dtypes'."""
+    meta: Dict[str, Any]
+
+
+def save(
+    arrays: Mapping[str, Any],
+    step: int,
+    meta: Optional[Mapping[str, Any]] = None,
+    shard: Tuple[int, int] = (0, 1),
+    keep: int = KEEP,
+    wait: bool = False,
+) -> None:
+    """Keep the arrays (and `meta`, anything that JSON can hold) as the state after `step`.
+
+    keep: how many complete checkpoints stay on disk. wait: return when it is on disk. Outside of
+    Longboat nobody would resume from it, and nothing is written.
+    """
+    step, (number, count) = operator.index(step), shard
+    if not 0 <= number < count:
+        raise ValueError(f"shard=({number}, {count}): the number must be from 0 to {count - 1}")
+    directory = os.environ.get("LONGBOAT_CHECKPOINT_DIR")
+    if not directory:
+        return
+    path = os.path.join(directory, f"step-{step:09d}", run_layout.part(number, count))
+    try:
+        text = {"longboat": json.dumps({"step": step, "meta": dict(meta or {})})}
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"meta: {error}; arrays go among the arrays, numbers through int() or float()") from None
+    _writer.put(arrays, text, path, {"step": step, "part": number, "of": count, "keep": keep})
+    if wait:
+        _writer.wait()
+
+
+def load(path: Optional[str] = None, shard: Tuple[int, int] = (0, 1)) -> Optional[Checkpoint]:
+    """The state to go on from, or None. `path`: a checkpoint's directory instead of the run's own."""
+    directory = path if path is not None else os.environ.get("LONGBOAT_RESUME_FROM", "")
+    if not directory:
+        return None
+    number, count = shard
+    file = os.path.join(directory, run_layout.part(number, count))
+    arrays, text = tensors.read(file)
+    told = json.loads(text.get("longboat", "{}"))
+    return Checkpoint(int(told.get("step", -1)), arrays, told.get("meta", {}))
+
+
+def wait() -> None:
+    """Until everything that was saved is on disk."""
+    _writer.wait()
+
+
+class _Writer:
+    """One copy in memory, one thread that writes it. The next `put` waits until it is written."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._busy = threading.Lock()
+        self._staging: Optional[mmap.mmap] = None
+        self._thread: Optional[threading.Thread] = None
+
+    def put(self, arrays: Mapping[str, Any], text: Dict[str, str], path: str, record: Dict[str, Any]) -> None:
+        self._after_fork()
+        with self._busy:
+            self._join()
+            views = {name: tensors.view(value, name) for name, value in arrays.items() if _good(name)}
+            described = {name: (dtype, shape) for name, (dtype, shape, _) in views.items()}
+            header, size = tensors.header(described, text)
+            staging = self._room(size)
+            at = 0
+            for name in tensors.order(described):
+                data = views[name][2]
+                staging[at : at + data.nbytes] = data
+                at += data.nbytes
+            work = (header, staging[:size], path, record)
+            self._thread = threading.Thread(target=_write, args=work, name="longboat-checkpoint")
+            try:
+                self._thread.start()
+            except RuntimeError:  # no threads in an interpreter that ends
+                self._thread = None
+                _write(*work)
+
+    def wait(self) -> None:
+        self._after_fork()
+        with self._busy:
+            self._join()
+
+    def _join(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _room(self, size: int) -> memoryview:
+        """Memory that is kept from one checkpoint to the next: only the first pays for fresh pages."""
+        if self._staging is None or len(self._staging) < size:
+            self._staging = None  # given back before the larger one is taken
+            self._staging = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            if hasattr(mmap, "MADV_HUGEPAGE"):
+                try:
+                    self._staging.madvise(mmap.MADV_HUGEPAGE)
+                except OSError:
+                    pass
+        return memoryview(self._staging)
+
+    def _after_fork(self) -> None:
+        """A child has neither the parent's thread nor a right to its lock."""
+        if self._pid != os.getpid():
+            self.__init__()  # type: ignore[misc]
+
+
+def _good(name: Any) -> bool:
+    if not isinstance(name, str) or name == tensors.METADATA:
+        raise TypeError(f"{name!r} cannot name an array: names are text, and {tensors.METADATA} is the format's own")
+    return True
+
+
+def _write(header: bytes, data: memoryview, path: str, record: Dict[str, Any]) -> None:
+    """In the thread. Whatever goes wrong costs this checkpoint, and is told."""
+    began = time.monotonic()
+    directory, unfinished = os.path.dirname(path), f"{path}.{os.getpid()}.new"
+    try:
+        os.makedirs(directory, exist_ok=True)
+        _look_for_space(directory, len(header) + len(data))
+        with open(unfinished, "wb", buffering=0) as file:
+            _write_all(file.fileno(), memoryview(header))
+            _write_all(file.fileno(), data)
+            os.fsync(file.fileno())
+        os.replace(unfinished, path)
+        _flush_directory(directory)
+        _flush_directory(os.path.dirname(directory))
+    except Exception as error:
+        _forget(unfinished, directory)
+        _tell({"step": record["step"], "error": getattr(error, "strerror", None) or f"{error}"})
+        return
+    seconds = round(time.monotonic() - began, 3)
+    _tell({**record, "path": path, "bytes": len(header) + len(data), "seconds": seconds})
+
+
+def _look_for_space(directory: str, size: int) -> None:
+    """A checkpoint that would fill the disk is not begun: others write there too."""
+    free = run_layout.free_bytes(directory)
+    if free is not None and free < size + LEFT_FREE:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _forget(unfinished: str, directory: str) -> None:
+    for undo, path in ((os.unlink, unfinished), (os.rmdir, directory)):
+        try:
+            undo(path)
+        except OSError:
+            pass
+
+
+def _write_all(fd: int, data: memoryview) -> None:
+    while len(data):
+        data = data[os.write(fd, data[: 1 << 26]) :]
+
+
+def _flush_directory(path: str) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _tell(record: Dict[str, Any]) -> None:
+    append({"t": round(time.time(), 6), "checkpoint": record})
+
+
+_writer = _Writer()
+atexit.register(_writer.wait)

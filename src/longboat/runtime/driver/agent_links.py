@@ -1,0 +1,195 @@
+"""The driver's end of its agents' connections: accept, authenticate, read, write.
+
+A connection that has not proven itself within a few seconds is closed; until then nothing it
+says is believed. A peer that does not read must not hold the driver up: what it does not take is
+kept for later.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+import time
+from typing import Dict, List, Optional, Tuple
+
+from longboat.runtime import wire
+
+Seat = Tuple[str, str, int]
+"""Stage, role, rank."""
+
+HANDSHAKE = 10.0
+
+
+def name_of(seat: Seat) -> str:
+    return f"{seat[0]}/{seat[1]}-{seat[2]}"
+
+
+class Link:
+    """One connection."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.socket = sock
+        self.nonce = wire.nonce()
+        self.seat: Optional[Seat] = None
+        self.told: Optional[wire.Message] = None
+        self.opened = time.monotonic()
+        self.decoder = wire.Decoder(wire.STRANGER_LIMIT)
+        self.unsent = bytearray()
+
+
+class Links:
+    """All connections, and who sits at the other end."""
+
+    def __init__(self, listener: socket.socket, token: bytes, selector: selectors.BaseSelector) -> None:
+        self._listener = listener
+        self._token = token
+        self._selector = selector
+        self._open: Dict[int, Link] = {}
+        self._seated: Dict[Seat, Link] = {}
+        listener.setblocking(False)
+        self._listening = False
+        self._listen()
+
+    def accept(self) -> None:
+        while True:
+            try:
+                sock, _ = self._listener.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError:  # no more files: those who wait are let in once some are closed
+                self._selector.unregister(self._listener)
+                self._listening = False
+                return
+            sock.setblocking(False)
+            if sock.family != socket.AF_UNIX:
+                wire.lively(sock)
+            link = Link(sock)
+            self._open[sock.fileno()] = link
+            self._selector.register(sock, selectors.EVENT_READ, link)
+            self._write(link, wire.encode({"is": "hello", "nonce": link.nonce}))
+
+    def read(self, link: Link) -> List[wire.Message]:
+        """What a connection said; a join only once it is proven. Closes what misbehaves or has ended."""
+        found: List[wire.Message] = []
+        if self._open.get(link.socket.fileno()) is not link:
+            return found
+        while True:
+            try:
+                data = link.socket.recv(1 << 18)
+            except BlockingIOError:
+                return found
+            except OSError:
+                data = b""
+            if not data:
+                self._close(link)
+                return found
+            try:
+                messages = link.decoder.feed(data)
+                found += [m for m in messages if link.seat is not None or self._admit(link, m)]
+            except (wire.WireError, KeyError, OverflowError, TypeError, ValueError):
+                self._close(link)
+                return found
+
+    def flush(self, link: Link) -> None:
+        self._write(link, b"")
+
+    def send(self, seat: Seat, message: bytes) -> bool:
+        link = self._seated.get(seat)
+        if link is None:
+            return False
+        self._write(link, message)
+        return True
+
+    def remember(self, seat: Seat, message: Optional[wire.Message]) -> None:
+        """What the agent there says of itself; None: it leaves."""
+        link = self._seated.get(seat)
+        if link is not None:
+            link.told = message
+
+    def told(self, seat: Seat) -> Optional[wire.Message]:
+        """What the agent there last said of itself; None when nobody sits there."""
+        link = self._seated.get(seat)
+        return None if link is None else link.told
+
+    def dismiss(self, seat: Seat, message: bytes) -> None:
+        """The last word to an agent. What it says from now on is not the seat's any more: another may sit there."""
+        if self.send(seat, message):
+            self._seated.pop(seat).seat = None
+
+    def drain(self, seat: Seat) -> List[wire.Message]:
+        """The last words of an agent that is gone; its connection is closed after them."""
+        link = self._seated.get(seat)
+        if link is None:
+            return []
+        found = self.read(link)
+        self._close(link)
+        return found
+
+    def sweep(self) -> None:
+        """Closes connections that never proved themselves; looks again for new ones."""
+        late = time.monotonic() - HANDSHAKE
+        for link in [x for x in self._open.values() if x.seat is None and x.opened < late]:
+            self._close(link)
+        self._listen()
+
+    def close(self) -> None:
+        for link in list(self._open.values()):
+            self._close(link)
+        if self._listening:
+            self._selector.unregister(self._listener)
+        address = self._listener.getsockname()
+        self._listener.close()
+        if isinstance(address, str) and address:
+            try:
+                os.unlink(address)
+            except OSError:
+                pass
+
+    def _listen(self) -> None:
+        if not self._listening:
+            self._selector.register(self._listener, selectors.EVENT_READ, self)
+            self._listening = True
+
+    def _admit(self, link: Link, message: wire.Message) -> bool:
+        stage, role, rank = message["seat"]
+        seat = (str(stage), str(role), int(rank))
+        nonces = f"{link.nonce}{message['nonce']}"
+        known = message["is"] == "join" and wire.proven(
+            message.get("proof"), self._token, "agent", nonces, name_of(seat)
+        )
+        if not known:
+            raise wire.WireError("not an agent of this run")
+        old = self._seated.get(seat)
+        if old is not None:
+            self._close(old)
+        link.seat, link.decoder.limit = seat, wire.LIMIT
+        self._seated[seat] = link
+        answer = {"is": "welcome", "proof": wire.proof(self._token, "driver", nonces, name_of(seat))}
+        self._write(link, wire.encode(answer))
+        return True
+
+    def _write(self, link: Link, data: bytes) -> None:
+        link.unsent += data
+        while link.unsent:
+            try:
+                sent = link.socket.send(link.unsent)
+            except BlockingIOError:
+                break
+            except OSError:
+                link.unsent.clear()
+                return
+            del link.unsent[:sent]
+        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.unsent else 0)
+        if self._selector.get_key(link.socket).events != wanted:
+            self._selector.modify(link.socket, wanted, link)
+
+    def _close(self, link: Link) -> None:
+        fd = link.socket.fileno()
+        if self._open.get(fd) is not link:
+            return
+        del self._open[fd]
+        if link.seat is not None and self._seated.get(link.seat) is link:
+            del self._seated[link.seat]
+        self._selector.unregister(link.socket)
+        link.socket.close()

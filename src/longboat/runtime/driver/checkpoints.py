@@ -1,0 +1,187 @@
+"""Which checkpoints are complete, and from which one a new life resumes.
+
+Ranks write parts; the driver alone decides that all parts of a step are there and writes that
+down (`manifest.json` of the stage). A checkpoint that is not in the manifest does not exist. One
+whose files are missing, of another size than was recorded, or have a header that does not fit them
+is torn and never chosen.
+
+Ranks that train together share a checkpoint; ranks of an `average` stage, which restart alone,
+have each their own. A merge starts a new round, and nothing of an older round is resumed from.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
+
+from longboat.runtime import run_layout, tensors
+from longboat.runtime.plan import Stage, build
+from longboat.runtime.shapes import SHAPES
+
+KEEP = 2
+
+
+@dataclass(frozen=True)
+class Complete:
+    """A checkpoint with all its parts."""
+
+    owner: str
+    """`role-rank` where each rank has its own, else empty."""
+    step: int
+    generation: int
+    round: int
+    path: str
+    """Directory, relative to the run's."""
+    parts: Tuple[Tuple[str, int], ...]
+    """File name and size of each."""
+
+
+class Checkpoints:
+    def __init__(self, run_dir: str, stage: Stage, inherited: int = 0) -> None:
+        """inherited: of generations up to this one an earlier driver may have heard parts that nobody tells again."""
+        self._run_dir, self._stage = run_dir, stage.name
+        self._own = SHAPES[stage.shape].own_checkpoints
+        self._inherited = inherited
+        self._directory = os.path.join(run_dir, "checkpoints", stage.name)
+        self._file = os.path.join(self._directory, "manifest.json")
+        self._parts: Dict[Tuple[str, int, int], Dict[int, Tuple[str, int]]] = {}
+        self.complete: List[Complete] = self._read()
+
+    def tidy(self, generation: int, owners: Iterable[str]) -> None:
+        """A generation that wrote no checkpoint leaves no place for them."""
+        for owner in (*owners, ""):
+            with contextlib.suppress(OSError):
+                os.rmdir(run_layout.checkpoints(self._run_dir, self._stage, generation, owner))
+
+    def owner(self, role: str, rank: int) -> str:
+        return f"{role}-{rank}" if self._own else ""
+
+    def part(self, role: str, rank: int, generation: int, round_: int, record: Mapping[str, Any]) -> Optional[Complete]:
+        """Takes in a part; the checkpoint, when it was the last that was missing and it is newer.
+        OSError when that could not be written down: then the checkpoint does not exist."""
+        owner, step, of = self.owner(role, rank), int(record["step"]), int(record["of"])
+        path, name = os.path.split(str(record["path"]))
+        directory = os.path.join(self._run_dir, path)
+        known = next((c for c in self.complete if c.path == path), None)
+        if known is not None:
+            self._rewritten(known, name, int(record["bytes"]))
+            return None
+        if (owner, generation, step) not in self._parts:
+            self._parts[owner, generation, step] = _lying(directory, of) if generation <= self._inherited else {}
+        parts = self._parts[owner, generation, step]
+        parts[int(record["part"])] = (name, int(record["bytes"]))
+        if len(parts) < of:
+            return None
+        newest = self.newest(owner, round_)
+        if newest is not None and newest.step >= step:
+            _remove(directory)
+            return None
+        found = Complete(owner, step, generation, round_, path, tuple(parts[number] for number in sorted(parts)))
+        mine = sorted([c for c in self.complete if c.owner == owner] + [found], key=_age)
+        old = mine[: max(0, len(mine) - max(int(record.get("keep", KEEP)), 1))]
+        self._write([c for c in [*self.complete, found] if c not in old])
+        for key in [k for k in self._parts if k[0] == owner and k[2] <= step]:
+            del self._parts[key]
+        for each in old:
+            _remove(os.path.join(self._run_dir, each.path))
+        return found
+
+    def newest(self, owner: str, round_: int) -> Optional[Complete]:
+        mine = [c for c in self.complete if c.owner == owner and c.round == round_]
+        return max(mine, key=_age) if mine else None
+
+    def resume(self, role: str, rank: int, round_: int) -> Tuple[str, int]:
+        """(directory, step) of the newest whole checkpoint for a rank; ("", -1) when there is none. The directory is
+        told from the run's own, wherever an agent has that.
+        A torn one is struck off: its step will be computed, and may be kept, again."""
+        owner = self.owner(role, rank)
+        while True:
+            found = self.newest(owner, round_)
+            if found is None:
+                return "", -1
+            path = os.path.join(self._run_dir, found.path)
+            if all(_whole(os.path.join(path, name), size) for name, size in found.parts):
+                return found.path, found.step
+            self.complete = [c for c in self.complete if c is not found]
+
+    def sweep(self, generation: int) -> None:
+        """Removes what dead generations left half done: nobody will ever finish or choose it."""
+        kept = {os.path.join(self._run_dir, c.path) for c in self.complete}
+        for name in _names(self._directory):
+            place = os.path.join(self._directory, name)
+            number = name.rpartition("generation-")[2]
+            if number.isdigit() and int(number) < generation:
+                for owner in _names(place) if self._own else [""]:
+                    for step in _names(os.path.join(place, owner)):
+                        if os.path.join(place, owner, step) not in kept:
+                            _remove(os.path.join(place, owner, step))
+                    _remove_empty(os.path.join(place, owner).rstrip("/"))
+                _remove_empty(place)
+
+    def _rewritten(self, known: Complete, name: str, size: int) -> None:
+        """The step was saved a second time, in the same place."""
+        parts = tuple((each, size if each == name else old) for each, old in known.parts)
+        if parts != known.parts:
+            self._write([replace(c, parts=parts) if c is known else c for c in self.complete])
+
+    def _read(self) -> List[Complete]:
+        try:
+            with open(self._file, encoding="utf-8") as file:
+                return [build(Complete, item) for item in json.load(file)["complete"]]
+        except (OSError, ValueError, KeyError, TypeError):
+            return []
+
+    def _write(self, complete: List[Complete]) -> None:
+        os.makedirs(self._directory, exist_ok=True)
+        with open(self._file + ".new", "w", encoding="utf-8") as file:
+            json.dump({"complete": [asdict(c) for c in complete]}, file, indent=2)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(self._file + ".new", self._file)
+        self.complete = complete
+
+
+def _age(found: Complete) -> Tuple[int, int]:
+    """Generations are never counted anew, while rounds are, in another attempt."""
+    return found.generation, found.step
+
+
+def _whole(path: str, size: int) -> bool:
+    try:
+        return os.path.getsize(path) == size and tensors.whole(path)
+    except OSError:
+        return False
+
+
+def _lying(directory: str, of: int) -> Dict[int, Tuple[str, int]]:
+    """Parts of a checkpoint that are in their place: they are given their names when they are whole."""
+    found = {}
+    for name in _names(directory):
+        number = name.partition("-")[2].partition("-")[0]
+        if number.isdigit() and name == run_layout.part(int(number), of):
+            with contextlib.suppress(OSError):
+                found[int(number)] = (name, os.path.getsize(os.path.join(directory, name)))
+    return found
+
+
+def _names(directory: str) -> List[str]:
+    try:
+        return os.listdir(directory)
+    except OSError:
+        return []
+
+
+def _remove(directory: str) -> None:
+    import shutil
+
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def _remove_empty(directory: str) -> None:
+    try:
+        os.rmdir(directory)
+    except OSError:
+        pass

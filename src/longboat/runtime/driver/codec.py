@@ -1,0 +1,94 @@
+"""What driver and gang say in the words of the wire: events out of messages, messages out of actions.
+
+Pure, and the one place for it: the driver speaks it over sockets, the simulator over a network
+that it makes up.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, Union
+
+from longboat.runtime import wire
+from longboat.runtime.causes import Cause, Kind
+from longboat.runtime.gang import gang_events as g
+from longboat.runtime.journal import cause_of
+from longboat.runtime.rank_env import Address, Peers
+
+BYE = wire.encode({"is": "bye"})
+
+
+def seen(seat: g.Seat, message: Mapping[str, Any]) -> g.Seen:
+    host, ports = message["address"]
+    life = life_of(message)
+    ended = message["exit"]
+    return g.Seen(
+        seat,
+        message["agent"],
+        Address(str(host), tuple(ports)),
+        life,
+        bool(message["running"]),
+        exited(seat, life, ended) if ended is not None else None,
+        message["at"],
+    )
+
+
+def exited(seat: g.Seat, life: g.Life, message: Mapping[str, Any]) -> g.Exited:
+    return g.Exited(
+        seat,
+        life,
+        message["code"],
+        message["signal"],
+        message["at"],
+        message["asked"],
+        cause_of(dict(message)),
+    )
+
+
+def life_of(message: Mapping[str, Any]) -> g.Life:
+    generation, restart = message.get("life", g.NO_LIFE)
+    return (generation, restart)
+
+
+def start(
+    action: g.Start, attempt: int, round_: int, resume_from: str, merge_role: str, launcher: bool, spread: bool = False
+) -> bytes:
+    """launcher: a shape in which one rank starts the others; spread: and those have agents of their own."""
+    return wire.encode(
+        {
+            "is": "start",
+            "life": action.life,
+            "attempt": attempt,
+            "round": round_,
+            "peers": _encoded(action.peers),
+            "resume_from": resume_from,
+            "merge_role": merge_role,
+            "launcher": launcher,
+            "spread": spread,
+        }
+    )
+
+
+def order(action: Union[g.Kill, g.DumpStacks]) -> bytes:
+    if isinstance(action, g.Kill):
+        return wire.encode({"is": "kill", "life": action.life, "grace": action.grace})
+    return wire.encode({"is": "stacks", "life": action.life})
+
+
+def answer(message: Mapping[str, Any]) -> bytes:
+    """To a heartbeat: names the one that is answered, for the agent's lease runs from its sending, and the last word
+    before it, for that was heard."""
+    return wire.encode({"is": "alive", "beat": message["beat"], "said": message.get("said", 0)})
+
+
+def _encoded(peers: Peers) -> Dict[str, List[Any]]:
+    return {role: [[a.host, list(a.ports)] for a in addresses] for role, addresses in peers.items()}
+
+
+def event(kind: str, seat: g.Seat, message: Mapping[str, Any], wall: float) -> g.Happening:
+    """What an agent says of its rank's end: it exited, it will be taken away, it has gone with its machine."""
+    if kind == "exited":
+        return exited(seat, life_of(message), message)
+    if kind == "notice":
+        return g.Notice(seat)
+    taken = Cause(Kind.PREEMPTED, "its machine was taken away", role=seat[0], rank=seat[1])
+    return g.Lost(seat, taken, wall)  # it says itself that nothing of it runs

@@ -1,0 +1,166 @@
+"""Writes down what happens to the ranks of a stage: starts, reports, stacks, workers that mpirun started, verdicts.
+
+It decides nothing. What is written and when a decision is taken stand in `driver`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from typing import Any, Dict, List, Mapping
+
+from longboat.runtime import pipeline as p
+from longboat.runtime import run_layout
+from longboat.runtime.causes import Cause, Kind
+from longboat.runtime.driver.checkpoints import Complete
+from longboat.runtime.driver.stage_run import StageRun
+from longboat.runtime.journal import Writer, cause_of
+
+SERVING_KEYS = ("url", "page", "grpc", "model", "version", "example", "label", "prediction", "answer")
+"""What a server leaves about itself that the journal repeats."""
+
+
+class Scribe:
+    def __init__(self, journal: Writer, run_dir: str) -> None:
+        self._journal = journal
+        self._run_dir = run_dir
+
+    def started(self, run: StageRun, role: str, rank: int, message: Mapping[str, Any]) -> None:
+        self._journal.write(
+            "rank.started",
+            stage=run.stage.name,
+            role=role,
+            rank=rank,
+            gen=message["life"][0],
+            restart=message["life"][1],
+            **{key: message[key] for key in ("pid", "log_offset", "report_offset")},
+            word=message.get("word"),
+        )
+
+    def report(self, run: StageRun, message: Mapping[str, Any]) -> None:
+        self._journal.write(
+            "rank.report",
+            stage=run.stage.name,
+            role=message["role"],
+            rank=message["rank"],
+            gen=message["life"][0],
+            restart=message["life"][1],
+            word=message.get("word"),
+            points=message["points"],
+        )
+
+    def stacks(self, run: StageRun, role: str, rank: int, message: Mapping[str, Any]) -> None:
+        states, text = list(message["states"]), str(message["text"])
+        run.stacks[f"{role}-{rank}"] = (states, text)
+        gen = message["life"][0]
+        self._journal.write(
+            "rank.stacks", stage=run.stage.name, role=role, rank=rank, gen=gen, states=states, text=text
+        )
+
+    def no_checkpoint(self, run: StageRun, who: str, step: int, problem: str) -> None:
+        text = f"{who} could not write the checkpoint of step {step}: {problem}; training goes on"
+        self._journal.write("note", stage=run.stage.name, level="warning", text=text)
+
+    def checkpoint(self, run: StageRun, found: Complete, seconds: Any) -> None:
+        self._journal.write(
+            "checkpoint",
+            stage=run.stage.name,
+            gen=run.gang.generation,
+            step=found.step,
+            path=found.path,
+            owner=found.owner or None,
+            bytes=sum(size for _, size in found.parts),
+            seconds=seconds,
+        )
+
+    def observed_end(self, run: StageRun, message: Mapping[str, Any], stopping: bool) -> None:
+        """A worker that mpirun started has ended."""
+        rank, code = message["rank"], message.get("code")
+        run.observed.discard(rank)
+        cause = cause_of(dict(message))
+        state, because = "succeeded", None
+        if code != 0 and (stopping or run.halted):
+            state = "stopped"
+        elif code != 0:
+            state = "killed" if run.first_fall else "failed"
+            because = run.first_fall or None
+            run.first_fall = run.first_fall or f"worker-{rank}"
+        self._journal.write(
+            "rank.ended",
+            stage=run.stage.name,
+            role="worker",
+            rank=rank,
+            gen=message["life"][0],
+            restart=message["life"][1],
+            state=state,
+            code=code if code is not None and code >= 0 else None,
+            signal=message.get("signal"),
+            because=because,
+            cause=self.explained(run, cause) if cause is not None and state == "failed" else None,
+            word=message.get("word"),
+        )
+
+    def end_observed(self, run: StageRun, generation: int, state: str) -> None:
+        """Workers whose end nobody could write down: they went with mpirun."""
+        for rank in sorted(run.observed):
+            self._journal.write(
+                "rank.ended",
+                stage=run.stage.name,
+                role="worker",
+                rank=rank,
+                gen=generation,
+                restart=0,
+                state="stopped" if state == "stopped" else "killed",
+                because=run.first_fall or "launcher-0",
+            )
+        run.observed.clear()
+
+    def explained(self, run: StageRun, cause: Cause) -> Cause:
+        """The cause with its stage, and for a hang with what the ranks were doing."""
+        if cause.kind is Kind.STALLED and not cause.evidence:
+            states = [f"{name}: {state}" for name, told in run.stacks.items() for state in told[0]]
+            lines = [line for _, text in run.stacks.values() for line in text.splitlines()]
+            cause = dataclasses.replace(cause, evidence=tuple(states[:20]), lines=tuple(lines[:60]))
+        return cause if cause.stage else dataclasses.replace(cause, stage=run.stage.name)
+
+    def serving(self, stage: str) -> Dict[str, Any]:
+        """What a server left about itself: where it answers, and one answer."""
+        try:
+            with open(
+                os.path.join(run_layout.output(self._run_dir, stage), run_layout.SERVING), encoding="utf-8"
+            ) as file:
+                told = json.load(file)
+            return {key: told[key] for key in SERVING_KEYS if key in told}
+        except (OSError, ValueError, TypeError):
+            return {}
+
+    def verdict(self, answer: p.Answer) -> None:
+        gate = answer.gate
+        verdict = {
+            "stage": answer.stage,
+            "of": gate.of,
+            "metric": gate.metric,
+            "value": answer.value,
+            "at_least": gate.at_least,
+            "at_most": gate.at_most,
+            "passed": answer.passed,
+            "attempt": answer.attempt,
+            "again": answer.again,
+            "through": list(answer.through),
+        }
+        self._journal.write("verdict", **verdict)
+        path = os.path.join(self._run_dir, run_layout.VERDICT)
+        tries = [*_tries(path), verdict]
+        with open(path + ".new", "w", encoding="utf-8") as file:
+            json.dump({"passed": answer.passed, "tries": tries}, file, indent=2)
+        os.replace(path + ".new", path)
+
+
+def _tries(path: str) -> List[Dict[str, Any]]:
+    """Verdicts of this run, of earlier drivers too."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return list(json.load(file)["tries"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return []

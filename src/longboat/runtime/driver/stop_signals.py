@@ -1,0 +1,45 @@
+"""Signals that ask a run to end, caught so that the driver's loop hears of them in its turn."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import List
+
+from longboat.runtime import run_layout
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+
+class Signals:
+    """From when it is made, none of them ends this process; they wait to be read."""
+
+    def __init__(self, leave_on_term: bool) -> None:
+        """leave_on_term: SIGTERM is for this process alone, and not for the run."""
+        self._wake, write = os.pipe()
+        for fd in (self._wake, write):
+            os.set_blocking(fd, False)
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        for signum in ENDING:
+            signal.signal(signum, lambda *_: None)
+        if leave_on_term:
+            signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+
+    def fileno(self) -> int:
+        return self._wake
+
+    def received(self) -> List[int]:
+        return [number for number in os.read(self._wake, 4096) if number in ENDING]
+
+    def close(self) -> None:
+        signal.set_wakeup_fd(-1)
+
+
+def who(signum: int, run_dir: str) -> str:
+    """Who asked: `longboat stop` leaves its name, a key or a kill does not."""
+    try:
+        with open(os.path.join(run_dir, run_layout.STOP), encoding="utf-8") as file:
+            return file.read().strip()
+    except OSError:
+        names = {int(signal.SIGINT): "Ctrl-C", int(signal.SIGHUP): "the terminal's end"}
+        return names.get(signum) or signal.Signals(signum).name

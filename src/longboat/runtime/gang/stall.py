@@ -1,0 +1,61 @@
+"""Hangs: a rank that has reported before is silent, or nobody has reported at all.
+
+First the stacks of those are asked for; who is still silent after a while is to be ended, and who
+went on meanwhile is looked at afresh.
+"""
+
+from __future__ import annotations
+
+from typing import List, Mapping, NamedTuple
+
+from longboat.runtime.gang.gang_events import Rules, Seat
+from longboat.runtime.gang.members import At, Member
+
+
+class Found(NamedTuple):
+    show: List[Seat]
+    """Whose stacks are to be written."""
+    end: List[Seat]
+    """Who hangs for certain."""
+
+
+class StallWatch:
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+        self._since = 0.0
+        """When the generation began, or was taken up."""
+        self._asked_at = 0.0
+        """When stacks were asked for; 0: they were not."""
+        self._next_look = 0.0
+
+    def begin(self, now: float) -> None:
+        self._since, self._asked_at = now, 0.0
+        self._next_look = now + self._rules.stall_after
+
+    @property
+    def due(self) -> float:
+        return self._asked_at + self._rules.stacks_wait if self._asked_at else self._next_look
+
+    def look(self, members: Mapping[Seat, Member], now: float) -> Found:
+        hung = self._hung(members, self._asked_at or now)
+        if not hung:
+            self._asked_at = 0.0
+            self._next_look = now + min(1.0, self._rules.stall_after)
+            return Found([], [])
+        if not self._asked_at:
+            self._asked_at = now
+            return Found(hung, [])
+        if now < self._asked_at + self._rules.stacks_wait:
+            return Found([], [])
+        self._asked_at = 0.0
+        return Found([], hung)
+
+    def _hung(self, members: Mapping[Seat, Member], now: float) -> List[Seat]:
+        limit = self._rules.stall_after
+        running = {seat: m for seat, m in members.items() if m.at is At.RUNNING}
+        if all(m.progress_at < 0 for m in running.values()):
+            return list(running) if now >= self._since + limit else []
+        silent = [seat for seat, m in running.items() if 0 <= m.progress_at <= now - limit]
+        if silent and not all(members[seat].alone for seat in silent):
+            return list(running)
+        return silent

@@ -1,0 +1,1 @@
+"""A small client for the Kubernetes API, shared by pods and the CLI."""

@@ -1,0 +1,183 @@
+"""What a laptop asks of the files that a pod sees: lists, reads, puts. The pod is the driver's, or a helper's.
+
+A helper's pod (`rest`) mounts storage that no running pod has at hand; it ends by itself when nobody
+has asked it for anything for a while. Each other word takes one word of JSON: `top` is a directory or
+the URL of a bucket. What is not there is said on stderr as JSON, with the exit code MISSING.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+from typing import Any, BinaryIO, Callable, Dict, Iterable, Iterator, List, Mapping
+
+from longboat.runtime import filetree
+from longboat.runtime.buckets import directory_sync
+from longboat.runtime.buckets.bucket_mounts import SCHEMES
+from longboat.runtime.filetree import Entry, Item, NotThere
+from longboat.runtime.pod import idle_tracker
+
+IDLE = 60.0
+"""Seconds without a reader after which a helper's pod ends."""
+MISSING = 4
+REFUSED = 5
+
+
+def rest(_words: List[str]) -> int:
+    """Waits in a helper's pod for readers, and ends when none has come for a while."""
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    idle_tracker.note()
+    while idle_tracker.quiet() < IDLE:
+        time.sleep(1.0)
+    return 0
+
+
+def listed(asked: Mapping[str, Any]) -> None:
+    """{"top", "path", "depth"}: a line of JSON for each entry."""
+    for entry in tree(asked["top"]).entries(asked["path"], int(asked["depth"])):
+        sys.stdout.write(json.dumps([entry.path, entry.size, entry.depth]) + "\n")
+    sys.stdout.flush()
+
+
+def give(asked: Mapping[str, Any]) -> None:
+    """{"top", "path"}: a tar stream of a file, or of a directory with all in it."""
+    filetree.pack(_used(tree(asked["top"]).items(asked["path"])), sys.stdout.buffer)
+
+
+def take(asked: Mapping[str, Any]) -> None:
+    """{"top", "path", "name"}: stores the tar stream that comes in; then says where."""
+    place = tree(asked["top"]).store(asked["path"], asked["name"], _used(filetree.unpack(sys.stdin.buffer)))
+    sys.stdout.write(place + "\n")
+    sys.stdout.flush()
+
+
+def _used(items: Iterable[Item]) -> Iterator[Item]:
+    for item in items:
+        idle_tracker.note()
+        source = item.source
+        yield item if source is None else Item(item.path, item.size, item.mode, item.time, _Used(source))  # type: ignore[arg-type]
+
+
+class _Used:
+    """A file whose reading counts as use: a large one may take longer than a helper waits."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self._told = file, 0.0
+
+    def read(self, count: int = -1) -> bytes:
+        if time.monotonic() - self._told > 5.0:
+            self._told = time.monotonic()
+            idle_tracker.note()
+        return self._file.read(count)
+
+
+def _answer(work: Callable[[Mapping[str, Any]], None]) -> Callable[[List[str]], int]:
+    def answered(words: List[str]) -> int:
+        idle_tracker.note()
+        try:
+            work(json.loads(words[0]))
+            return 0
+        except NotThere as error:
+            sys.stderr.write(json.dumps({"path": error.path, "near": error.near, "outside": error.outside}))
+            return MISSING
+        except OSError as error:  # a bucket's refusal is one, too
+            told = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+            sys.stderr.write(f"{told} (user {os.getuid()}, group {os.getgid()})")
+            return REFUSED
+
+    return answered
+
+
+WORDS: Mapping[str, Callable[[List[str]], int]] = {
+    "rest": rest,
+    "list": _answer(listed),
+    "give": _answer(give),
+    "take": _answer(take),
+}
+
+
+class _Directory:
+    def __init__(self, top: str) -> None:
+        self._top = top
+
+    def entries(self, path: str, depth: int) -> List[Entry]:
+        return filetree.entries(self._top, path, depth)
+
+    def items(self, path: str) -> Iterator[Item]:
+        return filetree.items(self._top, path)
+
+    def store(self, path: str, name: str, items: Iterable[Item]) -> str:
+        place = filetree.target(self._top, path, name)
+        filetree.store(items, place)
+        return os.path.relpath(place, self._top)
+
+
+class _Bucket:
+    """A prefix of a bucket as a tree: what stands between slashes is a directory."""
+
+    def __init__(self, url: str) -> None:
+        self._bucket, self._prefix = directory_sync.opened(url, os.environ)
+
+    def _below(self, path: str) -> Dict[str, int]:
+        """Name within the prefix -> size, of a file or of all in a directory."""
+        wanted = os.path.normpath(path.strip("/")) if path.strip("/") else ""
+        if wanted.startswith(".."):
+            raise NotThere(path, outside=True)
+        names = {each.key[len(self._prefix) :]: each.size for each in self._bucket.list(self._prefix + wanted)}
+        found = {
+            name: size
+            for name, size in names.items()
+            if name and not name.endswith("/") and (not wanted or name == wanted or name.startswith(wanted + "/"))
+        }
+        if not found and wanted:
+            raise NotThere(path, filetree.nearest(wanted, (e.key[len(self._prefix) :] for e in self._all())))
+        return found
+
+    def _all(self) -> Iterable[Any]:
+        return self._bucket.list(self._prefix)
+
+    def entries(self, path: str, depth: int) -> List[Entry]:
+        wanted = path.strip("/")
+        found: Dict[str, int] = {}
+        for name, size in self._below(path).items():
+            if name == wanted:
+                return [Entry(name, size, 0)]
+            parts = name[len(wanted) :].lstrip("/").split("/")
+            start = f"{wanted}/" if wanted else ""
+            for level in range(1, min(max(depth, 1), len(parts)) + 1):
+                key = start + "/".join(parts[:level]) + ("/" if level < len(parts) else "")
+                found[key] = found.get(key, 0) + size
+        base = wanted.count("/") + 1 if wanted else 0
+        return [Entry(key, size, key.rstrip("/").count("/") - base) for key, size in sorted(found.items())]
+
+    def items(self, path: str) -> Iterator[Item]:
+        wanted = path.strip("/")
+        for name, size in sorted(self._below(path).items()):
+            with tempfile.TemporaryDirectory() as aside:
+                place = os.path.join(aside, "file")
+                self._bucket.get(self._prefix + name, place)
+                with open(place, "rb") as file:
+                    below = "" if name == wanted else name[len(wanted) :].lstrip("/")
+                    yield Item(below, size, 0o644, os.fstat(file.fileno()).st_mtime, file)
+
+    def store(self, path: str, name: str, items: Iterable[Item]) -> str:
+        place = path.strip("/")
+        if path.endswith("/") or not place or any(True for _ in self._bucket.list(f"{self._prefix}{place}/")):
+            place = f"{place}/{name}".lstrip("/")
+        for item in items:
+            if item.source is not None:
+                with tempfile.TemporaryDirectory() as aside:
+                    filetree.store(
+                        [Item("", item.size, item.mode, item.time, item.source)], os.path.join(aside, "file")
+                    )
+                    key = f"{place}/{item.path}" if item.path else place
+                    self._bucket.put(self._prefix + key, os.path.join(aside, "file"))
+        return place
+
+
+def tree(top: str) -> Any:
+    return _Bucket(top) if top.partition("://")[0] in SCHEMES and "://" in top else _Directory(top)

@@ -1,0 +1,96 @@
+"""How the processes of a stage relate: one row per shape.
+
+Everything that differs between shapes and matters to more than one room is in this
+table: which roles there are, who must finish, who restarts alone. Code elsewhere asks
+the table; it never compares shape names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Dict, Mapping, Tuple
+
+
+@dataclass(frozen=True)
+class RoleRule:
+    """What a shape says about one of its roles."""
+
+    name: str
+    least: int = 0
+    most: int = 0
+    """0: no upper limit but the job file's own."""
+    default: int = 0
+    finishes: bool = True
+    """The stage succeeds when every rank of such roles has exited 0 in one generation."""
+    alone: bool = False
+    """A lost rank of this role restarts by itself; its peers train on."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A way of training together: who takes part, and who starts whom."""
+
+    name: str
+    help: str
+    roles: Tuple[RoleRule, ...]
+    launcher: str = ""
+    """The role that starts the others itself (mpirun); they get no agent of their own."""
+    own_checkpoints: bool = False
+    """Each rank resumes from a checkpoint of its own; else they share one."""
+
+    def rule(self, role: str) -> RoleRule:
+        for rule in self.roles:
+            if rule.name == role:
+                return rule
+        raise KeyError(role)
+
+
+SHAPES: Mapping[str, Shape] = {
+    shape.name: shape
+    for shape in (
+        Shape("single", "one process", (RoleRule("worker", least=1, most=1, default=1),)),
+        Shape(
+            "allreduce",
+            "N equal workers that train in step; one lost rank restarts them all",
+            (RoleRule("worker", least=1, default=2),),
+        ),
+        Shape(
+            "ps",
+            "parameter servers and workers; with a chief, the chief's end is the stage's end",
+            (
+                RoleRule("chief", most=1),
+                RoleRule("worker", least=1, default=2, alone=True),
+                RoleRule("ps", least=1, default=1, finishes=False),
+                RoleRule("evaluator", most=1, finishes=False, alone=True),
+            ),
+        ),
+        Shape(
+            "mpi",
+            "mpirun starts N workers",
+            (
+                RoleRule("launcher", least=1, most=1, default=1),
+                RoleRule("worker", least=1, default=2, finishes=False),
+            ),
+            launcher="launcher",
+        ),
+        Shape(
+            "average",
+            "N independent trainers, then a merge; one lost trainer restarts alone",
+            (RoleRule("worker", least=1, default=2, alone=True),),
+            own_checkpoints=True,
+        ),
+    )
+}
+
+MERGE_ROLE = "merge"
+"""The one process that runs an `average` stage's `merge:` command after its trainers."""
+
+
+def finishing_roles(shape: str, ranks: Mapping[str, int]) -> Dict[str, bool]:
+    """Role -> must its ranks exit 0 for the stage to succeed. A chief, where there is one, decides alone."""
+    with_chief = ranks.get("chief", 0) > 0
+    found = {}
+    for rule in SHAPES[shape].roles:
+        if ranks.get(rule.name, 0):
+            found[rule.name] = rule.name == "chief" if with_chief else rule.finishes
+    return found

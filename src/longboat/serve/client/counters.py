@@ -1,0 +1,108 @@
+"""What a load test has seen, counted as it comes: a long one must not fill the memory of the machine that it loads."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from longboat.runtime.errors import FAILED, LongboatError
+from longboat.serve.client import predictions, report
+from longboat.serve.client.example_files import Label
+from longboat.serve.client.http_channel import Answer
+from longboat.serve.client.http_codecs import Codec
+from longboat.serve.client.report import Failure, Iteration
+
+KEPT = 10_000
+"""Iterations that are kept one by one."""
+LATE = 0.01
+"""Seconds behind its time at which a request was sent that are worth a word."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One request's rows, as far as counting needs them."""
+
+    size: int
+    truths: Sequence[Label] | None
+
+
+class Tally:
+    def __init__(
+        self,
+        codec: Codec,
+        labels: tuple[str, ...],
+        output: str = "",
+        told: Callable[[Iteration], None] | None = None,
+    ) -> None:
+        self._codec, self._labels, self._output, self._told = codec, labels, output, told
+        self.requests = self.succeeded = self.examples = self.correct = self.labelled = 0
+        self.latencies, self.services = array("d"), array("d")
+        self.iterations: list[Iteration] = []
+        self._failures: dict[str, Failure] = {}
+        self.latest = 0.0
+        """The longest that a request which was due had to wait to be sent."""
+
+    def note(self, number: int, due: float, batch: Batch, answer: Answer) -> None:
+        """One answer; `due` is when its request should have been sent, 0 if no time was set."""
+        service = answer.ended - answer.sent
+        taken = answer.ended - (due or answer.sent)
+        error, said, correct = answer.error, answer.detail, None
+        if not error and batch.truths is not None:
+            try:
+                correct = self._judged(answer.body, batch.truths)
+            except LongboatError as unreadable:
+                error, said = "not understood", unreadable.message
+        self.requests += 1
+        self.latest = max(self.latest, taken - service)
+        if error:
+            before = self._failures.get(error, Failure(error, 0, said))
+            self._failures[error] = Failure(error, before.count + 1, before.said)
+        else:
+            self.succeeded += 1
+            self.examples += batch.size
+        if correct is not None:
+            self.correct += correct
+            self.labelled += batch.size
+        if not error or error == "timeout":
+            self.latencies.append(taken)
+            self.services.append(service)
+        if self._told is not None or len(self.iterations) < KEPT:
+            self._keep(Iteration(number + 1, taken, batch.size, correct, error))
+
+    def never_sent(self, count: int) -> None:
+        """Requests that were due when it was too late to send them. They are no latencies: nobody waited for them to
+        the end. But they are failures, or a server that is far too slow would look better than it is."""
+        if count:
+            self.requests += count
+            self._failures["never sent"] = Failure("never sent", count, "the server cannot keep up with this rate")
+
+    def _keep(self, iteration: Iteration) -> None:
+        if len(self.iterations) < KEPT:
+            self.iterations.append(iteration)
+        if self._told is not None:
+            self._told(iteration)
+
+    def _judged(self, body: bytes, truths: Sequence[Label]) -> int | None:
+        """How many rows are right; None where the model names no class."""
+        columns = self._codec.decode(body)
+        if self._output and self._output not in columns:
+            raise LongboatError(f"the model has no output {self._output!r}: it has {', '.join(columns)}", code=FAILED)
+        said = predictions.read(columns, self._labels, self._output, sure=False)
+        if len(said) != len(truths):
+            raise LongboatError(f"{len(said)} predictions came for {len(truths)} rows", code=FAILED)
+        judged = [predictions.right(one, truth, self._labels) for one, truth in zip(said, truths, strict=True)]
+        return None if None in judged else judged.count(True)
+
+    @property
+    def failures(self) -> tuple[Failure, ...]:
+        return tuple(self._failures[kind] for kind in sorted(self._failures))
+
+    def latency(self) -> report.Latency | None:
+        return report.latency(self.latencies)
+
+    def service(self) -> report.Latency | None:
+        return report.latency(self.services)
+
+    def histogram(self) -> tuple[report.Bar, ...]:
+        return report.histogram(self.latencies)

@@ -1,0 +1,184 @@
+"""Finding out what a server serves, and one request to it: what `predict` does once and `load` does before its clock.
+
+Everything that an address leaves open is asked of the server itself: the protocol, the model's
+name, its signature.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from longboat.runtime.errors import FAILED, LongboatError
+from longboat.serve import pages
+from longboat.serve.client import http_codecs, model_signature
+from longboat.serve.client.http_channel import Answer, HttpChannel
+from longboat.serve.client.http_codecs import Columns
+from longboat.serve.client.model_signature import Signature
+from longboat.serve.client.rows import Row
+from longboat.serve.client.target import Target
+from longboat.serve.pages import Told
+
+TIMEOUT = 30.0
+AT_ONCE = 256
+"""Rows in one request of a prediction: servers have a largest one."""
+NEIGHBOUR = 2.0
+"""Seconds to wait for HTTP beside a gRPC port: it may not be there."""
+
+
+class Channel(Protocol):
+    async def call(self, request: bytes) -> Answer: ...
+
+    async def close(self) -> None: ...
+
+
+def channel(target: Target, timeout: float = TIMEOUT) -> Channel:
+    if target.protocol == "grpc":
+        from longboat.serve.client.grpc_channel import GrpcChannel
+
+        return GrpcChannel(target, timeout)
+    return HttpChannel(target, timeout)
+
+
+async def meet(target: Target, signature_name: str = "", timeout: float = TIMEOUT) -> tuple[Target, Signature]:
+    """The target with its protocol and its model's name, and what the model takes."""
+    if not target.protocol:
+        target = target.but(protocol=await _protocol(target, timeout))
+    if not target.model:
+        target = target.but(model=await _only_model(target, timeout))
+    if target.protocol == "grpc":
+        return target, await _named(target, await _grpc_signature(target, signature_name, timeout), timeout)
+    if target.protocol == "v2":
+        document = await _get(target, http_codecs.path_of(target, "v2"), timeout)
+        server = await _get(target, "/v2", timeout, missing={})
+        extensions = server.get("extensions") or () if isinstance(server, dict) else ()
+        found = model_signature.of_v2(target.model, document, [str(each) for each in extensions])
+        return target, await _named(target, found, timeout)
+    document = await _get(target, http_codecs.path_of(target, "v1") + "/metadata", timeout)
+    return target, await _named(target, model_signature.of_tfs(target.model, document, signature_name), timeout)
+
+
+async def predict(target: Target, known: Signature, rows: Sequence[Row], timeout: float = TIMEOUT) -> Columns:
+    """The outputs for all rows, which are sent some at a time."""
+    codec = http_codecs.of(target, known)
+    line = channel(target, timeout)
+    columns: Columns = {}
+    try:
+        for at in range(0, len(rows), AT_ONCE):
+            answer = await line.call(codec.encode(rows[at : at + AT_ONCE]))
+            if answer.error:
+                raise failed(target, answer)
+            for name, values in codec.decode(answer.body).items():
+                columns.setdefault(name, []).extend(values)
+    finally:
+        await line.close()
+    return columns
+
+
+def failed(target: Target, answer: Answer) -> LongboatError:
+    """An answer that is none, in words, with what to do about it."""
+    where = target.authority
+    said = f": {answer.detail}" if answer.detail else ""
+    messages = {
+        "refused": (f"nobody answers at {where}", "is the server running? start one: `longboat serve MODEL`"),
+        "no connection": (f"{where} cannot be reached{said}", "check the address"),
+        "timeout": (f"{where} did not answer in time", "a longer wait: --timeout SECONDS"),
+        "not HTTP": (f"{where} does not speak HTTP", "if it speaks gRPC: --protocol grpc"),
+        "TLS": (f"the TLS connection to {where} failed{said}", "--ca FILE trusts the certificate in that file"),
+    }
+    token = "give the server's token: --token-file FILE, or set LONGBOAT_SERVE_TOKEN"
+    hints = {"HTTP 401": token, "UNAUTHENTICATED": token, "HTTP 429": "it is busy: try again"}
+    message, hint = messages.get(answer.error, (f"{where} answered {answer.error}{said}", hints.get(answer.error, "")))
+    return LongboatError(message, hint, FAILED)
+
+
+async def _protocol(target: Target, timeout: float) -> str:
+    """A server of gRPC does not answer a request of HTTP/1.1 in kind."""
+    line = HttpChannel(target, timeout)
+    try:
+        answer = await line.call(http_codecs.head(target, "GET", "/v2/health/live", 0))
+    finally:
+        await line.close()
+    if answer.error in ("", "not HTTP", "connection closed", "connection reset") or answer.error.startswith("HTTP "):
+        return "rest" if not answer.error or answer.error.startswith("HTTP ") else "grpc"
+    raise failed(target, answer)
+
+
+async def _only_model(target: Target, timeout: float) -> str:
+    """The name of the one model of a server that lists its models; most do not."""
+    hint = "name it: --model NAME"
+    over = _over_http(target)
+    line = HttpChannel(over, timeout if over is target else min(timeout, NEIGHBOUR))
+    try:
+        answer = await line.call(http_codecs.head(over, "POST", "/v2/repository/index", 2) + b"{}")
+    finally:
+        await line.close()
+    silent = answer.error != "" and not answer.error.startswith("HTTP ")
+    if over is target and (silent or answer.error == "HTTP 401"):
+        raise failed(target, answer)
+    try:
+        names = sorted({str(each["name"]) for each in json.loads(answer.body)}) if not answer.error else []
+    except (ValueError, KeyError, TypeError):
+        names = []
+    if len(names) == 1:
+        return names[0]
+    what = f"it has {', '.join(names)}" if names else "it does not list them"
+    raise LongboatError(f"which model of {target.authority}? {what}", hint)
+
+
+async def page(target: Target, timeout: float = TIMEOUT) -> Told | None:
+    """What the model's page says of it, where the server is one of Longboat."""
+    from urllib.parse import quote
+
+    over = _over_http(target)
+    line = HttpChannel(over, timeout if over is target else min(timeout, NEIGHBOUR))
+    try:
+        answer = await line.call(http_codecs.head(over, "GET", f"/models/{quote(target.model, safe='')}", 0))
+    finally:
+        await line.close()
+    return None if answer.error else pages.read(answer.body)
+
+
+async def _named(target: Target, found: Signature, timeout: float) -> Signature:
+    """With what no protocol tells."""
+    told = await page(target, timeout)
+    return found if told is None else model_signature.with_examples(found, told.labels, told.examples)
+
+
+def _over_http(target: Target) -> Target:
+    """Where the server of a gRPC address speaks HTTP: one port further, by custom."""
+    if target.protocol != "grpc":
+        return target
+    return dataclasses.replace(target, protocol="rest", port=min(target.port + 1, 65535))
+
+
+async def _grpc_signature(target: Target, name: str, timeout: float) -> Signature:
+    from longboat.serve.client import grpc_codec
+    from longboat.serve.client.grpc_channel import GrpcChannel
+
+    line = GrpcChannel(target, timeout, grpc_codec.METADATA)
+    try:
+        answer = await line.call(grpc_codec.metadata_request(target))
+    finally:
+        await line.close()
+    if answer.error:
+        raise failed(target, answer)
+    return grpc_codec.signature_of(target.model, answer.body, name)
+
+
+async def _get(target: Target, path: str, timeout: float, missing: Any = None) -> Any:
+    line = HttpChannel(target, timeout)
+    try:
+        answer = await line.call(http_codecs.head(target, "GET", path, 0))
+    finally:
+        await line.close()
+    if answer.error == "HTTP 404" and missing is not None:
+        return missing
+    if answer.error:
+        raise failed(target, answer)
+    try:
+        return json.loads(answer.body)
+    except ValueError as error:
+        raise model_signature.not_understood(error) from None

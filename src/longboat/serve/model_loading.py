@@ -1,0 +1,201 @@
+"""A bundle becomes something that can be called: an ONNX Runtime session between the two halves of its transform.
+
+Knows nothing of requests, batches or versions. What comes in is checked already (`signature`); what goes out is checked
+here, because a transform is a stranger's code.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import os
+import sys
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from longboat.runtime import bundle as bundles
+from longboat.runtime.errors import LongboatError
+from longboat.serve.request_errors import Reason, Refused, invalid
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Arrays = Mapping[str, np.ndarray[Any, Any]]
+
+ONE_THREAD = 4 << 20
+"""Bytes: the matrices of a smaller model are done before a second thread has woken up."""
+WARM_UP = 8
+"""Calls before a model is called ready, while they are short: the first ones allocate."""
+LONG = 0.1
+"""Seconds of calls after which a model is warm enough."""
+
+
+class Runner(Protocol):
+    """What the server needs of a loaded model."""
+
+    bundle: bundles.Bundle
+    seconds: float
+    """What one row took when the model was loaded."""
+
+    def run(self, inputs: Arrays) -> dict[str, np.ndarray[Any, Any]]: ...
+
+    def explain(self, inputs: Arrays) -> list[Any]: ...
+
+    @property
+    def explains(self) -> bool: ...
+
+
+class OnnxRunner:
+    """A bundle in ONNX Runtime."""
+
+    def __init__(self, bundle: bundles.Bundle, threads: int = 0) -> None:
+        import onnxruntime
+
+        self.bundle = bundle
+        self.seconds = 0.0
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4  # what it would print is raised as well
+        options.intra_op_num_threads = threads or (1 if bundle.size < ONE_THREAD else len(os.sched_getaffinity(0)))
+        options.inter_op_num_threads = 1
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        try:
+            self._session = onnxruntime.InferenceSession(bundle.function, options, providers=["CPUExecutionProvider"])
+        except Exception as error:
+            raise LongboatError(f"{bundle.function}: ONNX Runtime cannot load it: {_short(error)}") from None
+        self._call = self._session.run
+        self._transform = _transform(bundle)
+        self._names = [output.name for output in bundle.outputs]
+        self._own = [output.name for output in self._session.get_outputs()]
+        if self._transform is None and (missing := set(self._names) - set(self._own)):
+            raise LongboatError(f"{bundle.function}: it has no output {', '.join(sorted(missing))}")
+        self._before = getattr(self._transform, "before", None)
+        self._after = getattr(self._transform, "after", None)
+
+    @property
+    def explains(self) -> bool:
+        return hasattr(self._transform, "explain")
+
+    def run(self, inputs: Arrays) -> dict[str, np.ndarray[Any, Any]]:
+        """Every output of the bundle for the rows given."""
+        if self._transform is None:
+            return dict(zip(self._names, self._call(self._names, inputs), strict=True))
+        # What came over the wire may be read-only; a transform may write into it.
+        inputs = {name: array if array.flags.writeable else array.copy() for name, array in inputs.items()}
+        feeds = self._before(inputs) if self._before else inputs
+        found = dict(zip(self._own, self._call(None, feeds), strict=True))
+        given = self._after(found, inputs) if self._after else found
+        return self._checked(given)
+
+    def explain(self, inputs: Arrays) -> list[Any]:
+        if self._transform is None or not self.explains:
+            raise invalid(f"model {self.bundle.name!r} does not explain its answers")
+        told: list[Any] = list(self._transform.explain(inputs))
+        return told
+
+    def _checked(self, given: Any) -> dict[str, np.ndarray[Any, Any]]:
+        import numpy as np
+
+        found = {}
+        for output in self.bundle.outputs:
+            if output.name not in given:
+                raise LongboatError(f"the transform of {self.bundle.name} gives no {output.name!r}")
+            wanted = object if output.dtype == "string" else output.dtype
+            found[output.name] = np.asarray(given[output.name], dtype=wanted)
+        return found
+
+
+def load(path: str, threads: int = 0, name: str = "") -> Runner:
+    """The version in this directory, whole (every byte is compared with its checksum) and warm. It is known by the
+    name given and by the number of its directory, whatever it was called when it was saved."""
+    bundle = bundles.read(path)
+    number = os.path.basename(bundle.path)
+    bundle = dataclasses.replace(
+        bundle, name=name or bundle.name, version=int(number) if number.isdecimal() else bundle.version
+    )
+    runner = OnnxRunner(bundle, threads)
+    warm(runner)
+    return runner
+
+
+def warm(runner: Runner) -> None:
+    """Calls the model with an example of its own, or zeros; one that cannot answer that is broken."""
+    import numpy as np
+
+    try:
+        inputs = _trial(runner.bundle)
+        outputs = runner.run(inputs)
+        times: list[float] = []
+        while len(times) < WARM_UP and sum(times) < LONG:
+            began = time.perf_counter()
+            outputs = runner.run(inputs)
+            times.append(time.perf_counter() - began)
+        runner.seconds = min(times)
+    except Refused as refused:
+        raise LongboatError(f"{runner.bundle.path}: its own example is no input for it: {refused.message}") from None
+    except Exception as error:
+        if not runner.bundle.examples:
+            return  # zeros may be no sensible input: the first client will tell
+        raise LongboatError(
+            f"{runner.bundle.path}: the model fails on its own example: {type(error).__name__}: {_short(error)}"
+        ) from None
+    for output in runner.bundle.outputs:
+        if np.ndim(outputs[output.name]) == 0:
+            raise LongboatError(f"{runner.bundle.path}: output {output.name!r} has no batch dimension")
+
+
+def failure(error: BaseException, name: str) -> Refused:
+    """What a client is told when the model itself raised."""
+    if isinstance(error, Refused):
+        return error
+    said = _short(error)
+    if isinstance(error, MemoryError) or "allocate memory" in said or "bad_alloc" in said:
+        return Refused(Reason.MEMORY, f"model {name!r} ran out of memory on this batch: send fewer rows at a time")
+    if isinstance(error, (ValueError, TypeError, KeyError, IndexError, UnicodeError)):
+        return invalid(f"model {name!r} cannot take this input: {said}")
+    if type(error).__module__.startswith("onnxruntime"):
+        return invalid(f"model {name!r} cannot compute this input: {said}")
+    return Refused(Reason.FAILED, f"model {name!r} failed: {type(error).__name__}: {said}")
+
+
+def _trial(bundle: bundles.Bundle) -> dict[str, np.ndarray[Any, Any]]:
+    import numpy as np
+
+    from longboat.serve.input_checks import column
+
+    found = {}
+    for tensor in bundle.inputs:
+        example = bundle.examples[0].inputs.get(tensor.name) if bundle.examples else None
+        if example is not None:
+            found[tensor.name] = column(tensor, [example])
+        else:
+            shape = [1 if length is None else length for length in tensor.shape]
+            empty = "" if tensor.dtype == "string" else 0
+            found[tensor.name] = np.full(shape, empty, dtype=object if tensor.dtype == "string" else tensor.dtype)
+    return found
+
+
+def _transform(bundle: bundles.Bundle) -> Any:
+    """An instance of the bundle's own class Transform, its module under a name of its own."""
+    if not bundle.transform:
+        return None
+    path = os.path.join(bundle.path, bundle.transform)
+    name = f"longboat_transform_{abs(hash(path)):x}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # nothing is added to a bundle
+    try:
+        spec.loader.exec_module(module)
+        return module.Transform(bundle.path)
+    except Exception as error:
+        raise LongboatError(f"{path}: {type(error).__name__}: {_short(error)}") from None
+    finally:
+        sys.dont_write_bytecode = writes
+
+
+def _short(error: BaseException) -> str:
+    """An exception's words on one line, not too long."""
+    said = " ".join(str(error).split()) or type(error).__name__
+    return said if len(said) <= 300 else said[:299] + "…"

@@ -1,0 +1,180 @@
+"""What a user may point the server at: a model, one version, a directory of models, a run. Nothing is loaded here."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from longboat.runs.store import Store
+from longboat.runtime import bundle as bundles
+from longboat.runtime.errors import LongboatError
+
+MANIFEST = "bundle.json"
+FOREIGN = (".h5", ".hdf5", ".keras")
+"""Files of Keras."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model on disk under the name that clients use."""
+
+    name: str
+    directory: str
+    only: int = 0
+    """This version and no other; 0: whatever the policy says."""
+    foreign: bool = False
+    """No bundle: a Keras file or a TensorFlow SavedModel; it is version 1 (or `only`)."""
+
+    def versions(self) -> dict[int, tuple[str, object]]:
+        """Complete versions: path, and a mark that changes when the version was written anew."""
+        if self.foreign:
+            return {self.only or 1: (self.directory, _mark(self.directory))}
+        found = {}
+        for number in bundles.versions(self.directory):
+            path = os.path.join(self.directory, str(number))
+            mark = _mark(os.path.join(path, MANIFEST))
+            if mark and self.only in (0, number):
+                found[number] = (path, mark)
+        return found
+
+
+def _mark(path: str) -> object:
+    try:
+        told = os.stat(path)
+    except OSError:
+        return None
+    return told.st_ino, told.st_mtime_ns, told.st_size
+
+
+def find(words: list[str], name: str, store: Store) -> list[Source]:
+    """The sources that the words of a command line mean: PATH, NAME=PATH, RUN or NAME=RUN."""
+    found: list[Source] = []
+    for word in words:
+        given, equals, place = word.partition("=")
+        if not equals or os.path.exists(word):
+            given, place = "", word
+        sources = _of_place(place) or _of_run(place, store)
+        wanted = given or (name if len(words) == 1 else "")
+        if wanted:
+            if len(sources) > 1:
+                names = ", ".join(source.name for source in sources)
+                raise LongboatError(
+                    f"{place} holds several models, which cannot all be {wanted!r}", f"they are {names}"
+                )
+            _check_name(wanted)
+            sources = [Source(wanted, s.directory, s.only, s.foreign) for s in sources]
+        found += sources
+    seen: dict[str, Source] = {}
+    for source in found:
+        if source.name in seen:
+            raise LongboatError(
+                f"two models are called {source.name!r}: {seen[source.name].directory} and {source.directory}",
+                f"give one of them another name: `longboat serve other={source.directory} ...`",
+            )
+        seen[source.name] = source
+    return found
+
+
+def _check_name(name: str) -> None:
+    if not name or not all(c.isalnum() and c.isascii() or c in "._-" for c in name):
+        raise LongboatError(
+            f"{name!r} is no name for a model", "letters, digits, dot, dash and underscore may be in one"
+        )
+
+
+def _of_place(place: str) -> list[Source]:
+    """Models at a path; none: the word may mean a run."""
+    path = os.path.abspath(os.path.expanduser(place))
+    if os.path.isfile(path):
+        if path.endswith(FOREIGN):
+            return [Source(_plain(Path(path).stem), path, foreign=True)]
+        if os.path.basename(path) == MANIFEST:
+            path = os.path.dirname(path)
+        else:
+            raise LongboatError(
+                f"{place} is no model", "a model is a directory with numbered versions, a .keras or .h5 file, or a run"
+            )
+    if not os.path.isdir(path):
+        return []
+    if os.path.isfile(os.path.join(path, MANIFEST)):
+        bundle = bundles.read(path, verify=False)
+        return [Source(bundle.name, os.path.dirname(path), _number(path, bundle.version))]
+    if bundles.versions(path):
+        return [Source(_plain(os.path.basename(path)), path)]
+    if saved := _saved_model(path):
+        return [saved]
+    below = [Source(_plain(name), os.path.join(path, name)) for name in sorted(os.listdir(path)) if name[0] != "."]
+    below = [source for source in below if bundles.versions(source.directory)]
+    if not below and os.sep in place:
+        raise LongboatError(
+            f"there is no model in {place}",
+            "a model is a directory of numbered versions, each with a bundle.json; `longboat models` lists them",
+        )
+    return below
+
+
+def _number(path: str, version: int) -> int:
+    name = os.path.basename(path)
+    if name.isdecimal():
+        return int(name)
+    raise LongboatError(
+        f"{path} is version {version} of a model, but its directory is not called {version}",
+        f"rename it: a model is a directory with its versions by number, as in MODEL/{version}/bundle.json",
+    )
+
+
+def _saved_model(path: str) -> Source | None:
+    """A SavedModel, bare or as a version of TensorFlow Serving's layout (the newest)."""
+    if os.path.isfile(os.path.join(path, "saved_model.pb")):
+        return Source(_plain(os.path.basename(path)), path, foreign=True)
+    numbers = [int(n) for n in os.listdir(path) if n.isdecimal()]
+    numbers = [n for n in numbers if os.path.isfile(os.path.join(path, str(n), "saved_model.pb"))]
+    if not numbers:
+        return None
+    newest = max(numbers)
+    return Source(_plain(os.path.basename(path)), os.path.join(path, str(newest)), newest, foreign=True)
+
+
+def _plain(name: str) -> str:
+    return "".join(c if c.isalnum() and c.isascii() or c in "._-" else "-" for c in name) or "model"
+
+
+def _of_run(place: str, store: Store) -> list[Source]:
+    try:
+        run = store.find(place)
+    except LongboatError as error:
+        raise LongboatError(
+            f"{place}: neither a model's directory nor a run",
+            f"{error.hint or error.message}; `longboat models` lists what can be served",
+        ) from None
+    sources = in_run(run)
+    if not sources:
+        raise LongboatError(
+            f"the run {run.name} left no model",
+            "a stage saves one with `longboat.bundle.save(...)` below $LONGBOAT_OUTPUT_DIR; "
+            f"`longboat ls {run.name}` lists what it left",
+        )
+    return sources
+
+
+def in_run(run: Path) -> list[Source]:
+    """The models below a run's outputs."""
+    return below(run / "output")
+
+
+def below(root: Path) -> list[Source]:
+    """Every model under a directory. Two of one name: the one that was written last."""
+    found: dict[str, tuple[float, Source]] = {}
+    for directory, names, files in os.walk(root):
+        names[:] = sorted(name for name in names if not name.startswith("."))
+        if MANIFEST in files:
+            names[:] = []
+            model = os.path.dirname(directory)
+            if not os.path.basename(directory).isdecimal():
+                continue
+            written = os.stat(os.path.join(directory, MANIFEST)).st_mtime
+            name = _plain(os.path.basename(model))
+            if name not in found or written > found[name][0]:
+                found[name] = (written, Source(name, model))
+    return [source for _, source in found.values()]

@@ -1,0 +1,40 @@
+"""A server that is a stage of a run says that it is ready, and shows one real answer of its own.
+
+Outside of a run nothing of this happens. On a cluster the driver asks instead, through the Service.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+
+def in_a_run(environ: Mapping[str, str]) -> bool:
+    return bool(environ.get("LONGBOAT_REPORT_FILE") and environ.get("LONGBOAT_OUTPUT_DIR"))
+
+
+def announce(url: str, grpc: str, name: str, directory: str, environ: Mapping[str, str], token: str = "") -> None:
+    """Called when the server listens; returns at once, because the server may run in the calling thread."""
+    told = (url, grpc, name, directory, environ["LONGBOAT_OUTPUT_DIR"], token)
+    threading.Thread(target=_announce, args=told, daemon=True).start()
+
+
+def _announce(url: str, grpc: str, name: str, directory: str, output: str, token: str) -> None:
+    import longboat
+    from longboat.runtime import bundle, run_layout
+    from longboat.runtime.bundle import example_request
+
+    told: dict[str, Any] = {"url": url, "page": f"{url}/models/{name}", "grpc": grpc, "model": name}
+    try:
+        version = os.path.join(directory, str(bundle.versions(directory)[-1]))
+        told |= example_request.first_answer(url, name, version, token)
+    except (OSError, ValueError, KeyError, IndexError) as error:
+        print(f"the first example was not answered: {error}", flush=True)  # noqa: T201 (its log is its voice)
+    path = os.path.join(output, run_layout.SERVING)
+    with open(path + ".new", "w", encoding="utf-8") as file:
+        json.dump(told, file, indent=2, ensure_ascii=False)
+    os.replace(path + ".new", path)
+    longboat.report(ready=1)

@@ -1,0 +1,290 @@
+"""The server as processes: one, or several on one port under a parent that starts them again when they die.
+
+Every process opens the port for itself (SO_REUSEPORT), so the kernel deals out connections and no process is in the
+way of another. The parent holds the ports, starts and stops, and does nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from longboat.runtime.agent import syscalls
+from longboat.runtime.errors import FAILED, INTERRUPTED, OK, LongboatError
+from longboat.serve import metrics
+from longboat.serve.settings import Settings
+
+BREATHER = 1.0
+"""Seconds before a process that died young is started again."""
+
+
+@dataclass(frozen=True)
+class Ready:
+    """What the server tells when it answers."""
+
+    port: int
+    grpc_port: int
+    models: tuple[str, ...]
+    seconds: float
+
+
+def bind(host: str, port: int, shared: bool) -> socket.socket:
+    """A socket on the port, not listening yet; or a LongboatError with the fix. `::` is every address, of IPv4 too,
+    also where the kernel has no IPv6."""
+    if host == "::" and not socket.has_dualstack_ipv6():
+        host = "0.0.0.0"
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except OSError as error:
+        raise LongboatError(f"--host {host}: {error.strerror or error}", "give it an address of this machine") from None
+    opened = socket.socket(family, kind, protocol)
+    try:
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if host == "::":
+            opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        if shared:
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        opened.bind(address)
+    except OSError as error:
+        opened.close()
+        if error.errno == errno.EADDRINUSE:
+            raise LongboatError(
+                f"port {port} on {host} is taken: another program listens there",
+                "stop that program, or choose other ports: `--port 0 --grpc-port 0` takes any that are free",
+            ) from None
+        hint = "ports below 1024 need more rights" if error.errno == errno.EACCES else "give --host an own address"
+        raise LongboatError(f"cannot listen on {host}:{port}: {error.strerror}", hint) from None
+    return opened
+
+
+def serve(settings: Settings, ready: Callable[[Ready], None], tell: Callable[[str], None]) -> int:
+    """Serves until told to stop; the exit code. `ready` is called once, when all processes answer."""
+    _more_files()
+    began = time.monotonic()
+    held = []
+    http = bind(settings.host, settings.port, settings.workers > 1)
+    held.append(http)
+    settings = replace(settings, port=http.getsockname()[1])
+    try:
+        if settings.grpc_port >= 0:
+            # gRPC opens its port itself; a plain bind here finds out whether another program has it.
+            grpc = bind(settings.host, settings.grpc_port, settings.workers > 1)
+            settings = replace(settings, grpc_port=grpc.getsockname()[1])
+            if settings.workers > 1:
+                held.append(grpc)
+            else:
+                grpc.close()
+        if settings.workers > 1:
+            return _Parent(settings, http, ready, tell, began).run()
+
+        def first(names: tuple[str, ...]) -> None:
+            ready(Ready(settings.port, settings.grpc_port, names, time.monotonic() - began))
+
+        asked = _one(settings, http, metrics.Slots(1), 0, tell, first)
+        return INTERRUPTED if asked == signal.SIGINT else OK
+    finally:
+        for each in held:
+            each.close()
+
+
+def _one(
+    settings: Settings,
+    listening: socket.socket,
+    slots: metrics.Slots,
+    index: int,
+    tell: Callable[[str], None],
+    ready: Callable[[tuple[str, ...]], None],
+) -> int:
+    """This process serves; the signal that ended it."""
+    from longboat.serve.server import Server, described, start_loop
+
+    server = Server(settings, listening, slots, index, tell)
+
+    def up(server: Server) -> None:
+        ready(tuple(described(model) for model in server.models.by_name.values()))
+
+    start_loop(lambda: server.run(up))
+    return server.asked
+
+
+def _more_files() -> None:
+    """As many connections as the system allows."""
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+@dataclass
+class _Child:
+    pid: int
+    pipe: int
+    born: float
+    names: tuple[str, ...] = ()
+    heard: bytes = b""
+
+
+class _Parent:
+    """Holds the ports, keeps the children alive."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        http: socket.socket,
+        ready: Callable[[Ready], None],
+        tell: Callable[[str], None],
+        began: float,
+    ) -> None:
+        self._settings, self._http, self._ready, self._tell, self._began = settings, http, ready, tell, began
+        self._slots = metrics.Slots(settings.workers)
+        self._children: dict[int, _Child] = {}
+        self._due: dict[int, float] = {}
+        self._asked = 0
+        self._hurry = False
+        self._told = False
+
+    def run(self) -> int:
+        read, write = os.pipe()
+        os.set_blocking(write, False)
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        old = {
+            number: signal.signal(number, self._signal) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
+        }
+        try:
+            for index in range(self._settings.workers):
+                self._start(index)
+            return self._loop(read)
+        finally:
+            signal.set_wakeup_fd(-1)
+            for number, handler in old.items():
+                signal.signal(number, handler)
+            for child in self._children.values():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(child.pid, signal.SIGKILL)
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(child.pid, 0)
+
+    def _signal(self, number: int, _frame: object) -> None:
+        if number != signal.SIGCHLD:
+            self._hurry = bool(self._asked)
+            self._asked = number
+
+    def _loop(self, wake: int) -> int:
+        with selectors.DefaultSelector() as selector:
+            selector.register(wake, selectors.EVENT_READ)
+            stopping = 0.0
+            while True:
+                self._listen(selector, wake)
+                pause = min(self._due.values(), default=time.monotonic() + 3600) - time.monotonic()
+                for key, _ in selector.select(max(0.0, min(pause, 1.0 if stopping else pause))):
+                    self._hear(key.fd, wake)
+                if self._asked and not stopping:
+                    stopping = time.monotonic()
+                    self._due.clear()
+                    for child in self._children.values():
+                        with contextlib.suppress(ProcessLookupError):
+                            os.kill(child.pid, signal.SIGTERM)
+                failed = self._reap(bool(stopping))
+                if failed:
+                    return FAILED
+                if stopping and not self._children:
+                    return INTERRUPTED if self._asked == signal.SIGINT else OK
+                most = self._settings.linger + self._settings.drain + 5
+                if stopping and (self._hurry or time.monotonic() - stopping > most):
+                    return INTERRUPTED if self._hurry else FAILED
+                for index, due in list(self._due.items()):
+                    if due <= time.monotonic():
+                        del self._due[index]
+                        self._start(index)
+
+    def _listen(self, selector: selectors.BaseSelector, wake: int) -> None:
+        """To every child that has not said yet that it is up."""
+        pipes = {wake, *(child.pipe for child in self._children.values() if child.pipe >= 0)}
+        known = {key.fd for key in selector.get_map().values()}
+        for pipe in known - pipes:
+            selector.unregister(pipe)
+        for pipe in pipes - known:
+            selector.register(pipe, selectors.EVENT_READ)
+
+    def _hear(self, pipe: int, wake: int) -> None:
+        said = os.read(pipe, 65536)
+        if pipe == wake:
+            return
+        child = next(child for child in self._children.values() if child.pipe == pipe)
+        child.heard += said
+        if said:
+            return
+        os.close(pipe)
+        child.pipe = -1
+        child.names = tuple(child.heard.decode().splitlines())
+        if not self._told and all(each.names for each in self._children.values()):
+            self._told = True
+            names = next(iter(self._children.values())).names
+            self._ready(Ready(self._settings.port, self._settings.grpc_port, names, time.monotonic() - self._began))
+
+    def _reap(self, stopping: bool) -> bool:
+        """Looks after children that ended; True when the server cannot go on."""
+        for index, child in list(self._children.items()):
+            pid, status = os.waitpid(child.pid, os.WNOHANG)
+            if pid == 0:
+                continue
+            if child.pipe >= 0:
+                os.close(child.pipe)
+            del self._children[index]
+            if stopping:
+                continue
+            if not self._told:
+                return True  # it has said why
+            code = os.waitstatus_to_exitcode(status)
+            how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+            self._tell(f"warning: server process {pid} ended ({how}); another takes its place")
+            young = time.monotonic() - child.born < 10
+            self._due[index] = time.monotonic() + (BREATHER if young else 0.0)
+        return False
+
+    def _start(self, index: int) -> None:
+        read, write = os.pipe()
+        parent = os.getpid()
+        pid = os.fork()
+        if pid:
+            os.close(write)
+            self._children[index] = _Child(pid, read, time.monotonic())
+            return
+        code = FAILED
+        try:
+            os.close(read)
+            signal.set_wakeup_fd(-1)
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+                signal.signal(number, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which asks us to stop
+            if self._asked:  # it has asked already, before we had let go of its handlers
+                os._exit(OK)
+            syscalls.die_with_parent(parent)  # else a child of a parent that was killed would hold the port for ever
+            self._serve(index, write)
+            code = OK
+        except LongboatError as error:
+            self._tell(f"error: {error.message}" + (f"\n\nhint: {error.hint}" if error.hint else ""))
+        except BaseException as error:
+            self._tell(f"error: server process {os.getpid()} failed: {type(error).__name__}: {error}")
+        finally:
+            os._exit(code)
+
+    def _serve(self, index: int, write: int) -> None:
+        """In the child: a listening socket of its own on the shared port."""
+
+        def up(names: tuple[str, ...]) -> None:
+            os.write(write, "\n".join(names).encode())
+            os.close(write)
+
+        own = bind(self._settings.host, self._settings.port, shared=True)
+        self._http.close()
+        tell = self._tell if index == 0 else lambda _: None
+        _one(self._settings, own, self._slots, index, tell, up)

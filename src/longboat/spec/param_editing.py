@@ -1,0 +1,169 @@
+"""`longboat set`: one param of a job file changed in place, everything else left byte for byte.
+
+Only the characters of the value are replaced, so comments, order, quotes and line endings stay.
+The new file is read back before it takes the old one's place, in one rename.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from longboat.runtime.errors import LongboatError
+from longboat.spec import loading
+from longboat.spec.params import Declared, Params, mismatch, typed
+from longboat.spec.problems import Problems, did_you_mean
+from longboat.spec.scalars import plain
+from longboat.spec.yaml_nodes import Entries, Entry, Scalar, compose
+
+_BOM = b"\xef\xbb\xbf"
+_PROPERTIES = re.compile(r"(?:[&!][^\s,\[\]{}]*\s+)+")
+"""An anchor or a tag in front of a value."""
+
+
+@dataclass(frozen=True)
+class Change:
+    file: str
+    old: str
+    """The value as it stood in the file."""
+    count: int
+    """In how many places of the file it is used."""
+
+
+def change(path: str | os.PathLike[str], name: str, text: str) -> Change:
+    """Changes the value of a param in the job file and tells what it was."""
+    file = loading.find(os.fspath(path))
+    before = loading.read_text(file)
+    tree = _params_of(before, file)
+    declared = tree.declared.get(name)
+    if declared is None:
+        hint = did_you_mean(name, tree.declared, what="its params") or "the job file has no params"
+        raise LongboatError(f"{file} has no param `{name}`", hint)
+    wanted = typed(declared, text)
+    wrong = mismatch(declared, wanted)
+    if wrong:
+        raise LongboatError(f"`{name}` {wrong}")
+    if isinstance(wanted.value, float) and isinstance(plain(text), int):
+        # Written without a point, the file's value would no longer take fractions.
+        wanted = wanted._replace(text=str(wanted.value))
+    for after in _candidates(before, tree.entry(name), declared, wanted):
+        if _reads_back(after, file, tree, name, wanted):
+            break
+    else:
+        raise LongboatError(f"cannot change `{name}` without touching the rest of {file}", "edit the file by hand")
+    job = loading.from_text(after, file, sets={}, environ={})
+    _write(file, after)
+    old = "" if declared.value is None or declared.value.value is None else declared.value.text
+    return Change(file, old, next(param.count for param in job.params if param.name == name))
+
+
+def _params_of(text: str, file: str) -> Params:
+    problems = Problems(file, text)
+    root = compose(text, problems)
+    if problems.found or not isinstance(root, Entries):
+        # The reader of whole jobs says best what is wrong.
+        loading.from_text(text, file, sets={}, environ={})
+        raise LongboatError(f"{file} is no job file")
+    return Params(root, problems)
+
+
+def _reads_back(text: str, file: str, before: Params, name: str, wanted: Scalar) -> bool:
+    """The text is YAML in which this param has the wanted value and no other has changed."""
+    problems = Problems(file, text)
+    root = compose(text, problems)
+    if problems.found or not isinstance(root, Entries):
+        return False
+    after = Params(root, problems).declared
+    if list(after) != list(before.declared):
+        return False
+    return all(_same(d.value, wanted if key == name else before.declared[key].value) for key, d in after.items())
+
+
+def _same(one: Scalar | None, other: Scalar | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return type(one.value) is type(other.value) and (one.value == other.value or one.text == other.text)
+
+
+def _candidates(text: str, entry: Entry, declared: Declared, wanted: Scalar) -> Iterator[str]:
+    """The file with the new value, written in the ways that may do, the one nearest to the old first."""
+    old = declared.value
+    styles = _styles(wanted.value, wanted.text)
+    order = [old.style if old is not None and old.style in styles else "", "", "'", '"']
+    for style in dict.fromkeys(order):
+        if style in styles:
+            yield _placed(text, entry, styles[style])
+
+
+def _styles(value: object, text: str) -> dict[str, str]:
+    if not isinstance(value, str):
+        return {"": text or "null"}
+    quoted = json.dumps(text, ensure_ascii=False)
+    quoted = re.sub("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]", lambda m: f"\\u{ord(m[0]):04x}", quoted)
+    styles = {'"': quoted}
+    if text.isprintable():
+        styles["'"] = "'" + text.replace("'", "''") + "'"
+        if text and text == text.strip():
+            styles[""] = text
+    return styles
+
+
+def _placed(text: str, entry: Entry, new: str) -> str:
+    if isinstance(entry.value, Entries) and "value" not in entry.value.entries:
+        return _added(text, entry.value, new)
+    if isinstance(entry.value, Entries):
+        entry = entry.value.entries["value"]
+    start, end = entry.start, entry.end
+    properties = _PROPERTIES.match(text, start, end)
+    if properties:
+        start = properties.end()
+    old = text[start:end]
+    if not old:
+        colon = "" if text[:start].rstrip().endswith(":") else ":"
+        space = "" if text[:start].endswith(" ") and not colon else " "
+        follows = " " if text[end : end + 1] == "#" else ""
+        return f"{text[:start]}{colon}{space}{new}{follows}{text[end:]}"
+    # A block scalar ends behind its line breaks, which the file still needs.
+    breaks = old[len(old.rstrip("\r\n")) :]
+    return text[:start] + new + breaks + text[end:]
+
+
+def _added(text: str, mapping: Entries, new: str) -> str:
+    """The mapping of a param that has no `value` yet, with one in front of its other keys."""
+    inside = [entry.key_start for entry in mapping.entries.values() if mapping.start <= entry.key_start < mapping.end]
+    if mapping.flow:
+        brace = text.index("{", mapping.start) + 1
+        comma = ", " if inside else ""
+        return f"{text[:brace]}value: {new}{comma}{text[brace:].lstrip(' ') if inside else text[brace:]}"
+    if not inside:
+        return text
+    first = min(inside)
+    line = max(text.rfind("\n", 0, first), text.rfind("\r", 0, first)) + 1
+    newline = "\r\n" if "\r\n" in text else "\n"
+    return f"{text[:first]}value: {new}{newline}{text[line:first]}{text[first:]}"
+
+
+def _write(file: str, text: str) -> None:
+    path = os.path.realpath(file)
+    temporary = ""
+    try:
+        with open(path, "rb") as old:
+            start = old.read(len(_BOM))
+        state = os.stat(path)
+        handle, temporary = tempfile.mkstemp(prefix=".longboat-", dir=os.path.dirname(path))
+        with open(handle, "wb") as new:
+            new.write((_BOM if start == _BOM else b"") + text.encode())
+            new.flush()
+            os.fchmod(handle, state.st_mode & 0o7777)
+            if os.fstat(handle).st_uid != state.st_uid:
+                os.fchown(handle, state.st_uid, state.st_gid)
+            os.fsync(handle)
+        os.replace(temporary, path)
+    except OSError as error:
+        if temporary and os.path.exists(temporary):
+            os.unlink(temporary)
+        raise LongboatError(f"cannot write {file}: {error.strerror or error}") from None

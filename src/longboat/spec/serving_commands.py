@@ -1,0 +1,90 @@
+"""The commands of stages that serve a model or load-test one: on this machine they are ranks as any other.
+
+So they have logs, restarts and causes like the rest. On a cluster a load test is one too, and servers are a
+Deployment, whose containers run the same program. Filled in when all stages are known, because a
+load test asks the server that it comes after.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import replace
+
+from longboat.runtime import plan
+from longboat.runtime.kube_client import names
+from longboat.runtime.rank_env import variable
+
+CLIENT = "client"
+RESTARTS = 10
+"""Of a server: it may fall now and then, and must not loop for ever."""
+
+
+def with_commands(stages: Mapping[str, plan.Stage], job: str, engine: str) -> dict[str, plan.Stage]:
+    """The stages by name, those that serve or test with the ranks that do it."""
+    found = dict(stages)
+    for name, stage in stages.items():
+        if stage.serve is not None:
+            served = replace(stage.serve, name=stage.serve.name or job)
+            ranks = served.replicas if engine != "local" else 1
+            command = _serve(served, engine, stage.grace)
+            role = replace(stage.roles[0], ranks=ranks, alone=True, command=command, image=served.image)
+            role = replace(role, env=_token(served))
+            found[name] = replace(stage, serve=served, shape="single", roles=(role,), restarts=RESTARTS)
+    for name, stage in stages.items():
+        if stage.bench is not None:
+            server = server_before(name, found)
+            if server is not None and server.serve is not None:
+                host = "127.0.0.1" if engine == "local" else "$LONGBOAT_SERVER"
+                command = ("sh", "-c", _bench(stage.bench, server.serve, host))
+                role = plan.Role(CLIENT, 1, command=command, env=_token(server.serve))
+                found[name] = replace(stage, shape="single", roles=(role,), restarts=0)
+    return found
+
+
+def _serve(serve: plan.Serve, engine: str, grace: float) -> tuple[str, ...]:
+    """Here a rank's command; on a cluster what the container of each server runs, or gets as its arguments."""
+    if engine == "local":
+        words = ["--name", serve.name, "--port", str(serve.port), "--grpc-port", str(serve.grpc_port)]
+        words += ["--workers", str(serve.replicas)] if serve.replicas > 1 else []
+        place = f'"$LONGBOAT_INPUT_{variable(serve.model)}"'
+        return ("sh", "-c", f"exec python -m longboat serve {place} {shlex.join(words)}")
+    place = f"{names.MODELS}/{serve.name}"
+    if serve.image:  # TF Serving's own options: the image's program takes them behind its defaults
+        given = (f"--port={serve.grpc_port}", f"--rest_api_port={serve.port}")
+        return (*given, f"--model_name={serve.name}", f"--model_base_path={place}")
+    ports = ("--host", "::", "--port", str(serve.port), "--grpc-port", str(serve.grpc_port))
+    ending = ("--linger", f"{names.LINGER:g}", "--drain", f"{grace:g}")
+    return ("longboat", "serve", place, "--name", serve.name, *ports, *ending)
+
+
+def _token(serve: plan.Serve) -> tuple[plan.Variable, ...]:
+    """Servers and load tests find it in their environment."""
+    return (plan.Variable("LONGBOAT_SERVE_TOKEN", secret=serve.token),) if serve.token else ()
+
+
+def _bench(bench: plan.Bench, serve: plan.Serve, host: str) -> str:
+    urls = {
+        "grpc": f"grpc://{host}:{serve.grpc_port}/{serve.name}",
+        "rest": f"http://{host}:{serve.port}/v1/models/{serve.name}",
+        "v2": f"http://{host}:{serve.port}/v2/models/{serve.name}",
+    }
+    options = (("-b", bench.batch), ("-n", bench.iterations), ("-w", bench.warm_up), ("-c", bench.concurrency))
+    words = [str(word) for pair in options for word in pair]
+    data = re.sub(r'([\\"`])', r"\\\1", bench.data)  # a $VARIABLE in it is meant
+    place = '--html "$LONGBOAT_OUTPUT_DIR/report.html"'
+    return f'exec python -m longboat bench {urls[bench.protocol]} {shlex.join(words)} -d "{data}" {place}'
+
+
+def server_before(name: str, stages: Mapping[str, plan.Stage]) -> plan.Stage | None:
+    """The nearest stage that serves among those that this one comes after."""
+    waiting, seen = list(stages[name].after), set()
+    while waiting:
+        other = waiting.pop(0)
+        if stages[other].kind == "serve":
+            return stages[other]
+        if other not in seen:
+            seen.add(other)
+            waiting += stages[other].after
+    return None
