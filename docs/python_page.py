@@ -44,9 +44,9 @@ These work in any rank, with nothing installed; outside of a run they do no harm
 def page() -> str:
     import longboat
     from longboat import api
-    from longboat.images.building import Built
+    from longboat.images.building import BuiltImage
     from longboat.runs.explanation import Explanation
-    from longboat.runs.logs import Line
+    from longboat.runs.logs import LogLine
     from longboat.runs.run_state import RankState, RunState, StageState, Verdict
 
     parts = [HEAD, "## A job\n\n", _call("longboat.load", api.load)]
@@ -55,7 +55,7 @@ def page() -> str:
     asked = ("status", "wait", "logs", "why", "output", "stop", "resume", "rm")
     parts += [_call(f"run.{name}", getattr(api.Run, name)) for name in asked]
     parts.append("## Values\n\nAll of them are frozen. Times are seconds since 1970; 0 means not yet.\n\n")
-    parts += [_value(each) for each in (RunState, StageState, RankState, Verdict, Explanation, Line, Built)]
+    parts += [_value(each) for each in (RunState, StageState, RankState, Verdict, Explanation, LogLine, BuiltImage)]
     parts += [INSIDE, _call("longboat.report", longboat.report), _call("longboat.stopping", longboat.stopping)]
     parts += [
         _call(f"longboat.checkpoint.{name}", getattr(longboat.checkpoint, name)) for name in ("save", "load", "wait")

@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from longboat.cli.console import World
+from longboat.cli.console import Console
 from longboat.cli.main import main
 from longboat.runtime.errors import LongboatError
 
@@ -30,7 +30,7 @@ class Longboat:
 
     def __call__(self, *argv: str | os.PathLike[str], env: dict[str, str] | None = None) -> Said:
         out, err = io.StringIO(), io.StringIO()
-        world = World(out=out, err=err, environ={**os.environ, "LONGBOAT_HOME": str(self.home), **(env or {})})
+        world = Console(out=out, err=err, environ={**os.environ, "LONGBOAT_HOME": str(self.home), **(env or {})})
         try:
             with contextlib.redirect_stderr(err):
                 code = main([os.fspath(word) for word in argv], world)

@@ -181,9 +181,9 @@ def _asked(ground: Ground) -> float:
     """Requests of service accounts outside of kube-system, as the API server counts them: the driver's alone."""
     raw = ground.cluster.api.server
     from longboat.runtime.kube_client.api import dial
-    from longboat.runtime.kube_client.http_client import Connection
+    from longboat.runtime.kube_client.http_client import HttpConnection
 
-    connection = Connection(lambda: dial(raw, 15.0), raw.host)
+    connection = HttpConnection(lambda: dial(raw, 15.0), raw.host)
     try:
         text = connection.request("GET", "/metrics", None, raw.headers(False)).read().decode()
     finally:

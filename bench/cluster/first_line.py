@@ -14,7 +14,7 @@ from bench.cluster.report import Report
 from bench.harness import Bench, Contender, Target, markdown
 from bench.harness import measure as measured
 from longboat.runtime.kube_client.api import Api, Manifest, dial
-from longboat.runtime.kube_client.http_client import Connection
+from longboat.runtime.kube_client.http_client import HttpConnection
 
 LINE = "the first line"
 BARE, WHOLE = "longboat run --volume none", "longboat run"
@@ -102,7 +102,7 @@ def _job(ground: Ground, claim: bool) -> float:
 
 def _line(api: Api, pod: str) -> bool:
     """Whether the pod's first line has come; waits for it where the container runs."""
-    connection = Connection(lambda: dial(api.server, PATIENCE), api.server.host)
+    connection = HttpConnection(lambda: dial(api.server, PATIENCE), api.server.host)
     try:
         answer = connection.request("GET", f"{api.path('Pod', pod)}/log?follow=true", None, api.server.headers(False))
         return answer.status == 200 and LINE.encode() in next(answer.lines(), b"")

@@ -29,11 +29,11 @@ from longboat.runtime.errors import LongboatError
 from longboat.runtime.plan import ENGINES, Plan
 
 if TYPE_CHECKING:
-    from longboat.engines.local.opening import Started
+    from longboat.engines.local.opening import OpenedRun
     from longboat.engines.resolve import Where
-    from longboat.images.building import Built
+    from longboat.images.building import BuiltImage
     from longboat.runs.explanation import Explanation
-    from longboat.runs.logs import Line
+    from longboat.runs.logs import LogLine
     from longboat.runs.run_state import RunState
 
 
@@ -65,7 +65,7 @@ def _told(ask: Callable[P, T]) -> Callable[P, T]:
 class Job:
     """A job file with its params settled."""
 
-    spec: spec.Job
+    spec: spec.LoadedJob
 
     def plan(self) -> Plan:
         """What a run would do: a frozen value, nothing is started."""
@@ -83,11 +83,11 @@ class Job:
         python: str = "",
         insecure: bool = False,
         home: str | None = None,
-    ) -> Built:
+    ) -> BuiltImage:
         """An image with the job's code and packages, pushed or written to a file; the arguments are the command's."""
         from longboat.images import build_request, building
 
-        wish = build_request.Wish(tag, base, tool, platform, python, insecure, output, push)
+        wish = build_request.BuildOptions(tag, base, tool, platform, python, insecure, output, push)
         order = build_request.order_of(self.plan(), wish, os.environ)
         return building.build(order, _home(home), os.environ, lambda _text: None)
 
@@ -101,7 +101,7 @@ class Job:
         volume: str = "10Gi",
         storage_class: str = "",
         service_account: str = "",
-        image: Built | None = None,
+        image: BuiltImage | None = None,
     ) -> Run:
         """Starts the job in the background, on the engine that it was loaded for. All arguments but `home` are for a
         cluster, and mean what they mean to the command; `image` is what `build` gave, if that is to run."""
@@ -114,9 +114,9 @@ class Job:
         where = _where(home, plan.engine, context, namespace)
         from longboat.engines import secret_values
         from longboat.engines.kubernetes.replica import submitted
-        from longboat.manifests.run_objects import Setting
+        from longboat.manifests.run_objects import SubmitOptions
 
-        setting = Setting(namespace, service_account, volume=volume, storage_class=storage_class)
+        setting = SubmitOptions(namespace, service_account, volume=volume, storage_class=storage_class)
         if image is not None:
             from longboat.images import build_request
 
@@ -172,7 +172,7 @@ class Run:
 
     def wait(self, timeout: float | None = None) -> RunState:
         """Until it has ended, or serves; TimeoutError when that takes longer."""
-        from longboat.runs.watch import let_go
+        from longboat.runs.watch import release
 
         due = None if timeout is None else time.monotonic() + timeout
         pause = 0.05 if self._copy is None else 0.5
@@ -181,7 +181,7 @@ class Run:
                 raise TimeoutError(f"{self.id} is still {state.state} after {timeout:g} s")
             time.sleep(pause)
         if state.over:
-            let_go(self.directory, due)
+            release(self.directory, due)
         return state
 
     def _ended(self, state: RunState) -> bool:
@@ -189,7 +189,7 @@ class Run:
         return state.over and (self._copy is None or self._copy.whole())
 
     @_told
-    def logs(self) -> Iterator[Line]:
+    def logs(self) -> Iterator[LogLine]:
         """What the ranks have printed so far, line by line."""
         from longboat.runs import logs
 
@@ -250,7 +250,7 @@ class Run:
             self._copy.remove(data=data)
 
 
-def _background(run: Started) -> Run:
+def _background(run: OpenedRun) -> Run:
     """A driver in a fresh interpreter: a notebook has threads, and must not be forked."""
     from longboat.engines.local import driver_orders, opening
     from longboat.runtime import run_layout

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Cores:
+class CoreCount:
     allowed: int
     """Cores that this process may run on."""
     quota: float | None = None
@@ -25,7 +25,7 @@ class Cores:
 
 
 @dataclass(frozen=True)
-class Memory:
+class MemorySize:
     total: int
     limit: int | None = None
     """The limit of its cgroup; None: the machine's own memory is the limit."""
@@ -41,7 +41,7 @@ class Gpu:
     memory: str
 
 
-def cores(root: str = "/") -> Cores:
+def cores(root: str = "/") -> CoreCount:
     """`root`: where /proc and /sys are looked for; a test hands in another tree."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quotas = []
@@ -54,15 +54,15 @@ def cores(root: str = "/") -> Cores:
         period = _number(_read(os.path.join(directory, "cpu.cfs_period_us")))
         if quota > 0 and period > 0:
             quotas.append(quota / period)
-    return Cores(allowed, min(quotas, default=None))
+    return CoreCount(allowed, min(quotas, default=None))
 
 
-def memory(root: str = "/") -> Memory:
+def memory(root: str = "/") -> MemorySize:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     found = [_number(_read(os.path.join(directory, "memory.max"))) for directory in _cgroups(root, "")]
     found += [_number(_read(os.path.join(d, "memory.limit_in_bytes"))) for d in _cgroups(root, "memory")]
     # Version 1 of cgroups writes a huge number where there is no limit.
-    return Memory(total, min((limit for limit in found if 0 < limit < total), default=None))
+    return MemorySize(total, min((limit for limit in found if 0 < limit < total), default=None))
 
 
 def gpus(path: str | None = None) -> list[Gpu]:

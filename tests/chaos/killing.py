@@ -106,7 +106,7 @@ class Training:
         before = set(place.runs)
         self.command: Command = place.begin("run", self.path)
         (self.directory,) = until(lambda: set(place.runs) - before, "the run")
-        self._reader = journal.Reader(str(self.directory))
+        self._reader = journal.JournalReader(str(self.directory))
         self.events: list[journal.Event] = []
 
     @property
@@ -391,22 +391,29 @@ def compare_log(run: Path, rank: int) -> tuple[int, str]:
             continue
         if match is None:
             return 0, f"worker-{rank}: a line that no rank wrote: {line[:200]!r}"
-        life, number = (int(match[1]), int(match[2])), int(match[3])
-        if life not in found:
-            order.append(life)
-        if number != found.get(life, 0) or life != order[-1]:
-            return 0, f"worker-{rank}, life {life}: line {found.get(life, 0)} is missing or doubled, {number} is there"
-        found[life] = number + 1
+        incarnation, number = (int(match[1]), int(match[2])), int(match[3])
+        if incarnation not in found:
+            order.append(incarnation)
+        if number != found.get(incarnation, 0) or incarnation != order[-1]:
+            missing = found.get(incarnation, 0)
+            return (
+                0,
+                f"worker-{rank}, incarnation {incarnation}: line {missing} is missing or doubled, {number} is there",
+            )
+        found[incarnation] = number + 1
     if order != sorted(order):
         return 0, f"worker-{rank}: lives out of order: {order}"
     for path in sorted((Path(run_layout.output(str(run), "main")) / "witness").glob(f"{rank}-*")):
         _, generation, restart = path.name.split("-")
-        life = int(generation), int(restart)
+        incarnation = int(generation), int(restart)
         counts = path.read_bytes()
         begun, accepted = struct.unpack("<QQ", counts) if len(counts) == 16 else (0, 0)
-        kept = found.pop(life, 0)
+        kept = found.pop(incarnation, 0)
         if not accepted <= kept <= begun:
-            return 0, f"worker-{rank}, life {life}: write(2) accepted {accepted} of {begun} lines, the log has {kept}"
+            return (
+                0,
+                f"worker-{rank}, life {incarnation}: write(2) accepted {accepted} of {begun} lines, the log has {kept}",
+            )
     if found:
         return 0, f"worker-{rank}: lines of lives that no witness saw: {sorted(found)}"
     return data.count(b"\n"), ""

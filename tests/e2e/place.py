@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from longboat.engines.kubernetes import pod_exec
-from longboat.engines.kubernetes.cluster import Cluster, NoAnswer
-from longboat.engines.kubernetes.replica import Mirror
+from longboat.engines.kubernetes.cluster import Cluster, NoResponse
+from longboat.engines.kubernetes.replica import RunReplica
 from longboat.runtime import journal
 from longboat.runtime.kube_client import names
 from longboat.runtime.kube_client.api import Manifest
@@ -73,7 +73,7 @@ class Place:
 
     def events(self, run: str) -> list[dict[str, Any]]:
         """The journal, as it stands in the cluster."""
-        copy = Mirror(self.cluster, str(self.home), run)
+        copy = RunReplica(self.cluster, str(self.home), run)
         copy.mark(alive=True)
         copy.sync()
         return journal.read(str(copy.path))
@@ -82,7 +82,7 @@ class Place:
         """The first true value that `what` gives; a driver that is just being replaced is asked again."""
         due = time.monotonic() + patience
         while True:
-            with contextlib.suppress(NoAnswer):
+            with contextlib.suppress(NoResponse):
                 if found := what():
                     return found
             assert time.monotonic() < due, f"not within {patience:g} s"
@@ -117,7 +117,7 @@ class Place:
                 found[f"{labels[names.ROLE_LABEL]}-{labels[names.RANK_LABEL]}"] = pod
         return found
 
-    def let_go(self, run: str) -> None:
+    def release(self, run: str) -> None:
         """Training that is held (`jobs.gang`) goes on."""
         pod = self.pods(run)["worker-0"]["metadata"]["name"]
         code, _, said = pod_exec.output(self.cluster.api, pod, ["touch", jobs.GO], names.CONTAINER)

@@ -68,7 +68,7 @@ def test_a_deleted_driver_comes_back_while_the_ranks_train_on(place: Place, weig
     place.cluster.api.delete("Pod", names.driver_pod(run))
     place.until(lambda: sum(e["ev"] == "run.started" for e in place.events(run)) == 2)
     assert {seat: pod["metadata"]["uid"] for seat, pod in place.pods(run).items()} == before
-    place.let_go(run)
+    place.release(run)
     check(place, run, weights, 1)
 
 

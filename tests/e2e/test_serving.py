@@ -20,13 +20,13 @@ import pytest
 from longboat import spec
 from longboat.engines.kubernetes.port_forward import ready
 from longboat.manifests import run_objects
-from longboat.manifests.payload import Cargo
-from longboat.manifests.run_objects import Setting
+from longboat.manifests.payload import Payload
+from longboat.manifests.run_objects import SubmitOptions
 from longboat.runtime import bundle
 from longboat.runtime.kube_client import names
 from longboat.runtime.kube_client.api import ApiError, Manifest
 from longboat.runtime.pod.model_servers import filled
-from longboat.runtime.pod.model_snapshots import Stock
+from longboat.runtime.pod.model_snapshots import ModelSnapshot
 from tests.cluster import addons, places
 from tests.cluster.cluster import Cluster
 from tests.e2e.jobs import PYTHON
@@ -289,8 +289,8 @@ def test_the_cluster_takes_the_objects_of_a_stock_image(place: Place, tmp_path: 
     text = STOCK.replace("IMAGE", "tensorflow/serving:2.19.0").replace("PYTHON", PYTHON)
     (tmp_path / "job.yaml").write_text(text)
     plan = spec.load(str(tmp_path), sets={}, environ={}, preset=None, engine="kubernetes", env_files=[]).plan()
-    root = run_objects.objects(plan, "digits-bobok", Cargo(b""), Setting())[0]
-    made = filled(json.loads(root["data"]["serve.serve.json"]), Stock(1, 1, "models/serve/1"), "10.0.0.1")
+    root = run_objects.objects(plan, "digits-bobok", Payload(b""), SubmitOptions())[0]
+    made = filled(json.loads(root["data"]["serve.serve.json"]), ModelSnapshot(1, 1, "models/serve/1"), "10.0.0.1")
     for obj in made:
         place.cluster.api.apply(obj, dry_run=True)
     assert [obj["kind"] for obj in made] == ["Service", "Deployment", "PodDisruptionBudget", "HorizontalPodAutoscaler"]

@@ -51,7 +51,7 @@ def test_of_two_who_resume_a_run_at_once_one_does(place: Place) -> None:
     assert f"somebody else has just resumed {run}" in other or f"{run} is still running" in other
     place.until(lambda: any(e["ev"] == "gen.started" and e["gen"] == 2 for e in place.events(run)))
     assert json.loads(elsewhere.longboat("status", run, "--json", *there))["state"] == "running"
-    place.let_go(run)
+    place.release(run)
     assert f"{run} succeeded" in elsewhere.longboat("wait", run, *there)
     assert sum(event["ev"] == "run.started" for event in place.events(run)) == 2
 
@@ -91,7 +91,7 @@ def test_a_driver_without_its_depot_is_replaced_and_no_file_is_lost(place: Place
     with contextlib.suppress(ApiError, OSError):  # the driver ends with its depot, and with that container the killer
         pod_exec.output(place.cluster.api, names.driver_pod(run), ["python3", "-c", KILL_DEPOT], "driver")
     place.until(lambda: sum(event["ev"] == "run.started" for event in place.events(run)) == 2)
-    place.let_go(run)
+    place.release(run)
     assert place.ended(run)["state"] == "succeeded"
     assert [event["gen"] for event in place.events(run) if event["ev"] == "gen.started"] == [1], "ranks trained on"
     plain = place.run(place.job(jobs.gang(40, 0.0), "gang_sgd.py"))

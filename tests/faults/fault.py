@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from longboat.runtime.causes import Kind
+from longboat.runtime.causes import CauseKind
 from tests.local.place import Place
 
 Injection = Callable[[Place, "Fault"], None]
@@ -20,7 +20,7 @@ def run(longboat: Place, fault: Fault) -> None:
 class Fault:
     name: str
     """What goes wrong, in words; the docs list it."""
-    kind: Kind
+    kind: CauseKind
     job: str
     where: str = "main/worker-0"
     """The seat that `why` must blame: `stage/role-rank`, a stage, or nothing."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from longboat.runtime.causes import Kind
+from longboat.runtime.causes import CauseKind
 from tests.faults import injections as do
 from tests.faults.fault import Fault
 
@@ -18,7 +18,7 @@ UP = "import time\nprint('up', flush=True)\ntime.sleep(600)\n"
 SIGNALS = (
     Fault(
         "SIGKILL from outside",
-        Kind.KILLED,
+        CauseKind.KILLED,
         TWO,
         where="main/worker-1",
         because=("worker-0",),
@@ -29,7 +29,7 @@ SIGNALS = (
     ),
     Fault(
         "SIGTERM from outside",
-        Kind.KILLED,
+        CauseKind.KILLED,
         TWO,
         says=("signal 15 (SIGTERM)",),
         because=("worker-1",),
@@ -38,35 +38,35 @@ SIGNALS = (
     ),
     Fault(
         "a command that the shell reports as killed",
-        Kind.KILLED,
+        CauseKind.KILLED,
         'run: "python work.py\\nexit $?"\nrestarts: 0\n',
         says=("signal 9 (SIGKILL)", "exit code 137"),
         work="import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n",
     ),
     Fault(
         "a segmentation fault",
-        Kind.KILLED,
+        CauseKind.KILLED,
         ONE,
         says=("signal 11 (SIGSEGV)", "work.py:3 in poke"),
         work="import ctypes\ndef poke():\n    ctypes.string_at(0)\npoke()\n",
     ),
     Fault(
         "a segmentation fault below a shell",
-        Kind.KILLED,
+        CauseKind.KILLED,
         'run: "python work.py; exit $?"\nrestarts: 0\n',
         says=("signal 11 (SIGSEGV)", "exit code 139", "work.py:3 in poke"),
         work="import ctypes\ndef poke():\n    ctypes.string_at(0)\npoke()\n",
     ),
     Fault(
         "an abort",
-        Kind.KILLED,
+        CauseKind.KILLED,
         ONE,
         says=("signal 6 (SIGABRT)", "terminate called"),
         work="import os, sys\nprint('terminate called', file=sys.stderr)\nos.abort()\n",
     ),
     Fault(
         "a rank killed by the kernel for lack of memory",
-        Kind.OUT_OF_MEMORY,
+        CauseKind.OUT_OF_MEMORY,
         ONE,
         says=("killed by the kernel for lack of memory", "1 out-of-memory kill", "SIGKILL", "limit of 96.0 MiB"),
         work="hog = b'x' * (200 << 20)\n",
@@ -74,7 +74,7 @@ SIGNALS = (
     ),
     Fault(
         "a child of a rank killed by the kernel for lack of memory",
-        Kind.OUT_OF_MEMORY,
+        CauseKind.OUT_OF_MEMORY,
         ONE,
         says=("out of memory", "1 out-of-memory kill", "RuntimeError: loader died: -9"),
         work="""\
@@ -89,7 +89,7 @@ SIGNALS = (
 HANGS = (
     Fault(
         "a lock that is never given back",
-        Kind.STALLED,
+        CauseKind.STALLED,
         HANG,
         where="main",
         says=("no progress was reported for 3 s", "worker-0", "worker-1", "work.py:6 in update", "sleeping"),
@@ -105,7 +105,7 @@ HANGS = (
     ),
     Fault(
         "a loop that never ends",
-        Kind.STALLED,
+        CauseKind.STALLED,
         HANG,
         where="main",
         says=("in spin", "running"),
@@ -120,7 +120,7 @@ HANGS = (
     ),
     Fault(
         "a rank that somebody stopped",
-        Kind.STALLED,
+        CauseKind.STALLED,
         HANG,
         where="main",
         says=("worker-1", "stopped by a signal", "in train"),
@@ -137,7 +137,7 @@ HANGS = (
     ),
     Fault(
         "two ranks that wait for each other's message",
-        Kind.STALLED,
+        CauseKind.STALLED,
         HANG,
         where="main",
         says=("work.py:11 in exchange", "worker-0", "worker-1", "sleeping"),
@@ -158,14 +158,14 @@ HANGS = (
     ),
     Fault(
         "a program that is not Python and says nothing",
-        Kind.STALLED,
+        CauseKind.STALLED,
         "run: [sleep, '600']\nrestarts: 0\nstall_after: 3\non_stall: fail\n",
         where="main",
         says=("no progress was reported for 3 s", "worker-0", "sleeping", "sleep 600"),
     ),
     Fault(
         "a stage that takes too long",
-        Kind.TIMED_OUT,
+        CauseKind.TIMED_OUT,
         "run: sleep 600\ntimeout: 0.3\n",
         where="main",
         says=("the stage ran longer than its timeout of 0.3 s", "timeout:"),
@@ -175,7 +175,7 @@ HANGS = (
 PEERS = (
     Fault(
         "a rank that dies and a peer that loses its connection",
-        Kind.KILLED,
+        CauseKind.KILLED,
         TWO,
         where="main/worker-1",
         because=("worker-0",),
@@ -196,7 +196,7 @@ PEERS = (
     ),
     Fault(
         "two ranks that fail for reasons of their own, half a second apart",
-        Kind.USER_ERROR,
+        CauseKind.USER_ERROR,
         TWO,
         because=("worker-1",),
         says=("ValueError: first",),
@@ -225,14 +225,14 @@ PEERS = (
     ),
     Fault(
         "a connection lost while all ranks live",
-        Kind.LOST_RENDEZVOUS,
+        CauseKind.LOST_RENDEZVOUS,
         ONE,
         says=("ConnectionResetError", "a connection was lost or never made", "work.py:1"),
         work="raise ConnectionResetError(104, 'Connection reset by peer')\n",
     ),
     Fault(
         "a parameter server that dies",
-        Kind.USER_ERROR,
+        CauseKind.USER_ERROR,
         "run: [python, work.py]\nshape: ps\nranks: {worker: 2, ps: 1}\nrestarts: 0\n",
         where="main/ps-0",
         because=("worker-0", "worker-1"),
@@ -247,7 +247,7 @@ PEERS = (
     ),
     Fault(
         "a merge that fails",
-        Kind.USER_ERROR,
+        CauseKind.USER_ERROR,
         "run: 'true'\nshape: average\nranks: 2\nmerge: [python, work.py]\nrestarts: 0\n",
         where="main/merge-0",
         says=("ZeroDivisionError: division by zero",),
@@ -256,7 +256,7 @@ PEERS = (
     ),
     Fault(
         "an agent that is killed",
-        Kind.AGENT_LOST,
+        CauseKind.AGENT_LOST,
         TWO,
         where="main/worker-1",
         because=("worker-0",),
@@ -266,7 +266,7 @@ PEERS = (
     ),
     Fault(
         "a machine that is taken away, and a run that goes on",
-        Kind.PREEMPTED,
+        CauseKind.PREEMPTED,
         "run: [python, work.py]\nrestarts: 0\ngrace: 2\n",
         state="succeeded",
         says=("succeeded", "failed on the way", "preempted"),
@@ -279,7 +279,7 @@ PEERS = (
 MPIS = (
     Fault(
         "an MPI worker that raises",
-        Kind.USER_ERROR,
+        CauseKind.USER_ERROR,
         MPI.replace("python ", "python -m mpi4py "),
         where="main/worker-1",
         because=("worker-0",),
@@ -294,7 +294,7 @@ MPIS = (
     ),
     Fault(
         "an MPI worker that is killed",
-        Kind.KILLED,
+        CauseKind.KILLED,
         MPI,
         where="main/worker-1",
         because=("worker-0",),
@@ -310,7 +310,7 @@ MPIS = (
     ),
     Fault(
         "MPI processes that do not see each other",
-        Kind.MPI_MISMATCH,
+        CauseKind.MPI_MISMATCH,
         MPI,
         where="main/worker-*",
         says=(
@@ -328,7 +328,7 @@ MPIS = (
     ),
     Fault(
         "MPI workers that wait for each other",
-        Kind.STALLED,
+        CauseKind.STALLED,
         MPI + "stall_after: 6\non_stall: fail\n",
         where="main",
         says=("no progress was reported for 6 s", "worker-0:", "work.py:6", "worker-1:", "work.py:8", "mpirun"),
@@ -345,7 +345,7 @@ MPIS = (
     ),
     Fault(
         "an mpirun that is gone",
-        Kind.NOT_FOUND,
+        CauseKind.NOT_FOUND,
         "stages:\n  one: {run: 'rm env/mpirun'}\n"
         "  two: {run: python work.py, shape: mpi, python: ./env/python, after: one}\n",
         where="two/launcher-0",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from longboat.runtime.causes import Kind
+from longboat.runtime.causes import CauseKind
 from tests.faults.fault import Fault
 
 ONE = "run: [python, work.py]\nrestarts: 0\n"
@@ -12,7 +12,7 @@ LOGS = "longboat logs {id} --role worker --rank 0 --tail 50"
 RAISED = (
     Fault(
         "an exception",
-        Kind.USER_ERROR,
+        CauseKind.USER_ERROR,
         ONE,
         says=(
             "failed: main/worker-0: the program failed: ValueError: batch 7 is empty",
@@ -24,35 +24,35 @@ RAISED = (
     ),
     Fault(
         "an exception raised from another",
-        Kind.USER_ERROR,
+        CauseKind.USER_ERROR,
         ONE,
         says=("RuntimeError: no weights", "work.py:4", "KeyError: 'conv1'"),
         work="try:\n    {}['conv1']\nexcept KeyError as error:\n    raise RuntimeError('no weights') from error\n",
     ),
     Fault(
         "a group of exceptions",
-        Kind.USER_ERROR,
+        CauseKind.USER_ERROR,
         ONE,
         says=("ExceptionGroup: two shards failed (2 sub-exceptions)", "work.py:1", "OSError: shard 3"),
         work="raise ExceptionGroup('two shards failed', [ValueError('shard 1'), OSError('shard 3')])\n",
     ),
     Fault(
         "an exception of the user's own, without a word",
-        Kind.USER_ERROR,
+        CauseKind.USER_ERROR,
         ONE,
         says=("the program failed: Diverged", "work.py:3"),
         work="class Diverged(Exception):\n    pass\nraise Diverged\n",
     ),
     Fault(
         "a script that does not parse",
-        Kind.USER_ERROR,
+        CauseKind.USER_ERROR,
         ONE,
         says=("SyntaxError: '(' was never closed", "work.py:2"),
         work="import os\nprint((\n",
     ),
     Fault(
         "an import that fails in one rank of three",
-        Kind.USER_ERROR,
+        CauseKind.USER_ERROR,
         THREE,
         where="main/worker-1",
         because=("worker-0", "worker-2"),
@@ -62,21 +62,21 @@ RAISED = (
     ),
     Fault(
         "an assertion without a text",
-        Kind.USER_ERROR,
+        CauseKind.USER_ERROR,
         ONE,
         says=("the program failed: AssertionError", "work.py:1"),
         work="assert 1 == 2\n",
     ),
     Fault(
         "a recursion without end",
-        Kind.USER_ERROR,
+        CauseKind.USER_ERROR,
         ONE,
         says=("RecursionError: maximum recursion depth exceeded", "work.py:2 in down"),
         work="def down(n):\n    return down(n + 1)\ndown(0)\n",
     ),
     Fault(
         "an exception inside a library",
-        Kind.USER_ERROR,
+        CauseKind.USER_ERROR,
         ONE,
         says=("json.decoder.JSONDecodeError: Expecting value", "work.py:2 in read"),
         not_says=("at /usr/lib",),
@@ -84,7 +84,7 @@ RAISED = (
     ),
     Fault(
         "an exception in a worker process of a pool",
-        Kind.USER_ERROR,
+        CauseKind.USER_ERROR,
         ONE,
         says=("ValueError: bad shard 3", "work.py:7"),
         work="""\
@@ -99,7 +99,7 @@ RAISED = (
     ),
     Fault(
         "an exception in a thread, then exit code 3",
-        Kind.USER_ERROR,
+        CauseKind.USER_ERROR,
         ONE,
         says=(
             "exit code 3",
@@ -119,7 +119,7 @@ RAISED = (
     ),
     Fault(
         "a traceback that was handled long before another end",
-        Kind.USER_ERROR,
+        CauseKind.USER_ERROR,
         ONE,
         says=(
             "exit code 9",
@@ -142,7 +142,7 @@ RAISED = (
     ),
     Fault(
         "a traceback with other output behind it",
-        Kind.USER_ERROR,
+        CauseKind.USER_ERROR,
         ONE,
         says=("the program failed: ValueError: boom", "work.py:4", "11 lines follow the error in the log"),
         work="""\
@@ -154,21 +154,21 @@ RAISED = (
     ),
     Fault(
         "a traceback that is not UTF-8",
-        Kind.USER_ERROR,
+        CauseKind.USER_ERROR,
         ONE,
         says=("the program failed: ValueError: caf", "work.py:3"),
         work="import sys\nsys.stderr.reconfigure(encoding='latin-1')\nraise ValueError('caf\\xe9 \\xff')\n",
     ),
     Fault(
         "sys.exit with a text",
-        Kind.USER_ERROR,
+        CauseKind.USER_ERROR,
         ONE,
         says=("exit code 1", "no data in /datasets"),
         work="import sys\nsys.exit('no data in /datasets')\n",
     ),
     Fault(
         "memory that Python itself could not get",
-        Kind.OUT_OF_MEMORY,
+        CauseKind.OUT_OF_MEMORY,
         ONE,
         says=("out of memory: the program could not get the memory it asked for", "MemoryError", "work.py:3"),
         work="import resource\nresource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))\nbytearray(1 << 33)\n",
@@ -176,29 +176,33 @@ RAISED = (
 )
 
 EXITS = (
-    Fault("an exit code and no word", Kind.USER_ERROR, "run: exit 42\nrestarts: 0\n", says=("exited with code 42",)),
-    Fault("the highest exit code", Kind.USER_ERROR, "run: exit 255\nrestarts: 0\n", says=("exited with code 255",)),
+    Fault(
+        "an exit code and no word", CauseKind.USER_ERROR, "run: exit 42\nrestarts: 0\n", says=("exited with code 42",)
+    ),
+    Fault(
+        "the highest exit code", CauseKind.USER_ERROR, "run: exit 255\nrestarts: 0\n", says=("exited with code 255",)
+    ),
     Fault(
         "a program that is not Python",
-        Kind.USER_ERROR,
+        CauseKind.USER_ERROR,
         "run: [awk, 'BEGIN { print \"shard 3 is torn\"; exit 6 }']\nrestarts: 0\n",
         says=("exited with code 6", "shard 3 is torn"),
     ),
     Fault(
         "a script that is not there",
-        Kind.USER_ERROR,
+        CauseKind.USER_ERROR,
         "run: [python, nowhere.py]\nrestarts: 0\n",
         says=("exited with code 2", "can't open file", "nowhere.py"),
     ),
     Fault(
         "the same failure twice without progress",
-        Kind.USER_ERROR,
+        CauseKind.USER_ERROR,
         "run: exit 3\nrestarts: 9\n",
         says=("exited with code 3", "not restarted: the same failure twice without progress", "generation 2"),
     ),
     Fault(
         "restarts and retries that are spent",
-        Kind.USER_ERROR,
+        CauseKind.USER_ERROR,
         "run: [python, work.py]\nrestarts: 1\nretries: 1\n",
         says=("exited with code 14", "generation 4", "attempt 2", "failed before", "exited with code 11"),
         work="import os, sys\nsys.exit(10 + int(os.environ['LONGBOAT_GENERATION']))\n",
@@ -208,21 +212,21 @@ EXITS = (
 COMMANDS = (
     Fault(
         "a command that is not there",
-        Kind.NOT_FOUND,
+        CauseKind.NOT_FOUND,
         "run: [no-such-program, --fast]\n",
         says=("the command no-such-program was not found", "PATH="),
         next="longboat run {file}",
     ),
     Fault(
         "a command that is not there, in a shell",
-        Kind.NOT_FOUND,
+        CauseKind.NOT_FOUND,
         "run: no-such-program --fast\n",
         says=("no-such-program: not found", "exit code 127"),
         next="longboat run {file}",
     ),
     Fault(
         "a script without its run bit",
-        Kind.NOT_EXECUTABLE,
+        CauseKind.NOT_EXECUTABLE,
         "run: [./script.sh]\n",
         says=("the file ./script.sh may not be executed", "chmod +x ./script.sh"),
         files={"script.sh": "#!/bin/sh\n"},
@@ -230,7 +234,7 @@ COMMANDS = (
     ),
     Fault(
         "a script without its run bit, in a shell",
-        Kind.NOT_EXECUTABLE,
+        CauseKind.NOT_EXECUTABLE,
         "run: ./script.sh\n",
         says=("script.sh: Permission denied", "exit code 126", "chmod +x"),
         files={"script.sh": "#!/bin/sh\n"},
@@ -238,7 +242,7 @@ COMMANDS = (
     ),
     Fault(
         "a script whose interpreter is not there",
-        Kind.NOT_FOUND,
+        CauseKind.NOT_FOUND,
         "run: [./tool]\n",
         says=("the interpreter that ./tool names in its first line was not found", "/no/such/python"),
         files={"tool": "#!/no/such/python\n"},
@@ -246,7 +250,7 @@ COMMANDS = (
     ),
     Fault(
         "a code directory that is gone",
-        Kind.MISSING_INPUT,
+        CauseKind.MISSING_INPUT,
         "code: tree\nstages:\n  one: {run: 'rmdir $PWD'}\n  two: {run: 'true', after: one}\n",
         where="two/worker-0",
         says=("the code directory", "tree cannot be entered", "No such file or directory"),
@@ -255,7 +259,7 @@ COMMANDS = (
     ),
     Fault(
         "a bucket that nothing entitles to read",
-        Kind.MISSING_INPUT,
+        CauseKind.MISSING_INPUT,
         "run: 'true'\nstorage: {data: s3://somewhere/data}\n",
         says=("storage data could not be fetched: no right to use S3 was found", "AWS_ACCESS_KEY_ID"),
         env={"AWS_SHARED_CREDENTIALS_FILE": "/nowhere"},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from longboat.runtime.causes import Kind
+from longboat.runtime.causes import CauseKind
 from tests.faults import injections as do
 from tests.faults.fault import Fault
 
@@ -15,7 +15,7 @@ GATE = "  good: {gate: {of: main, metric: accuracy, at_least: 0.9}}\n"
 RUNS = (
     Fault(
         "a supervisor that is killed",
-        Kind.SUPERVISOR_LOST,
+        CauseKind.SUPERVISOR_LOST,
         ONE,
         where="",
         state="lost",
@@ -26,7 +26,7 @@ RUNS = (
     ),
     Fault(
         "the keeper of the processes killed",
-        Kind.SUPERVISOR_LOST,
+        CauseKind.SUPERVISOR_LOST,
         ONE,
         where="",
         says=("failed: the keeper of the run's processes was killed", "the driver itself was alive"),
@@ -35,7 +35,7 @@ RUNS = (
     ),
     Fault(
         "Ctrl-C",
-        Kind.STOPPED,
+        CauseKind.STOPPED,
         ONE,
         where="",
         state="stopped",
@@ -45,7 +45,7 @@ RUNS = (
     ),
     Fault(
         "`longboat stop`",
-        Kind.STOPPED,
+        CauseKind.STOPPED,
         ONE,
         where="",
         state="stopped",
@@ -55,7 +55,7 @@ RUNS = (
     ),
     Fault(
         "the terminal closed",
-        Kind.STOPPED,
+        CauseKind.STOPPED,
         ONE,
         where="",
         state="stopped",
@@ -65,7 +65,7 @@ RUNS = (
     ),
     Fault(
         "a gate that is not met",
-        Kind.GATE_NOT_MET,
+        CauseKind.GATE_NOT_MET,
         "stages:\n  main: {run: [python, work.py]}\n" + GATE,
         where="good",
         state="gate_missed",
@@ -74,7 +74,7 @@ RUNS = (
     ),
     Fault(
         "a metric that was never reported",
-        Kind.GATE_NOT_MET,
+        CauseKind.GATE_NOT_MET,
         "stages:\n  main: {run: [python, work.py]}\n" + GATE,
         where="good",
         state="gate_missed",
@@ -83,7 +83,7 @@ RUNS = (
     ),
     Fault(
         "a metric that is not a number",
-        Kind.GATE_NOT_MET,
+        CauseKind.GATE_NOT_MET,
         "stages:\n  main: {run: [python, work.py]}\n" + GATE,
         where="good",
         state="gate_missed",
@@ -92,7 +92,7 @@ RUNS = (
     ),
     Fault(
         "the run's disk full",
-        Kind.DISK_FULL,
+        CauseKind.DISK_FULL,
         "run: [python, work.py]\nretries: 3\n",
         says=("the disk is full", "are free where the run is kept"),
         work="""\
@@ -106,14 +106,14 @@ RUNS = (
     ),
     Fault(
         "another disk full",
-        Kind.DISK_FULL,
+        CauseKind.DISK_FULL,
         ONE,
         says=("OSError: [Errno 28] No space left on device", "free where the run is kept", "work.py:2"),
         work="file = open('/dev/full', 'wb', buffering=0)\nfile.write(b'x')\n",
     ),
     Fault(
         "a file where the output directory has to be",
-        Kind.NOT_WRITABLE,
+        CauseKind.NOT_WRITABLE,
         "stages:\n  one: {run: 'touch $LONGBOAT_OUTPUT_DIR/../two'}\n  two: {run: 'true', after: one, retries: 2}\n",
         where="two/worker-0",
         says=("cannot write", "output/two", "File exists", "as uid"),

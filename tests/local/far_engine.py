@@ -19,18 +19,18 @@ from pathlib import Path
 
 from longboat import zipapp
 from longboat.runtime import journal, plan
-from longboat.runtime.causes import Cause, Kind
+from longboat.runtime.causes import Cause, CauseKind
 from longboat.runtime.driver.agent_links import Seat, name_of
 from longboat.runtime.driver.driver import Driver
 from longboat.runtime.driver.history import look_back
-from longboat.runtime.driver.launcher import Gone
+from longboat.runtime.driver.launcher import AgentGone
 
 
 class FarLauncher:
     def __init__(self, run: Path, port: int, lease: float, python: str) -> None:
         self._run, self._port, self._lease, self._python = run, port, lease, python
         self._ours, self._theirs = socket.socketpair()
-        self._gone: list[Gone] = []
+        self._gone: list[AgentGone] = []
         self._known: dict[Seat, int] = {}
         self._all: set[int] = set()
         for file in (run / "agents").glob("*"):
@@ -60,16 +60,16 @@ class FarLauncher:
     def fence(self, seat: Seat) -> None:
         os.kill(self._known[seat], signal.SIGKILL)
 
-    def let_go(self, seat: Seat) -> None:
+    def release(self, seat: Seat) -> None:
         self._known.pop(seat, None)
 
-    def vouches(self, seat: Seat, agent: str) -> bool:
+    def is_current(self, seat: Seat, agent: str) -> bool:
         return True
 
     def fileno(self) -> int:
         return self._ours.fileno()
 
-    def poll(self) -> list[Gone]:
+    def poll(self) -> list[AgentGone]:
         self._ours.recv(4096)
         found, self._gone = self._gone, []
         return found
@@ -87,7 +87,7 @@ class FarLauncher:
             while _alive(pid):
                 time.sleep(0.05)
             if self._known.get(seat) == pid:
-                self._gone.append(Gone(seat, Cause(Kind.AGENT_LOST, "the agent is gone")))
+                self._gone.append(AgentGone(seat, Cause(CauseKind.AGENT_LOST, "the agent is gone")))
                 self._theirs.send(b"x")
 
         threading.Thread(target=wait, daemon=True).start()
@@ -114,7 +114,7 @@ def main(run: Path, port: int, lease: float, python: str) -> int:
         (run / "token").write_text(os.urandom(16).hex())
         (run / "longboat.pyz").write_bytes(zipapp.build())
     events = journal.read(str(run))
-    writer = journal.Writer(str(run))
+    writer = journal.JournalWriter(str(run))
     writer.write("run.started", run=run.name, name="far", pid=os.getpid(), engine="far", resumed=bool(events) or None)
     value = plan.from_json((run / "plan.json").read_text())
     token = (run / "token").read_bytes()

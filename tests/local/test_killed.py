@@ -322,7 +322,7 @@ def test_the_keeper_clears_away_after_a_driver_that_the_kernel_has_not_yet_done_
 UNHEARD = """
 import os, signal, sys
 from pathlib import Path
-from longboat.engines.local.supervisor import KeeperLost, LocalLauncher
+from longboat.engines.local.supervisor import LocalLauncher, SupervisorLost
 launcher = LocalLauncher(lambda seat, ports: None, sys.argv[1])
 keeper = launcher._keeper
 os.kill(int(Path(f"/proc/{keeper}/task/{keeper}/children").read_text()), signal.SIGSTOP)
@@ -330,7 +330,7 @@ launcher.launch(("train", "worker", 0), ())
 os.kill(keeper, signal.SIGKILL)
 try:
     launcher.poll()
-except KeeperLost as lost:
+except SupervisorLost as lost:
     print(lost)
 """
 

@@ -252,12 +252,12 @@ import argparse, os, select, signal, sys
 from types import SimpleNamespace
 from tests.hasty import signal_children_as_they_begin
 from longboat.cli.run_command import _Viewer
-from longboat.cli.console import World
-from longboat.runtime.driver.stop_signals import Signals
+from longboat.cli.console import Console
+from longboat.runtime.driver.stop_signals import StopSignals
 
 signal_children_as_they_begin(signal.SIGINT)
-signals = Signals(leave_on_term=False)
-viewer = _Viewer(SimpleNamespace(events=0), argparse.Namespace(), World())
+signals = StopSignals(leave_on_term=False)
+viewer = _Viewer(SimpleNamespace(events=0), argparse.Namespace(), Console())
 viewer.open()
 viewer.wait()
 print("heard" if select.select([signals.fileno()], [], [], 0)[0] else "not heard")

@@ -14,9 +14,9 @@ import pytest
 
 from longboat.runtime.bundle import Bundle, Tensor
 from longboat.serve import metrics, server
-from longboat.serve.batching import INLINE, Batcher, Costs, Limits
-from longboat.serve.request_errors import Reason, Refused
-from longboat.serve.settings import Settings
+from longboat.serve.batching import INLINE, BatchCosts, Batcher, BatchLimits
+from longboat.serve.request_errors import RefusalReason, RequestRefused
+from longboat.serve.settings import ServerSettings
 
 
 class Doubling:
@@ -55,7 +55,7 @@ def rows(*values: float, width: int = 1) -> dict[str, Any]:
     return {"x": np.repeat(np.array(values, np.float32)[:, None], width, axis=1)}
 
 
-def play(model: Doubling, limits: Limits, scene: Callable[[Batcher], Awaitable[Any]]) -> Any:
+def play(model: Doubling, limits: BatchLimits, scene: Callable[[Batcher], Awaitable[Any]]) -> Any:
     async def main() -> Any:
         batcher = Batcher(model, limits, asyncio.get_running_loop())
         try:
@@ -77,7 +77,7 @@ def numbers(found: list[Any]) -> list[Any]:
 
 def test_what_arrives_together_is_computed_together_and_told_apart() -> None:
     model = Doubling()
-    found = play(model, Limits(), lambda batcher: gathered(batcher, rows(1), rows(2, 3), rows(4)))
+    found = play(model, BatchLimits(), lambda batcher: gathered(batcher, rows(1), rows(2, 3), rows(4)))
     assert numbers(found) == [[2], [4, 6], [8]]
     assert model.calls == [4]
 
@@ -85,7 +85,7 @@ def test_what_arrives_together_is_computed_together_and_told_apart() -> None:
 def test_no_batch_is_larger_than_allowed_but_a_large_request_is_taken_alone() -> None:
     model = Doubling()
     found = play(
-        model, Limits(rows=3), lambda batcher: gathered(batcher, rows(1, 2), rows(3, 4), rows(*range(7)), rows(5))
+        model, BatchLimits(rows=3), lambda batcher: gathered(batcher, rows(1, 2), rows(3, 4), rows(*range(7)), rows(5))
     )
     assert numbers(found) == [[2, 4], [6, 8], [0, 2, 4, 6, 8, 10, 12], [10]]
     assert model.calls == [2, 2, 7, 1]
@@ -93,28 +93,30 @@ def test_no_batch_is_larger_than_allowed_but_a_large_request_is_taken_alone() ->
 
 def test_rows_of_another_shape_are_another_batch() -> None:
     model = Doubling()
-    found = play(model, Limits(), lambda batcher: gathered(batcher, rows(1), rows(2, width=3), rows(3, width=3)))
+    found = play(model, BatchLimits(), lambda batcher: gathered(batcher, rows(1), rows(2, width=3), rows(3, width=3)))
     assert numbers(found) == [[2], [4], [6]]
     assert model.calls == [1, 2]
 
 
 def test_one_bad_request_does_not_fail_its_neighbours() -> None:
-    found = numbers(play(Doubling(), Limits(), lambda batcher: gathered(batcher, rows(1), rows(13), rows(66), rows(2))))
+    found = numbers(
+        play(Doubling(), BatchLimits(), lambda batcher: gathered(batcher, rows(1), rows(13), rows(66), rows(2)))
+    )
     assert (found[0], found[3]) == ([2], [4])
-    assert found[1].reason is Reason.INVALID
+    assert found[1].reason is RefusalReason.INVALID
     assert "thirteen" in found[1].message
-    assert found[2].reason is Reason.FAILED
+    assert found[2].reason is RefusalReason.FAILED
 
 
 def test_a_batch_too_large_for_memory_is_computed_in_parts() -> None:
     model = Doubling()
     found = play(
         model,
-        Limits(),
+        BatchLimits(),
         lambda batcher: gathered(batcher, rows(1, width=600), rows(2, width=600), rows(3, 4, width=600)),
     )
     assert numbers(found)[:2] == [[2], [4]]
-    assert found[2].reason is Reason.MEMORY
+    assert found[2].reason is RefusalReason.MEMORY
     assert found[2].message == "model 'twice' ran out of memory on this batch: send fewer rows at a time"
 
 
@@ -132,7 +134,7 @@ def test_while_one_batch_is_computed_the_next_one_gathers() -> None:
         gate.set()
         return await asyncio.gather(first, *later)
 
-    assert numbers(play(model, Limits(), scene)) == [[2], [4], [6], [8]]
+    assert numbers(play(model, BatchLimits(), scene)) == [[2], [4], [6], [8]]
     assert model.calls == [1, 3]
 
 
@@ -148,11 +150,11 @@ def test_a_full_queue_refuses_at_once() -> None:
         refused = [call.exception() for call in calls if call.done()]
         gate.set()
         kept = await asyncio.gather(first, *calls, return_exceptions=True)
-        assert [isinstance(each, Refused) for each in kept] == [False, False, False, False, True, True]
+        assert [isinstance(each, RequestRefused) for each in kept] == [False, False, False, False, True, True]
         return refused
 
-    refused = play(Doubling(gate), Limits(queue=3), scene)
-    assert [error.reason for error in refused] == [Reason.BUSY, Reason.BUSY]
+    refused = play(Doubling(gate), BatchLimits(queue=3), scene)
+    assert [error.reason for error in refused] == [RefusalReason.BUSY, RefusalReason.BUSY]
     assert refused[0].message == "3 rows wait for model 'twice' already"
 
 
@@ -172,9 +174,9 @@ def test_whoever_is_gone_or_too_late_is_not_computed() -> None:
         gate.set()
         return list(await asyncio.gather(first, gone, late, kept, return_exceptions=True))
 
-    first, gone, late, kept = play(model, Limits(), scene)
+    first, gone, late, kept = play(model, BatchLimits(), scene)
     assert isinstance(gone, asyncio.CancelledError)
-    assert late.reason is Reason.DEADLINE
+    assert late.reason is RefusalReason.DEADLINE
     assert numbers([first, kept]) == [[0], [6]]
     assert model.calls == [1, 1]
 
@@ -193,7 +195,7 @@ def test_an_idle_model_waits_for_company_it_has_seen_before() -> None:
         await asyncio.gather(first, second)
         assert model.calls == [2, 2]
 
-    play(model, Limits(wait=10.0), scene)
+    play(model, BatchLimits(wait=10.0), scene)
 
 
 def test_a_lone_client_never_waits() -> None:
@@ -203,7 +205,7 @@ def test_a_lone_client_never_waits() -> None:
         for _ in range(20):
             await asyncio.wait_for(batcher.ask(rows(1), 1), 60)
 
-    play(model, Limits(wait=3600.0), scene)
+    play(model, BatchLimits(wait=3600.0), scene)
     assert model.calls == [1] * 20
 
 
@@ -222,10 +224,10 @@ def test_a_bound_makes_batches_smaller_and_refuses_what_would_be_late() -> None:
         gate.set()
         return await asyncio.gather(first, *calls, return_exceptions=True)
 
-    found = play(model, Limits(rows=64, bound=0.060), scene)
-    refused = [each for each in found if isinstance(each, Refused)]
+    found = play(model, BatchLimits(rows=64, bound=0.060), scene)
+    refused = [each for each in found if isinstance(each, RequestRefused)]
     assert refused
-    assert all(each.reason is Reason.BUSY and "within its bound of 60 ms" in each.message for each in refused)
+    assert all(each.reason is RefusalReason.BUSY and "within its bound of 60 ms" in each.message for each in refused)
     assert max(model.calls) <= 16
 
 
@@ -238,7 +240,7 @@ def test_a_bound_that_cannot_be_kept_still_lets_an_idle_model_answer() -> None:
 
     gate = threading.Event()
     gate.set()
-    assert numbers(play(Doubling(gate), Limits(bound=0.001), scene)) == [[0], [2], [4]]
+    assert numbers(play(Doubling(gate), BatchLimits(bound=0.001), scene)) == [[0], [2], [4]]
 
 
 def test_what_has_waited_too_long_for_the_bound_is_refused_for_the_sake_of_the_rest() -> None:
@@ -254,13 +256,13 @@ def test_what_has_waited_too_long_for_the_bound_is_refused_for_the_sake_of_the_r
         gate.set()
         return await asyncio.gather(*calls, return_exceptions=True)
 
-    found = play(model, Limits(bound=60.0), scene)
-    assert [isinstance(each, Refused) for each in found] == [True, True, False, False]
+    found = play(model, BatchLimits(bound=60.0), scene)
+    assert [isinstance(each, RequestRefused) for each in found] == [True, True, False, False]
     assert numbers(found[2:]) == [[4], [6]]
 
 
 def test_costs_are_learned_from_the_nearest_size() -> None:
-    costs = Costs()
+    costs = BatchCosts()
     assert costs.of(8) == 0
     costs.learn(1, 0.001)
     assert costs.of(4) == pytest.approx(0.004)
@@ -276,14 +278,14 @@ def test_a_batcher_at_the_address_of_one_that_is_gone_is_counted_from_its_start(
 ) -> None:
     """After a reload the new version's batcher may lie where the old one lay."""
     monkeypatch.setattr(server, "id", lambda _: 1, raising=False)
-    counting = server.Server(Settings(()), socket.socket(), metrics.Slots(1), 0, lambda _: None)
+    counting = server.ModelServer(ServerSettings(()), socket.socket(), metrics.SharedMetrics(1), 0, lambda _: None)
 
     async def scene(batcher: Batcher) -> None:
         await gathered(batcher, rows(1, 2, 3))
         counting._count((("model", "twice"),), batcher)
 
     for _ in range(2):
-        play(Doubling(), Limits(), scene)
+        play(Doubling(), BatchLimits(), scene)
     told = metrics.text([counting._numbers])
     assert 'longboat_rows_total{model="twice"} 6\n' in told
     assert 'longboat_batches_total{model="twice",rows="4"} 2\n' in told

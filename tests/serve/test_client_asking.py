@@ -23,7 +23,7 @@ import pytest
 
 from longboat.runtime.errors import LongboatError
 from longboat.serve.client import load_test, target
-from longboat.serve.client.http_channel import Connection
+from longboat.serve.client.http_channel import ClientConnection
 from longboat.serve.client.report import Iteration
 from tests.commands import Longboat
 from tests.serve import making
@@ -312,12 +312,12 @@ def test_a_stall_is_hidden_by_a_closed_loop_and_shown_by_an_open_one(tmp_path: P
     percentile hides it. At 100 a second, the hundred that were due in that second waited, and are counted."""
     data = ones(tmp_path / "x.csv", 200)
     with made({100: 1.0}) as url:
-        closed = load_test.run(target.parse(url), load_test.Settings(data, num_iteration=200, warm_up_iteration=0))
+        closed = load_test.run(target.parse(url), load_test.LoadSettings(data, num_iteration=200, warm_up_iteration=0))
     assert closed.latency is not None
     assert closed.latency.maximum >= 1.0
     assert closed.latency.p99 < 1.0
     with made({100: 1.0}) as url:
-        wish = load_test.Settings(data, num_iteration=200, warm_up_iteration=0, rate=100, concurrency=4)
+        wish = load_test.LoadSettings(data, num_iteration=200, warm_up_iteration=0, rate=100, concurrency=4)
         opened = load_test.run(target.parse(url), wish)
     assert opened.latency is not None
     assert opened.service is not None
@@ -333,7 +333,7 @@ def test_at_a_rate_requests_are_due_at_even_times_and_all_are_sent(tmp_path: Pat
     data = ones(tmp_path / "x.csv", 3)
     heard: list[Iteration] = []
     with made({}) as url:
-        wish = load_test.Settings(data, warm_up_iteration=2, rate=200, duration=0.5)
+        wish = load_test.LoadSettings(data, warm_up_iteration=2, rate=200, duration=0.5)
         found = load_test.run(target.parse(url), wish, heard.append)
     assert found.requests == 100, "200 a second for half a second"
     assert [each.number for each in found.iterations] == list(range(3, 103))
@@ -344,7 +344,7 @@ def test_at_a_rate_requests_are_due_at_even_times_and_all_are_sent(tmp_path: Pat
 def test_a_rate_that_no_server_keeps_up_with_ends_and_says_so(tmp_path: Path) -> None:
     data = ones(tmp_path / "x.csv", 3)
     with made({}) as url:
-        wish = load_test.Settings(data, warm_up_iteration=0, rate=1e8, duration=0.2, timeout=3.0, concurrency=2)
+        wish = load_test.LoadSettings(data, warm_up_iteration=0, rate=1e8, duration=0.2, timeout=3.0, concurrency=2)
         found = load_test.run(target.parse(url), wish)
     assert found.requests == 20_000_000
     (failure,) = (each for each in found.failures if each.kind == "never sent")
@@ -400,7 +400,7 @@ def test_answers_in_chunks_and_in_pieces_are_put_together() -> None:
     )
 
     async def parse(answer: bytes, step: int) -> bytes:
-        connection = Connection()
+        connection = ClientConnection()
         connection.connection_made(Wire())  # type: ignore[arg-type]
         waiter = connection.ask(b"")
         for at in range(0, len(answer), step):
@@ -440,4 +440,4 @@ def test_a_load_test_that_never_reaches_a_server_is_an_error(tmp_path: Path) -> 
         held.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{held.getsockname()[1]}/v1/models/m"
         with pytest.raises(LongboatError, match="nobody answers"):
-            load_test.run(target.parse(url), load_test.Settings(ones(tmp_path / "x.csv", 1)))
+            load_test.run(target.parse(url), load_test.LoadSettings(ones(tmp_path / "x.csv", 1)))

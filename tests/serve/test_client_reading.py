@@ -17,18 +17,18 @@ import pytest
 
 from longboat.runtime.errors import LongboatError
 from longboat.serve.client import example_files, predictions, report, rows, target, tf_example
-from longboat.serve.client.model_signature import Signature, Tensor, of_tfs, of_v2
+from longboat.serve.client.model_signature import Signature, TensorSpec, of_tfs, of_v2
 from longboat.serve.client.target import Target
 from longboat.serve.protos import tfs_pb2
 
-DIGITS = Signature("digits", "1", (Tensor("x", "float32", (None, 784)),), (Tensor("p", "float32", (None, 10)),))
-TEXT = Signature("words", "1", (Tensor("text", "string", (None,)),), ())
+DIGITS = Signature("digits", "1", (TensorSpec("x", "float32", (None, 784)),), (TensorSpec("p", "float32", (None, 10)),))
+TEXT = Signature("words", "1", (TensorSpec("text", "string", (None,)),), ())
 CLICKS = Signature(
     "clicks",
     "1",
     (
-        *(Tensor(f"I{n}", "float32", (None,)) for n in range(1, 14)),
-        *(Tensor(f"C{n}", "string", (None,)) for n in range(1, 27)),
+        *(TensorSpec(f"I{n}", "float32", (None,)) for n in range(1, 14)),
+        *(TensorSpec(f"C{n}", "string", (None,)) for n in range(1, 27)),
     ),
     (),
 )
@@ -93,7 +93,7 @@ def test_a_stock_estimator_gets_the_same_row_as_a_serialized_example(tmp_path: P
     """The bytes are read back with the server's messages, which hold the official field numbers."""
     path = tmp_path / "eval.csv"
     path.write_text(CRITEO.replace("c0000002", "12e45678") + "\n")
-    stock = Signature("wd", "1", (Tensor("inputs", "string", (None,)),), (), serialized=True)
+    stock = Signature("wd", "1", (TensorSpec("inputs", "string", (None,)),), (), serialized=True)
     found = rows.fit(example_files.read(str(path)), stock, "eval.csv")
     assert found.labels == [1]
     read = tfs_pb2.Example.FromString(tf_example.encode(found.rows[0])).features.feature
@@ -116,7 +116,7 @@ def test_columns_go_by_name_and_others_are_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_vector_takes_its_columns_in_order_with_the_label_first(tmp_path: Path) -> None:
-    model = Signature("m", "1", (Tensor("x", "float32", (None, 3)),), ())
+    model = Signature("m", "1", (TensorSpec("x", "float32", (None, 3)),), ())
     path = tmp_path / "x.csv"
     path.write_text("7,1,2,3\n8,4,5,6\n")
     found = rows.fit(example_files.read(str(path)), model, "x.csv")
@@ -187,7 +187,7 @@ def test_mnists_files_bring_their_labels_and_may_be_packed(tmp_path: Path) -> No
 def test_an_archive_of_numpy_is_read_by_its_columns(tmp_path: Path) -> None:
     path = tmp_path / "0.npz"
     np.savez(path, x=np.arange(8, dtype=np.float32).reshape(2, 2, 2), label=np.array([3, 4]))
-    model = Signature("m", "1", (Tensor("x", "float32", (None, 2, 2)),), ())
+    model = Signature("m", "1", (TensorSpec("x", "float32", (None, 2, 2)),), ())
     found = rows.fit(example_files.read(str(path)), model, "0.npz")
     assert (found.rows[1], found.labels) == ({"x": [[4.0, 5.0], [6.0, 7.0]]}, [3, 4])
 
@@ -210,13 +210,13 @@ def test_a_png_is_read_with_every_filter_as_another_reader_reads_it(tmp_path: Pa
         path = tmp_path / f"{mode}.png"
         picture.save(path)
         image = example_files.read(str(path))
-        assert isinstance(image, example_files.Images)
+        assert isinstance(image, example_files.PixelImages)
         assert image.rows[0].pixels == picture.convert("RGB" if channels == 3 else "L").tobytes(), mode
     lines = [bytes([kind]) + chance.randbytes(12) for kind in (0, 1, 2, 3, 4, 4, 3)]
     path = tmp_path / "filters.png"
     path.write_bytes(png(4, 7, 2, 8, lines))
     image = example_files.read(str(path))
-    assert isinstance(image, example_files.Images)
+    assert isinstance(image, example_files.PixelImages)
     assert image.rows[0].pixels == Image.open(path).tobytes()
     path.write_bytes(png(4, 7, 2, 8, lines[:3]))
     with pytest.raises(LongboatError, match="broken PNG: its pixels end early"):
@@ -265,23 +265,23 @@ def test_an_answer_is_understood_however_the_model_says_it(
 @pytest.mark.parametrize(
     ("said", "truth", "labels", "right"),
     [
-        (predictions.Said("yes"), 1, ("no", "yes"), True),
-        (predictions.Said("yes"), "yes", ("no", "yes"), True),
-        (predictions.Said("yes"), "no", ("no", "yes"), False),
-        (predictions.Said(1), 1.0, (), True),
-        (predictions.Said("2"), 2, ("1", "2"), True),
-        (predictions.Said("1"), 2, ("1", "2"), False),
-        (predictions.Said(0.7, None, False), 1, (), True),
-        (predictions.Said(0.7, None, False), 0, (), False),
-        (predictions.Said(-0.2, None, False), -1, (), True),
-        (predictions.Said(-0.2, None, False), 1, (), False),
-        (predictions.Said(0.2, None, False), -1, (), False),
-        (predictions.Said(3.7, None, False), 3.5, (), None),
-        (predictions.Said(math.nan, None, False), 0, (), False),
+        (predictions.Predicted("yes"), 1, ("no", "yes"), True),
+        (predictions.Predicted("yes"), "yes", ("no", "yes"), True),
+        (predictions.Predicted("yes"), "no", ("no", "yes"), False),
+        (predictions.Predicted(1), 1.0, (), True),
+        (predictions.Predicted("2"), 2, ("1", "2"), True),
+        (predictions.Predicted("1"), 2, ("1", "2"), False),
+        (predictions.Predicted(0.7, None, False), 1, (), True),
+        (predictions.Predicted(0.7, None, False), 0, (), False),
+        (predictions.Predicted(-0.2, None, False), -1, (), True),
+        (predictions.Predicted(-0.2, None, False), 1, (), False),
+        (predictions.Predicted(0.2, None, False), -1, (), False),
+        (predictions.Predicted(3.7, None, False), 3.5, (), None),
+        (predictions.Predicted(math.nan, None, False), 0, (), False),
     ],
 )
 def test_right_and_wrong_are_told_apart(
-    said: predictions.Said, truth: example_files.Label, labels: tuple[str, ...], right: bool | None
+    said: predictions.Predicted, truth: example_files.Label, labels: tuple[str, ...], right: bool | None
 ) -> None:
     assert predictions.right(said, truth, labels) is right
 
@@ -304,7 +304,7 @@ def test_signatures_of_both_protocols_are_read_as_one_value() -> None:
         "model_spec": {"name": "m", "version": "4"},
         "metadata": {"signature_def": {"signature_def": {"serving_default": signature, "other": signature}}},
     }
-    ends = (Tensor("x", "float32", (None, 3)),), (Tensor("y", "int64", (None,)),)
+    ends = (TensorSpec("x", "float32", (None, 3)),), (TensorSpec("y", "int64", (None,)),)
     assert of_tfs("m", document) == Signature("m", "4", *ends)
     assert of_tfs("m", document, "other").name == "other"
     with pytest.raises(LongboatError, match="no signature 'x'"):

@@ -160,7 +160,7 @@ def test_all_bodies_together_are_bounded_and_what_is_answered_or_gone_makes_room
     def handler(request: http_server.Request) -> None:
         request.json(b"%d" % len(request.body))
 
-    site = http_server.Site(handler, lambda _: None, routes.error, http_server.Bounds(body=100, held=150))
+    site = http_server.HttpSite(handler, lambda _: None, routes.error, http_server.HttpLimits(body=100, held=150))
     head = b"POST / HTTP/1.1\r\nContent-Length: 100\r\n\r\n"
 
     async def holds(count: int) -> None:

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from longboat.serve import model_versions
-from longboat.serve.batching import Limits
+from longboat.serve.batching import BatchLimits
 from longboat.serve.model_loading import Runner
-from longboat.serve.model_sources import Source
+from longboat.serve.model_sources import ModelSource
 from tests.commands import Longboat
 from tests.serve import making
 from tests.serve.serving import Serving, serving
@@ -110,17 +110,19 @@ def test_a_broken_new_version_changes_nothing_but_the_status_and_later_ones_are_
 def test_the_watch_outlives_whatever_a_look_at_the_directory_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[str] = []
 
-    class Odd(Source):
+    class Odd(ModelSource):
         def versions(self) -> dict[int, tuple[str, object]]:
             looks.append("")
             raise ZeroDivisionError("a version of nothing")
 
-    def unloadable(source: Source, path: str) -> Runner:
+    def unloadable(source: ModelSource, path: str) -> Runner:
         raise AssertionError
 
     said: list[str] = []
     monkeypatch.setattr(model_versions, "PAUSE", 0)
-    watched = model_versions.Models([Odd("odd", "/nowhere")], unloadable, Limits(), model_versions.LATEST, said.append)
+    watched = model_versions.ServedModels(
+        [Odd("odd", "/nowhere")], unloadable, BatchLimits(), model_versions.LATEST, said.append
+    )
 
     async def watch() -> None:
         task = asyncio.create_task(watched.watch())

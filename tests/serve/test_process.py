@@ -113,14 +113,14 @@ EARLY = """
 import os, signal, sys
 from tests.hasty import signal_children_as_they_begin
 from longboat.serve.worker_processes import _Parent
-from longboat.serve.settings import Settings
+from longboat.serve.settings import ServerSettings
 
 class Parent(_Parent):
     def _serve(self, index, write):
         print("serves on", flush=True)
 
 signal_children_as_they_begin(signal.SIGTERM)
-parent = Parent(Settings(()), None, print, print, 0.0)
+parent = Parent(ServerSettings(()), None, print, print, 0.0)
 signal.signal(signal.SIGTERM, parent._signal)
 parent._start(0)
 sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))

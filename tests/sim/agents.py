@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from longboat.runtime import wire
-from longboat.runtime.agent.outbox import Unheard
-from longboat.runtime.agent.protocol import Duty, Order
-from longboat.runtime.causes import Cause, Kind
-from longboat.runtime.gang.gang_events import Life, Seat
+from longboat.runtime.agent.outbox import Outbox
+from longboat.runtime.agent.protocol import AgentOrder, AgentProtocol
+from longboat.runtime.causes import Cause, CauseKind
+from longboat.runtime.gang.gang_events import Incarnation, Seat
 from longboat.runtime.journal import plain
 from tests.sim.network import Connection
 from tests.sim.world import World
@@ -48,9 +48,9 @@ class Fate:
 
 class SimProcess:
     def __init__(
-        self, world: World, agent: SimAgent, life: Life, fate: Fate, ended: Callable[[SimProcess], None]
+        self, world: World, agent: SimAgent, incarnation: Incarnation, fate: Fate, ended: Callable[[SimProcess], None]
     ) -> None:
-        self.world, self.agent, self.life, self.fate = world, agent, life, fate
+        self.world, self.agent, self.incarnation, self.fate = world, agent, incarnation, fate
         self.seat = agent.seat
         self.alive = True
         self.asked = False
@@ -90,7 +90,7 @@ class SimAgent:
         self.alive = True
         self.rate = 1.0 + (0.0 if world.calm else world.between(-0.02, 0.02))
         self._zero, self._base = world.now, world.between(0, 1000)
-        self.duty = Duty(f"{world.rng.getrandbits(64):016x}", pod.address, lease, self.clock())
+        self.duty = AgentProtocol(f"{world.rng.getrandbits(64):016x}", pod.address, lease, self.clock())
         self.process: SimProcess | None = None
         self.connection: Connection | None = None
         self._joining: Connection | None = None
@@ -98,7 +98,7 @@ class SimAgent:
         self._heard = self.clock()
         self._cut_off = False
         self._lease = lease
-        self._unheard = Unheard()
+        self._unheard = Outbox()
         self._owes = False
         self.words: set[int] = set()
         """Numbers of what it has said and some driver must hear."""
@@ -170,13 +170,13 @@ class SimAgent:
         if message["is"] == "alive":
             self._unheard.heard(message)
         order = self.duty.order(message, self.clock(), self.world.now)
-        if order is Order.START:
-            self._start(tuple(message["life"]))
-        elif order is Order.KILL and self.process is not None:
+        if order is AgentOrder.START:
+            self._start(tuple(message["incarnation"]))
+        elif order is AgentOrder.KILL and self.process is not None:
             self.process.end(float(message["grace"]))
-        elif order is Order.SAY_ENDED and self.duty.exit is not None:
+        elif order is AgentOrder.SAY_ENDED and self.duty.exit is not None:
             self._say("exited", **self.duty.exit)
-        elif order is Order.BYE:
+        elif order is AgentOrder.BYE:
             self.pod.say_goodbye(self)
 
     def _welcomed(self, connection: Connection) -> None:
@@ -188,7 +188,7 @@ class SimAgent:
         self._reap()
 
     def _say(self, kind: str, **keys: Any) -> None:
-        self._send({"is": kind, "life": list(self.duty.life), **keys})
+        self._send({"is": kind, "incarnation": list(self.duty.incarnation), **keys})
 
     def _send(self, message: wire.Message) -> None:
         message = self._unheard.numbered(message)
@@ -203,11 +203,11 @@ class SimAgent:
 
     # The user's process.
 
-    def _start(self, life: Life) -> None:
-        self.duty.begun(life)
+    def _start(self, incarnation: Incarnation) -> None:
+        self.duty.begun(incarnation)
         self._cut_off = False
-        fate = self.pod.fate(self, life)
-        self.process = process = SimProcess(self.world, self, life, fate, self._process_ended)
+        fate = self.pod.fate(self, incarnation)
+        self.process = process = SimProcess(self.world, self, incarnation, fate, self._process_ended)
         self.watcher.began(process)
         if fate.reports:
             self.world.after(self.world.between(0, fate.reports), self._report, process, 1)
@@ -240,7 +240,7 @@ class SimAgent:
         self.process = None
         asked, cause = process.asked, process.cause
         if self._cut_off:
-            asked, cause = False, Cause(Kind.NODE_LOST, "it was cut off from the driver for longer than its lease")
+            asked, cause = False, Cause(CauseKind.NODE_LOST, "it was cut off from the driver for longer than its lease")
             process.cause, process.asked = cause, False
         ending = {
             "code": process.code,

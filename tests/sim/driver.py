@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 from longboat.runtime import wire
-from longboat.runtime.causes import Cause, Kind
+from longboat.runtime.causes import Cause, CauseKind
 from longboat.runtime.driver import codec, history
-from longboat.runtime.driver.history import Unfinished
+from longboat.runtime.driver.history import UnfinishedStage
 from longboat.runtime.gang import gang_events as g
 from longboat.runtime.gang.machine import Gang
 from longboat.runtime.journal import plain
@@ -22,7 +22,7 @@ from tests.sim.invariants import Watcher
 from tests.sim.network import Connection
 from tests.sim.world import World
 
-STOPPED = Cause(Kind.STOPPED, "stopped by somebody")
+STOPPED = Cause(CauseKind.STOPPED, "stopped by somebody")
 WELCOME = wire.encode({"is": "welcome"})
 
 
@@ -33,7 +33,7 @@ class SimDriver:
         self,
         world: World,
         engine: Engine,
-        rules: g.Rules,
+        rules: g.GangRules,
         journal: list[dict[str, Any]],
         watcher: Watcher,
         slow_disk: float,
@@ -51,7 +51,7 @@ class SimDriver:
         self._busy = False
         self._links: dict[g.Seat, Connection] = {}
         self._timer = -1.0
-        self._starts: dict[tuple[g.Life, int], bytes] = {}
+        self._starts: dict[tuple[g.Incarnation, int], bytes] = {}
         engine.receive = self.receive
         engine.serve(self._gone)
         self._begin()
@@ -59,7 +59,7 @@ class SimDriver:
     def _begin(self) -> None:
         if not self.journal:
             self._write("stage.started", stage="train", attempt=1)
-        left: Unfinished | None = history.look_back(self.journal).unfinished.get("train")
+        left: UnfinishedStage | None = history.look_back(self.journal).unfinished.get("train")
         generation = history.look_back(self.journal).generations.get("train", 0)
         if left is None:
             self._close()
@@ -67,11 +67,11 @@ class SimDriver:
         self.gang = Gang(self.rules, generation, self.world.now, left.open, left.restarts_left)
         self.watcher.driver_began(self.gang)
         if left.decided:
-            self._todo.append(g.Over(left.decided, left.cause))
+            self._todo.append(g.GangEnded(left.decided, left.cause))
         else:
             self._todo.extend(self.gang.begin(self.world.now))
             if any(event["ev"] == "stopping" for event in self.journal):
-                self._todo.extend(self.gang.handle(g.Stop(STOPPED), self.world.now))
+                self._todo.extend(self.gang.handle(g.StopRequest(STOPPED), self.world.now))
         self._work()
         self.watcher.begun()
 
@@ -83,10 +83,10 @@ class SimDriver:
             return
         self._soon(lambda: self._heard(connection, message))
 
-    def _gone(self, lost: g.Lost) -> None:
+    def _gone(self, lost: g.AgentLost) -> None:
         self._soon(lambda: self._lost(lost))
 
-    def _lost(self, lost: g.Lost) -> None:
+    def _lost(self, lost: g.AgentLost) -> None:
         link = self._links.pop(lost.seat, None)
         if link is not None:
             link.tear()
@@ -95,12 +95,12 @@ class SimDriver:
     def stop(self, now: bool) -> None:
         def do() -> None:
             self._write("stopping")
-            self._handle(g.Stop(STOPPED, now))
+            self._handle(g.StopRequest(STOPPED, now))
 
         self._soon(do)
 
     def fault(self) -> None:
-        self._soon(lambda: self._handle(g.Fault(Cause(Kind.DISK_FULL, "the disk is full"))))
+        self._soon(lambda: self._handle(g.Fault(Cause(CauseKind.DISK_FULL, "the disk is full"))))
 
     def _soon(self, what: Callable[[], None]) -> None:
         if not self.alive:
@@ -137,7 +137,7 @@ class SimDriver:
         if not agent.alive or connection.torn:
             return False  # a handshake needs both
         connection.to_agent(WELCOME)
-        if not self.engine.vouches(agent.pod):
+        if not self.engine.is_current(agent.pod):
             connection.to_agent(codec.BYE)
             return False
         old = self._links.get(agent.seat)
@@ -148,21 +148,21 @@ class SimDriver:
 
     def _reported(self, seat: g.Seat, message: wire.Message) -> None:
         self.watcher.reported.add(seat)
-        self._handle(g.Progress(seat, message["life"][0], max(point["step"] for point in message["points"])))
+        self._handle(g.Progress(seat, message["incarnation"][0], max(point["step"] for point in message["points"])))
 
     def _exited(self, seat: g.Seat, message: wire.Message) -> None:
         self._handle(codec.exited(seat, codec.life_of(message), message))
 
     def _noticed(self, seat: g.Seat, message: wire.Message) -> None:
-        self._handle(g.Notice(seat))
+        self._handle(g.PreemptionNotice(seat))
 
     def _checkpointed(self, seat: g.Seat, message: wire.Message) -> None:
-        if message["life"][0] == self.gang.generation:
+        if message["incarnation"][0] == self.gang.generation:
             self._write("checkpoint", stage="train")
             self.watcher.checkpoint()
-            self._handle(g.Checkpoint())
+            self._handle(g.CheckpointComplete())
 
-    def _handle(self, event: g.Happening) -> None:
+    def _handle(self, event: g.GangEvent) -> None:
         if self.finished:
             return
         world = self.world
@@ -180,7 +180,7 @@ class SimDriver:
                 return
             self.crash_in -= self.crash_in > 0
             action = self._todo.popleft()
-            if isinstance(action, g.Record) and self.world.happens(self._slow_disk):
+            if isinstance(action, g.RecordEvent) and self.world.happens(self._slow_disk):
                 self.world.fault("slow disk")
                 self._busy = True
                 self.world.after(self.world.between(0.05, 0.6 * self.rules.lease), self._written, action)
@@ -211,14 +211,14 @@ class SimDriver:
             self._send(action.seat, codec.order(action))
         elif isinstance(action, g.Fence):
             self.engine.fence(action.seat)
-        elif isinstance(action, g.Record):
+        elif isinstance(action, g.RecordEvent):
             self._write(action.ev, stage="train", **action.keys)
         else:
             self._write("stage.ended", stage="train", state=action.state)
             self._close()
 
     def _start(self, action: g.Start) -> bytes:
-        key = (action.life, id(action.peers))
+        key = (action.incarnation, id(action.peers))
         if key not in self._starts:
             self._starts[key] = codec.start(action, 1, 1, "", "", False)
         return self._starts[key]
@@ -277,16 +277,18 @@ _HEARD: dict[str, Callable[[SimDriver, g.Seat, wire.Message], None]] = {
 
 def _short(value: object) -> str:
     if isinstance(value, g.Start):
-        return f"Start({value.seat}, {value.life})"
-    if isinstance(value, g.Seen):
+        return f"Start({value.seat}, {value.incarnation})"
+    if isinstance(value, g.Heartbeat):
         ended = f" exit {value.exit.code}/{value.exit.signal}" if value.exit else ""
-        return f"Seen({value.seat}, {value.agent[:4]}, {value.life}{' running' if value.running else ''}{ended})"
+        return f"Seen({value.seat}, {value.agent[:4]}, {value.incarnation}{' running' if value.running else ''}{ended})"
     if isinstance(value, g.Exited):
-        return f"Exited({value.seat}, {value.life}, {value.code}/{value.signal}{' asked' if value.asked else ''})"
-    if isinstance(value, g.Record):
+        return (
+            f"Exited({value.seat}, {value.incarnation}, {value.code}/{value.signal}{' asked' if value.asked else ''})"
+        )
+    if isinstance(value, g.RecordEvent):
         cause = value.keys.get("cause")
         told = {key: v for key, v in value.keys.items() if v is not None and key != "cause"}
         return f"Record({value.ev}, {told}{f', {cause.kind.value} {cause.role}-{cause.rank}' if cause else ''})"
-    if isinstance(value, g.Over):
+    if isinstance(value, g.GangEnded):
         return f"Over({value.state}, {value.cause.kind.value if value.cause else None})"
     return str(value)

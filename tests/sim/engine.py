@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from longboat.runtime import wire
-from longboat.runtime.causes import Cause, Kind
-from longboat.runtime.gang.gang_events import Life, Lost, Seat
+from longboat.runtime.causes import Cause, CauseKind
+from longboat.runtime.gang.gang_events import AgentLost, Incarnation, Seat
 from longboat.runtime.rank_env import Address
 from tests.sim.agents import LOOK, Fate, SimAgent, SimProcess
 from tests.sim.network import Connection, Node, Weather
@@ -65,8 +65,8 @@ class Pod:
     def dial(self, agent: SimAgent) -> Connection:
         return Connection(self.engine.world, self.engine.weather, agent, self.engine.receive)
 
-    def fate(self, agent: SimAgent, life: Life) -> Fate:
-        return self.engine.fate(agent, life)
+    def fate(self, agent: SimAgent, incarnation: Incarnation) -> Fate:
+        return self.engine.fate(agent, incarnation)
 
     def process_ended(self, process: SimProcess) -> None:
         self.engine.process_ended(process)
@@ -82,10 +82,10 @@ class Engine:
     odds: Odds
     lease: float
     watcher: Watcher
-    fate: Callable[[SimAgent, Life], Fate]
+    fate: Callable[[SimAgent, Incarnation], Fate]
     process_ended: Callable[[SimProcess], None]
     receive: Callable[[Connection, wire.Message], None] = lambda _connection, _message: None
-    tell: Callable[[Lost], None] | None = None
+    tell: Callable[[AgentLost], None] | None = None
     """The driver's ear; none while there is no driver."""
     pods: dict[Seat, list[Pod]] = field(default_factory=dict)
     _nodes: int = 0
@@ -98,7 +98,7 @@ class Engine:
         """Pods with an agent that lives."""
         return [p for pods in self.pods.values() for p in pods if p.agent is not None and p.agent.alive]
 
-    def vouches(self, pod: Pod) -> bool:
+    def is_current(self, pod: Pod) -> bool:
         return self.current(pod.seat) is pod and not pod.dead
 
     def launch(self, seat: Seat, keep: Address | None) -> None:
@@ -118,7 +118,7 @@ class Engine:
             return
         if self.world.happens(self.odds.no_start):
             self.world.fault("agent did not start", str(pod))
-            self.agent_died(pod, Cause(Kind.AGENT_LOST, "it did not start", role=pod.seat[0], rank=pod.seat[1]))
+            self.agent_died(pod, Cause(CauseKind.AGENT_LOST, "it did not start", role=pod.seat[0], rank=pod.seat[1]))
             return
         self.start_agent(pod)
 
@@ -135,7 +135,7 @@ class Engine:
         if pod.dead or pod.cause is not None:
             return
         role, rank = pod.seat
-        pod.cause = cause or Cause(Kind.AGENT_LOST, "the agent ended", role=role, rank=rank)
+        pod.cause = cause or Cause(CauseKind.AGENT_LOST, "the agent ended", role=role, rank=rank)
         pod.died_at = self.world.now
         if pod.agent is not None:
             pod.agent.die()
@@ -157,20 +157,20 @@ class Engine:
         pod.told = True
         assert pod.cause is not None
         self.world.say(f"engine: {pod} is gone")
-        self.tell(Lost(pod.seat, pod.cause, pod.died_at))
+        self.tell(AgentLost(pod.seat, pod.cause, pod.died_at))
 
     def fence(self, seat: Seat) -> None:
         """Kill what can be reached; wait out the lease of what cannot."""
         due = self.world.now + margin(self.lease)
         self.world.after(self.world.between(0.0, 0.3), self._fence, seat, [*self.pods.get(seat, ())], due, self.tell)
 
-    def _fence(self, seat: Seat, pods: list[Pod], due: float, tell: Callable[[Lost], None]) -> None:
+    def _fence(self, seat: Seat, pods: list[Pod], due: float, tell: Callable[[AgentLost], None]) -> None:
         if tell != self.tell or pods and pods[-1].told:
             return  # the driver that asked is gone, or knows already
         left = [pod for pod in pods if not pod.dead]
         for pod in left:
             if not pod.node.cut_off and pod.cause is None:
-                pod.cause = Cause(Kind.NODE_LOST, "it was silent", role=seat[0], rank=seat[1])
+                pod.cause = Cause(CauseKind.NODE_LOST, "it was silent", role=seat[0], rank=seat[1])
                 pod.died_at = self.world.now
                 if pod.agent is not None:
                     pod.agent.die()
@@ -185,10 +185,14 @@ class Engine:
             pod.told = True
         self.world.say(f"engine: nothing is left at {seat[0]}-{seat[1]}")
         tell(
-            Lost(seat, Cause(Kind.NODE_LOST, "its machine did not answer", role=seat[0], rank=seat[1]), self.world.now)
+            AgentLost(
+                seat,
+                Cause(CauseKind.NODE_LOST, "its machine did not answer", role=seat[0], rank=seat[1]),
+                self.world.now,
+            )
         )
 
-    def serve(self, tell: Callable[[Lost], None] | None) -> None:
+    def serve(self, tell: Callable[[AgentLost], None] | None) -> None:
         """A driver comes, or goes. A new one is told again of the dead that are still to be seen."""
         self.tell = tell
         if tell is None:
@@ -218,5 +222,5 @@ class Engine:
     def _clear(self, pod: Pod) -> None:
         if pod.agent is not None:
             pod.agent.die()
-        pod.cause = pod.cause or Cause(Kind.NODE_LOST, "cleared away")
+        pod.cause = pod.cause or Cause(CauseKind.NODE_LOST, "cleared away")
         self.world.after(0.25, self._buried, pod)

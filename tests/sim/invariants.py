@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from longboat.runtime.causes import HOPELESS, Cause, Kind
+from longboat.runtime.causes import HOPELESS, Cause, CauseKind
 from longboat.runtime.gang import gang_events as g
 from longboat.runtime.gang.machine import Gang, Phase
 from longboat.runtime.rank_env import Peers
@@ -28,13 +28,13 @@ from tests.sim.world import Violation, World
 if TYPE_CHECKING:
     from tests.sim.engine import Engine
 
-FREE = (Kind.PREEMPTED, Kind.SUPERVISOR_LOST)
-OWN = (Kind.USER_ERROR, Kind.KILLED, Kind.OUT_OF_MEMORY, Kind.NOT_FOUND, Kind.LOST_RENDEZVOUS)
+FREE = (CauseKind.PREEMPTED, CauseKind.SUPERVISOR_LOST)
+OWN = (CauseKind.USER_ERROR, CauseKind.KILLED, CauseKind.OUT_OF_MEMORY, CauseKind.NOT_FOUND, CauseKind.LOST_RENDEZVOUS)
 """Kinds that a process of the named rank must have ended with."""
 
 
 class Watcher:
-    def __init__(self, world: World, rules: g.Rules) -> None:
+    def __init__(self, world: World, rules: g.GangRules) -> None:
         self.world, self.rules = world, rules
         self.engine: Engine
         self.running: dict[g.Seat, SimProcess] = {}
@@ -54,7 +54,7 @@ class Watcher:
         """Agent -> the numbers of what drivers have heard of it."""
         self.over: str = ""
         self.generation = 0
-        self._lives: set[tuple[g.Seat, g.Life]] = set()
+        self._lives: set[tuple[g.Seat, g.Incarnation]] = set()
         self._recorded: list[int] = []
         self._peers: dict[int, Peers] = {}
         self._spent = 0
@@ -79,29 +79,29 @@ class Watcher:
     # The truth.
 
     def began(self, process: SimProcess) -> None:
-        seat, (generation, _) = process.seat, process.life
-        self.world.say(f"{process.agent.pod}: process {process.life} begins")
+        seat, (generation, _) = process.seat, process.incarnation
+        self.world.say(f"{process.agent.pod}: process {process.incarnation} begins")
         if self.over:
-            self.bad("i", f"{seat} starts {process.life} after the end")
+            self.bad("i", f"{seat} starts {process.incarnation} after the end")
         if seat in self.running:
-            self.bad("a'", f"{seat} runs {self.running[seat].life} and starts {process.life}")
+            self.bad("a'", f"{seat} runs {self.running[seat].incarnation} and starts {process.incarnation}")
         if self.by_generation.get(generation, 0) != len(self.running):
-            others = sorted((p.seat, p.life) for p in self.running.values() if p.life[0] != generation)
-            self.bad("a", f"{seat} starts {process.life} while these run: {others}")
-        if (seat, process.life) in self._lives:
-            self.bad("b", f"{seat} lives {process.life} a second time")
+            others = sorted((p.seat, p.incarnation) for p in self.running.values() if p.incarnation[0] != generation)
+            self.bad("a", f"{seat} starts {process.incarnation} while these run: {others}")
+        if (seat, process.incarnation) in self._lives:
+            self.bad("b", f"{seat} lives {process.incarnation} a second time")
         if generation not in self._peers:
-            self.bad("b", f"{seat} starts {process.life}, which was never announced")
-        self._lives.add((seat, process.life))
+            self.bad("b", f"{seat} starts {process.incarnation}, which was never announced")
+        self._lives.add((seat, process.incarnation))
         self.running[seat] = process
         self.by_generation[generation] = self.by_generation.get(generation, 0) + 1
         self.processes.setdefault(generation, {})[seat] = process
 
     def ended(self, process: SimProcess) -> None:
-        self.world.say(f"{process.agent.pod}: process {process.life} ends, {process.code}/{process.signal}")
+        self.world.say(f"{process.agent.pod}: process {process.incarnation} ends, {process.code}/{process.signal}")
         if self.running.get(process.seat) is process:
             del self.running[process.seat]
-        self.by_generation[process.life[0]] -= 1
+        self.by_generation[process.incarnation[0]] -= 1
 
     # What the driver does.
 
@@ -124,7 +124,7 @@ class Watcher:
     def action(self, action: g.Action) -> None:
         if isinstance(action, g.Start):
             self._start(action)
-        elif isinstance(action, g.Record):
+        elif isinstance(action, g.RecordEvent):
             if action.ev == "gen.started":
                 self._generation(action.keys["gen"])
             elif action.ev == "gen.ended":
@@ -139,11 +139,11 @@ class Watcher:
             self.mark("agent", action.seat)
         elif isinstance(action, g.Launch):
             self._launch(action.seat)
-        elif isinstance(action, g.Over):
+        elif isinstance(action, g.GangEnded):
             self._over(action)
 
     def _start(self, action: g.Start) -> None:
-        generation = action.life[0]
+        generation = action.incarnation[0]
         if not self._recorded or self._recorded[-1] != generation:
             self.bad("b", f"generation {generation} is started and the journal ends with {self._recorded[-1:]}")
         if self._peers.setdefault(generation, action.peers) != action.peers:
@@ -160,7 +160,7 @@ class Watcher:
         if self._first_start < 0:
             self._first_start = self.world.now
 
-    def _generation_ended(self, record: g.Record) -> None:
+    def _generation_ended(self, record: g.RecordEvent) -> None:
         cause = record.keys["cause"]
         if record.keys["state"] != "failed":
             return
@@ -188,13 +188,13 @@ class Watcher:
                 self._first(process, generation, where)
             return
         happened = {
-            Kind.SUPERVISOR_LOST: generation in self.driver_lost_in,
-            Kind.AGENT_LOST: self.marked("agent", seat),
-            Kind.NODE_LOST: self.marked("agent", seat) if cause.rank >= 0 else generation in self.driver_lost_in,
-            Kind.PREEMPTED: self.marked("notice", seat),
-            Kind.DISK_FULL: self.disk_full,
-            Kind.STALLED: self.may_stall,
-            Kind.TIMED_OUT: self._late(),
+            CauseKind.SUPERVISOR_LOST: generation in self.driver_lost_in,
+            CauseKind.AGENT_LOST: self.marked("agent", seat),
+            CauseKind.NODE_LOST: self.marked("agent", seat) if cause.rank >= 0 else generation in self.driver_lost_in,
+            CauseKind.PREEMPTED: self.marked("notice", seat),
+            CauseKind.DISK_FULL: self.disk_full,
+            CauseKind.STALLED: self.may_stall,
+            CauseKind.TIMED_OUT: self._late(),
         }
         if kind not in happened:
             self.bad("d", f"{where} is no cause that this world has")
@@ -222,7 +222,7 @@ class Watcher:
         alone = self.rules.seats.get(seat, (False, False))[1]
         excused = (
             cause.kind in HOPELESS
-            or cause.kind not in (*OWN, Kind.AGENT_LOST, Kind.NODE_LOST)
+            or cause.kind not in (*OWN, CauseKind.AGENT_LOST, CauseKind.NODE_LOST)
             or "another address" in cause.message
             or cause.error == "again"
             or generation in self.driver_lost_in
@@ -236,12 +236,14 @@ class Watcher:
         if pod is not None and not pod.dead and not pod.told and not self._beginning and pod.cause is None:
             self.bad("e", f"an agent is launched at {seat}, where {pod} lives")
 
-    def _over(self, over: g.Over) -> None:
+    def _over(self, over: g.GangEnded) -> None:
         if self.over:
             self.bad("c", f"the end is declared twice: {self.over}, {over.state}")
         self.over = over.state
         if self.running:
-            self.bad("i", f"{over.state}, and these run: {sorted((p.seat, p.life) for p in self.running.values())}")
+            self.bad(
+                "i", f"{over.state}, and these run: {sorted((p.seat, p.incarnation) for p in self.running.values())}"
+            )
         if over.state == "succeeded":
             last = self.processes.get(self.generation, {})
             for seat, (finishes, _) in self.rules.seats.items():

@@ -11,16 +11,16 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-from longboat.runtime.agent.outbox import Unheard
-from longboat.runtime.agent.protocol import Duty, Order
-from longboat.runtime.causes import Cause, Kind
+from longboat.runtime.agent.outbox import Outbox
+from longboat.runtime.agent.protocol import AgentOrder, AgentProtocol
+from longboat.runtime.causes import Cause, CauseKind
 from longboat.runtime.driver import history
 from longboat.runtime.gang import gang_events as g
 from longboat.runtime.gang import machine, outcomes
 from longboat.runtime.gang.machine import Gang, Phase
-from longboat.runtime.gang.members import At, Member, Roster
-from longboat.runtime.gang.outcomes import Ending, first_cause
-from longboat.runtime.gang.restart_budget import Purse
+from longboat.runtime.gang.members import Member, MemberState, Roster
+from longboat.runtime.gang.outcomes import GenerationOutcome, first_cause
+from longboat.runtime.gang.restart_budget import RestartBudget
 
 Patch = tuple[object, str, Any]
 
@@ -46,7 +46,7 @@ def believe_stale_exits() -> list[Patch]:
 
     def exited(self: Gang, event: g.Exited, now: float) -> list[g.Action]:
         member = self.members[event.seat]
-        return real(self, replace(event, life=(self.generation, member.restart)), now)
+        return real(self, replace(event, incarnation=(self.generation, member.restart)), now)
 
     return _handler(g.Exited, exited)
 
@@ -54,11 +54,11 @@ def believe_stale_exits() -> list[Patch]:
 def take_one_agent_for_another() -> list[Patch]:
     real = Gang._seen
 
-    def seen(self: Gang, event: g.Seen, now: float) -> list[g.Action]:
+    def seen(self: Gang, event: g.Heartbeat, now: float) -> list[g.Action]:
         member = self.members[event.seat]
         return real(self, replace(event, agent=member.agent or event.agent), now)
 
-    return [(Gang, "_seen", seen), *_handler(g.Seen, seen)]
+    return [(Gang, "_seen", seen), *_handler(g.Heartbeat, seen)]
 
 
 def use_a_generation_twice() -> list[Patch]:
@@ -82,23 +82,23 @@ def start_before_recording() -> list[Patch]:
 
 
 def agents_without_a_lease() -> list[Patch]:
-    return [(Duty, "lapsed", lambda _self, _now: False)]
+    return [(AgentProtocol, "lapsed", lambda _self, _now: False)]
 
 
 def lease_from_the_answer() -> list[Patch]:
     """The lease runs from the answer's arrival and not from the heartbeat's sending."""
-    real = Duty.order
+    real = AgentProtocol.order
 
-    def order(self: Duty, message: Any, now: float, wall: float) -> Order:
+    def order(self: AgentProtocol, message: Any, now: float, wall: float) -> AgentOrder:
         return real(self, {**message, "beat": now} if message["is"] == "alive" else message, now, wall)
 
-    return [(Duty, "order", order)]
+    return [(AgentProtocol, "order", order)]
 
 
 def restart_all_for_one() -> list[Patch]:
     real = Gang.__init__
 
-    def init(self: Gang, rules: g.Rules, *args: Any) -> None:
+    def init(self: Gang, rules: g.GangRules, *args: Any) -> None:
         seats = {seat: (finishes, False) for seat, (finishes, _) in rules.seats.items()}
         real(self, replace(rules, seats=seats), *args)
 
@@ -148,7 +148,9 @@ def take_the_silent_for_dead() -> list[Patch]:
         actions: list[g.Action] = []
         for action in real(self, now):
             assert isinstance(action, g.Fence)
-            lost = g.Lost(action.seat, Cause(Kind.NODE_LOST, "silent", role=action.seat[0], rank=action.seat[1]), now)
+            lost = g.AgentLost(
+                action.seat, Cause(CauseKind.NODE_LOST, "silent", role=action.seat[0], rank=action.seat[1]), now
+            )
             actions += [action, *self._lost(lost, now)]
         return actions
 
@@ -173,8 +175,8 @@ def recover_without_the_missing() -> list[Patch]:
     def give_up(self: Gang, now: float) -> list[g.Action]:
         for member in self.members.values():
             if not member.agent:
-                self.members.move(member, At.ABSENT)
-        return self._abandon(Cause(Kind.NODE_LOST, "missing"), now)
+                self.members.move(member, MemberState.ABSENT)
+        return self._abandon(Cause(CauseKind.NODE_LOST, "missing"), now)
 
     return [(Gang, "_give_up_recovery", give_up), (Gang, "_check_leases", lambda _self, _now: [])]
 
@@ -194,8 +196,8 @@ def end_before_it_began() -> list[Patch]:
     """A seat that has not said that it runs is taken for one that never will."""
     real = Gang._compared
 
-    def compared(self: Gang, event: g.Seen, member: Member, current: g.Life, now: float) -> list[g.Action]:
-        if self.phase is Phase.ENDING and event.life < current and not event.running:
+    def compared(self: Gang, event: g.Heartbeat, member: Member, current: g.Incarnation, now: float) -> list[g.Action]:
+        if self.phase is Phase.ENDING and event.incarnation < current and not event.running:
             return self._exited(g.Exited(event.seat, current, -1, 0, now, asked=True), now)
         return real(self, event, member, current, now)
 
@@ -204,24 +206,24 @@ def end_before_it_began() -> list[Patch]:
 
 def begin_what_was_ended() -> list[Patch]:
     """An agent starts a life again that is over."""
-    real = Duty.order
+    real = AgentProtocol.order
 
-    def order(self: Duty, message: Any, now: float, wall: float) -> Order:
-        again = message["is"] == "start" and tuple(message["life"]) == self.life and not self.running
-        return Order.START if again else real(self, message, now, wall)
+    def order(self: AgentProtocol, message: Any, now: float, wall: float) -> AgentOrder:
+        again = message["is"] == "start" and tuple(message["incarnation"]) == self.incarnation and not self.running
+        return AgentOrder.START if again else real(self, message, now, wall)
 
-    return [(Duty, "order", order)]
+    return [(AgentProtocol, "order", order)]
 
 
 def blame_the_last() -> list[Patch]:
-    def first(ending: Ending, falls: Sequence[g.Exited]) -> Any:
+    def first(ending: GenerationOutcome, falls: Sequence[g.Exited]) -> Any:
         return first_cause(ending, [replace(fall, at=-fall.at) for fall in falls])
 
     return [(outcomes, "first_cause", first)]
 
 
 def pay_nothing() -> list[Patch]:
-    return [(Purse, "pay", lambda self, cause: not self.refusal(cause))]
+    return [(RestartBudget, "pay", lambda self, cause: not self.refusal(cause))]
 
 
 def launch_twice() -> list[Patch]:
@@ -238,7 +240,7 @@ def finish_twice() -> list[Patch]:
     """A rank that has finished and whose agent came back is run again."""
     real = Gang._arrived
 
-    def arrived(self: Gang, event: g.Seen, member: Member, now: float) -> list[g.Action]:
+    def arrived(self: Gang, event: g.Heartbeat, member: Member, now: float) -> list[g.Action]:
         if member.exit is not None and member.exit.ok:
             member.exit = replace(member.exit, code=1)
         return real(self, event, member, now)
@@ -265,7 +267,7 @@ def two_worlds() -> list[Patch]:
     """A rank that comes back at another address is started, and its peers are not."""
     real = Gang._arrived
 
-    def arrived(self: Gang, event: g.Seen, member: Member, now: float) -> list[g.Action]:
+    def arrived(self: Gang, event: g.Heartbeat, member: Member, now: float) -> list[g.Action]:
         if self.phase is Phase.RUNNING:
             member.address = event.address
             if not event.running:
@@ -277,18 +279,18 @@ def two_worlds() -> list[Patch]:
 
 def trust_what_was_sent() -> list[Patch]:
     """What a connection has taken is taken for heard."""
-    real = Unheard.keep
+    real = Outbox.keep
 
-    def keep(self: Unheard, message: Any, sent: bool) -> None:
+    def keep(self: Outbox, message: Any, sent: bool) -> None:
         if not sent:
             real(self, message, sent)
 
-    return [(Unheard, "keep", keep)]
+    return [(Outbox, "keep", keep)]
 
 
 def say_the_end_first() -> list[Patch]:
     """An agent that comes back with words for the driver tells how its life ended before them."""
-    return [(Unheard, "__bool__", lambda _self: False)]
+    return [(Outbox, "__bool__", lambda _self: False)]
 
 
 MUTANTS: dict[str, tuple[Callable[[], list[Patch]], str]] = {

@@ -10,8 +10,8 @@ import time
 from dataclasses import dataclass
 
 from longboat.runtime import wire
-from longboat.runtime.agent.protocol import Duty, Order
-from longboat.runtime.causes import Cause, Kind
+from longboat.runtime.agent.protocol import AgentOrder, AgentProtocol
+from longboat.runtime.causes import Cause, CauseKind
 from longboat.runtime.driver import codec
 from longboat.runtime.gang import gang_events as g
 from longboat.runtime.gang.machine import Gang
@@ -38,12 +38,12 @@ class Coordinator:
 
     def __init__(self, ranks: int) -> None:
         self.seats: list[g.Seat] = [("worker", rank) for rank in range(ranks)]
-        self.gang = Gang(g.Rules(dict.fromkeys(self.seats, (True, False))))
+        self.gang = Gang(g.GangRules(dict.fromkeys(self.seats, (True, False))))
         self.decoders = {seat: wire.Decoder() for seat in self.seats}
         self.out: list[tuple[g.Seat, bytes]] = []
         self.messages = self.said = self.encoded = 0
         self.cpu = 0.0
-        self._starts: dict[g.Life, bytes] = {}
+        self._starts: dict[g.Incarnation, bytes] = {}
 
     def hear(self, heard: list[tuple[g.Seat, bytes]]) -> list[tuple[g.Seat, bytes]]:
         begun = time.process_time()
@@ -52,7 +52,7 @@ class Coordinator:
             for message in self.decoders[seat].feed(data):
                 self.messages += 1
                 if message["is"] == "exited":
-                    event: g.Happening = codec.exited(seat, codec.life_of(message), message)
+                    event: g.GangEvent = codec.exited(seat, codec.life_of(message), message)
                 else:
                     event = codec.seen(seat, message)
                 for action in self.gang.handle(event, 1.0):
@@ -64,9 +64,9 @@ class Coordinator:
 
     def _do(self, action: g.Action) -> None:
         if isinstance(action, g.Start):
-            if action.life not in self._starts:
-                self._starts[action.life] = self._encoded(codec.start(action, 1, 1, "", "", False))
-            self._say(action.seat, self._starts[action.life])
+            if action.incarnation not in self._starts:
+                self._starts[action.incarnation] = self._encoded(codec.start(action, 1, 1, "", "", False))
+            self._say(action.seat, self._starts[action.incarnation])
         elif isinstance(action, (g.Kill, g.DumpStacks)):
             self._say(action.seat, self._encoded(codec.order(action)))
 
@@ -85,7 +85,8 @@ def cost(ranks: int) -> Cost:
     coordinator = Coordinator(ranks)
     coordinator.gang.begin(0.0)
     duties = {
-        seat: Duty(f"{seat[1]:016x}", ["10.0.0.1", [1, 2, seat[1] + 1024]], 0.0, 0.0) for seat in coordinator.seats
+        seat: AgentProtocol(f"{seat[1]:016x}", ["10.0.0.1", [1, 2, seat[1] + 1024]], 0.0, 0.0)
+        for seat in coordinator.seats
     }
     known: dict[int, wire.Message] = {}
     """Bytes that many agents get are read once: their time is not what is measured."""
@@ -102,25 +103,25 @@ def cost(ranks: int) -> Cost:
             heard += [(seat, answer) for answer in _obey(duties[seat], message)]
         if all(duty.running for duty in duties.values()) and coordinator.gang.generation == 1:
             first = coordinator.seats[0]
-            heard.append((first, _ended(duties[first], 1, Cause(Kind.USER_ERROR, "it failed", exit_code=1))))
+            heard.append((first, _ended(duties[first], 1, Cause(CauseKind.USER_ERROR, "it failed", exit_code=1))))
     assert coordinator.gang.generation == 2
-    assert all(duty.running and duty.life == (2, 0) for duty in duties.values())
+    assert all(duty.running and duty.incarnation == (2, 0) for duty in duties.values())
     return Cost(ranks, coordinator.messages, rounds, coordinator.said, coordinator.encoded, coordinator.cpu)
 
 
-def _obey(duty: Duty, message: wire.Message) -> list[bytes]:
+def _obey(duty: AgentProtocol, message: wire.Message) -> list[bytes]:
     order = duty.order(message, 0.0, 0.0)
-    if order is Order.START:
-        duty.begun((message["life"][0], message["life"][1]))
-    elif order is Order.KILL:
+    if order is AgentOrder.START:
+        duty.begun((message["incarnation"][0], message["incarnation"][1]))
+    elif order is AgentOrder.KILL:
         return [_ended(duty, -1, None)]
     return []
 
 
-def _ended(duty: Duty, code: int, cause: Cause | None) -> bytes:
+def _ended(duty: AgentProtocol, code: int, cause: Cause | None) -> bytes:
     ending = {"code": code, "signal": 0 if cause else 9, "at": 1.0, "asked": cause is None, "cause": plain(cause)}
     duty.ended(ending)
-    return wire.encode({"is": "exited", "life": list(duty.life), **ending})
+    return wire.encode({"is": "exited", "incarnation": list(duty.incarnation), **ending})
 
 
 def report() -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from longboat.runtime.causes import Cause, Kind
+from longboat.runtime.causes import Cause, CauseKind
 from longboat.runtime.gang import gang_events as g
 from longboat.runtime.shapes import SHAPES, finishing_roles
 from tests.sim.agents import Fate, SimAgent, SimProcess
@@ -70,7 +70,7 @@ class Scenario:
         self.driven_since = 0.0
         self._errors = 0
 
-    def _rules(self) -> g.Rules:
+    def _rules(self) -> g.GangRules:
         rng = self.world.rng
         few = rng.choice((1, 1, 2, 2, 3, 4, 8)) if rng.random() > 0.01 else 50
         shape = rng.choice(("allreduce", "allreduce", "ps", "ps", "average", "mpi"))
@@ -86,7 +86,7 @@ class Scenario:
             },
         }[shape]
         finishes = finishing_roles(shape, ranks)
-        return g.Rules(
+        return g.GangRules(
             {
                 (role, rank): (finishes[role], SHAPES[shape].rule(role).alone)
                 for role, count in ranks.items()
@@ -103,7 +103,7 @@ class Scenario:
 
     # What processes do.
 
-    def _fate(self, agent: SimAgent, life: g.Life) -> Fate:
+    def _fate(self, agent: SimAgent, incarnation: g.Incarnation) -> Fate:
         world = self.world
         finishes, _ = self.rules.seats[agent.seat]
         seconds = world.between(2.0, 15.0) if finishes else -1.0
@@ -126,16 +126,16 @@ class Scenario:
             error = "again" if world.chance() < 0.1 else f"error {self._errors}"
             code = world.rng.randint(1, 255)
             return Fate(
-                when, code, 0, Cause(Kind.USER_ERROR, "it failed", exit_code=code, error=error), reports, deaf=deaf
+                when, code, 0, Cause(CauseKind.USER_ERROR, "it failed", exit_code=code, error=error), reports, deaf=deaf
             )
         if dice < 0.75:
             world.fault("process killed")
             signal = world.rng.choice((6, 9, 11))
-            kind = Kind.OUT_OF_MEMORY if signal == 9 and world.chance() < 0.5 else Kind.KILLED
+            kind = CauseKind.OUT_OF_MEMORY if signal == 9 and world.chance() < 0.5 else CauseKind.KILLED
             return Fate(when, -1, signal, Cause(kind, "it was killed", signal=signal), reports)
         if dice < 0.78:
             world.fault("process cannot start")
-            return Fate(0.0, -1, 0, Cause(Kind.NOT_FOUND, "no such command"))
+            return Fate(0.0, -1, 0, Cause(CauseKind.NOT_FOUND, "no such command"))
         if self.rules.stall_after or self.rules.timeout:
             world.fault("process hangs")
             return Fate(-1.0, reports=reports, silent_after=when, deaf=deaf)
@@ -147,18 +147,22 @@ class Scenario:
             return
         world = self.world
         for other in list(self.watcher.running.values()):
-            if other.life[0] == process.life[0] and not self.rules.seats[other.seat][1] and world.happens(0.4):
+            if (
+                other.incarnation[0] == process.incarnation[0]
+                and not self.rules.seats[other.seat][1]
+                and world.happens(0.4)
+            ):
                 world.fault("peer fell after it")
                 if world.chance() < 0.5:
-                    cause = Cause(Kind.LOST_RENDEZVOUS, "a peer is gone", exit_code=1)
+                    cause = Cause(CauseKind.LOST_RENDEZVOUS, "a peer is gone", exit_code=1)
                 else:
                     self._errors += 1
-                    cause = Cause(Kind.USER_ERROR, "connection reset", exit_code=1, error=f"reset {self._errors}")
+                    cause = Cause(CauseKind.USER_ERROR, "connection reset", exit_code=1, error=f"reset {self._errors}")
                 world.after(world.between(0.01, 1.0), self._fall_after, other, cause)
 
     def _fall_after(self, process: SimProcess, cause: Cause) -> None:
         if process.alive:
-            process.consequence = cause.kind is Kind.LOST_RENDEZVOUS
+            process.consequence = cause.kind is CauseKind.LOST_RENDEZVOUS
             process.die(1, 0, cause)
 
     # Faults at random times.
@@ -265,14 +269,14 @@ class Scenario:
         self.watcher.mark("agent", pod.seat)
         pod.agent.notice()
         role, rank = pod.seat
-        cause = Cause(Kind.PREEMPTED, "its machine was taken away", role=role, rank=rank)
+        cause = Cause(CauseKind.PREEMPTED, "its machine was taken away", role=role, rank=rank)
         self.world.after(self.world.between(0.5, 15.0), self.engine.agent_died, pod, cause)
 
     def _kill_process(self, pod: Pod) -> None:
         process = pod.agent.process if pod.agent is not None else None
         if process is not None and process.alive:
             self.world.fault("process killed", str(pod))
-            process.die(-1, 9, Cause(Kind.KILLED, "it was killed", signal=9))
+            process.die(-1, 9, Cause(CauseKind.KILLED, "it was killed", signal=9))
 
     # The driver.
 
@@ -324,7 +328,7 @@ class Scenario:
         """A rank that hangs and never reported to this driver is nothing that the gang can notice: somebody ends it."""
         for process in list(self.watcher.running.values()):
             if process.fate.seconds < 0 <= process.fate.silent_after and process.seat not in self.watcher.reported:
-                process.die(-1, 9, Cause(Kind.KILLED, "it was killed", signal=9))
+                process.die(-1, 9, Cause(CauseKind.KILLED, "it was killed", signal=9))
 
     def _over(self) -> bool:
         return bool(self.watcher.over)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from longboat.cli.console import World
+from longboat.cli.console import Console
 from longboat.runs.store import Store
 from longboat.runtime import journal, plan, run_layout
 
@@ -28,7 +28,7 @@ class Written:
         ]
         self.plan = plan.Plan(name, file="/jobs/job.yaml", stages=tuple(planned))
         (self.dir / run_layout.PLAN).write_text(plan.to_json(self.plan))
-        self._writer = journal.Writer(str(self.dir), clock=self._tick)
+        self._writer = journal.JournalWriter(str(self.dir), clock=self._tick)
         self._lock = -1
 
     def _tick(self) -> float:
@@ -99,6 +99,6 @@ def new_run(tmp_path: Path) -> Iterator[Callable[..., Written]]:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    """A world of strings whose home is where `new_run` puts its runs."""
-    return World(io.StringIO(), io.StringIO(), {"LONGBOAT_HOME": str(tmp_path)})
+def console(tmp_path: Path) -> Console:
+    """A console of strings whose home is where `new_run` puts its runs."""
+    return Console(io.StringIO(), io.StringIO(), {"LONGBOAT_HOME": str(tmp_path)})

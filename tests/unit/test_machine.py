@@ -17,7 +17,7 @@ def write(root: Path, files: dict[str, str]) -> str:
 
 
 def test_without_a_cgroup_the_cores_are_those_this_process_may_run_on(tmp_path: Path) -> None:
-    assert host.cores(str(tmp_path)) == host.Cores(len(os.sched_getaffinity(0)), None)
+    assert host.cores(str(tmp_path)) == host.CoreCount(len(os.sched_getaffinity(0)), None)
 
 
 def test_a_quota_of_cgroup_version_2_is_found_at_the_nearest_level_that_sets_one(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import argparse
 import time
 
 from longboat.cli import run_location, run_summary
-from longboat.cli.console import World, next_lines
+from longboat.cli.console import Console, next_lines
 from longboat.cli.display import Display
 from longboat.runs import explanation
 from longboat.runs.journal_fold import load
@@ -29,28 +29,28 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     run_location.add_place_arguments(parser)
 
 
-def main(args: argparse.Namespace, world: World) -> int:
-    run, copy = run_location.find(args, world, args.run)
+def main(args: argparse.Namespace, console: Console) -> int:
+    run, copy = run_location.find(args, console, args.run)
     logs = not args.quiet and not args.json
     if copy is not None:
-        copy.keep_up(logs, world.say)
+        copy.keep_up(logs, console.say)
     before = copy.after if copy is not None and copy.coming_up else 0  # asked first: its driver may write any moment
     state = starting_again(load(run)) if before else load(run)
     if copy is not None and state.state == "serving" and not args.json:
         from longboat.cli.cluster_run import serves
 
-        world.say(serves(copy, state))
+        console.say(serves(copy, state))
         return OK
     if state.over and not args.json:
-        world.say(run_summary.ending(state, run, time.time()))
+        console.say(run_summary.ending(state, run, time.time()))
         return FAILED if state.code is None else state.code
     try:
         if not args.json:
             stands = "starting again" if before else f"{state.state} for {explanation.took(state, time.time())}"
-            world.say(f"attached to {run.name}, {stands}")
+            console.say(f"attached to {run.name}, {stands}")
         after = 0 if args.json else state.events
         display = Display(
-            world,
+            console,
             run,
             json=args.json,
             quiet=args.quiet,
@@ -63,11 +63,11 @@ def main(args: argparse.Namespace, world: World) -> int:
         state = display.follow()
     except KeyboardInterrupt:
         lines = next_lines([f"longboat attach {run.name}", f"longboat stop {run.name}"])
-        world.say("\n".join([f"{run.name} goes on", *lines]))
+        console.say("\n".join([f"{run.name} goes on", *lines]))
         return INTERRUPTED
     if copy is not None and state.state == "serving":
         from longboat.cli.cluster_run import serves
 
-        world.say(serves(copy, state))
+        console.say(serves(copy, state))
         return OK
     return FAILED if state.code is None else state.code

@@ -27,12 +27,12 @@ import time
 from typing import TYPE_CHECKING
 
 from longboat.cli import server_options
-from longboat.cli.console import World
+from longboat.cli.console import Console
 from longboat.runtime.errors import FAILED, INTERRUPTED, OK, LongboatError
 
 if TYPE_CHECKING:
-    from longboat.serve.client.load_test import Settings
-    from longboat.serve.client.report import Iteration, Report
+    from longboat.serve.client.load_test import LoadSettings
+    from longboat.serve.client.report import Iteration, LoadReport
 
 SERVER = "localhost:8500"
 LISTED = 100
@@ -72,13 +72,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--html", default="", metavar="FILE", help="write the report as a page of HTML")
 
 
-def main(args: argparse.Namespace, world: World) -> int:
+def main(args: argparse.Namespace, console: Console) -> int:
     from longboat.runs import formatting
     from longboat.serve.client import load_test, text_report
 
     if args.url and args.server:
         raise LongboatError("a URL and --server both name a server", "leave one of them out")
-    settings = load_test.Settings(
+    settings = load_test.LoadSettings(
         data_file=args.data_file,
         batch_size=args.batch_size,
         num_iteration=args.num_iteration,
@@ -94,32 +94,32 @@ def main(args: argparse.Namespace, world: World) -> int:
         timeout=args.timeout,
     )
     settings.check()
-    target = server_options.settle(args.url or args.server or SERVER, args, world.environ)
-    report = load_test.run(target, settings, _Told(world, settings, args.json))
-    if world.interactive:
-        world.err.write("\r\x1b[K")
+    target = server_options.settle(args.url or args.server or SERVER, args, console.environ)
+    report = load_test.run(target, settings, _Told(console, settings, args.json))
+    if console.interactive:
+        console.err.write("\r\x1b[K")
     if args.html:
         _write(args.html, report)
     if args.json:
-        world.print_json(report.document())
+        console.print_json(report.document())
     else:
-        world.print(text_report.text(report))
+        console.print(text_report.text(report))
     if args.html:
-        world.say(f"\nthe page: {args.html}")
-    inside = bool(world.environ.get("LONGBOAT_REPORT_FILE"))
+        console.say(f"\nthe page: {args.html}")
+    inside = bool(console.environ.get("LONGBOAT_REPORT_FILE"))
     if inside:
         _report(report)
     if report.interrupted:
-        world.say("interrupted: these are the figures so far")
+        console.say("interrupted: these are the figures so far")
         return INTERRUPTED
     if not report.rate and report.succeeded and not args.json and not inside:
         calm = max(1, round(0.7 * report.requests_per_second))
         then = f"longboat bench {report.url} -d {args.data_file} -b {report.batch_size} --rate {calm} --duration 30s"
-        world.next(f"{then}   (what clients see at 70 % of that)")
+        console.next(f"{then}   (what clients see at 70 % of that)")
     return OK if report.succeeded else FAILED
 
 
-def _report(report: Report) -> None:
+def _report(report: LoadReport) -> None:
     """The figures that a gate or a table of the run may ask for; times in milliseconds."""
     import longboat
 
@@ -137,9 +137,9 @@ def _report(report: Report) -> None:
 class _Told:
     """Tells of every iteration as it ends: listed if they are few, else counted on a terminal."""
 
-    def __init__(self, world: World, settings: Settings, quiet: bool) -> None:
+    def __init__(self, console: Console, settings: LoadSettings, quiet: bool) -> None:
         measured = settings.num_iteration - settings.warm_up_iteration
-        self._world, self._count, self._said = world, 0, time.monotonic()
+        self._world, self._count, self._said = console, 0, time.monotonic()
         self._list = not quiet and not settings.duration and measured <= LISTED
 
     def __call__(self, iteration: Iteration) -> None:
@@ -154,7 +154,7 @@ class _Told:
             self._world.err.flush()
 
 
-def _write(name: str, report: Report) -> None:
+def _write(name: str, report: LoadReport) -> None:
     import datetime
     from pathlib import Path
 

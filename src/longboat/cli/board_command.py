@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from longboat.cli import run_location
-from longboat.cli.console import World
+from longboat.cli.console import Console
 from longboat.runs.journal_fold import plan_of
 from longboat.runtime.errors import INTERRUPTED, LongboatError
 from longboat.runtime.kube_client.api import ApiError
@@ -32,7 +32,7 @@ from longboat.runtime.kube_client.api import ApiError
 if TYPE_CHECKING:
     from tensorboard.program import TensorBoard
 
-    from longboat.engines.kubernetes.replica import Mirror
+    from longboat.engines.kubernetes.replica import RunReplica
 
 PORT = 5001
 PAUSE = 1.0
@@ -51,12 +51,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     run_location.add_place_arguments(parser)
 
 
-def main(args: argparse.Namespace, world: World) -> int:
-    from longboat.runtime.driver.tensorboard_export import Board
+def main(args: argparse.Namespace, console: Console) -> int:
+    from longboat.runtime.driver.tensorboard_export import TensorBoardExport
 
     if args.port is not None and not 0 <= args.port <= 65535:
         raise LongboatError(f"--port {args.port}: a port is a number from 1 to 65535, or 0 for any that is free")
-    run, copy = run_location.find(args, world, args.run)
+    run, copy = run_location.find(args, console, args.run)
     plan = plan_of(run)
     if args.port is None:
         args.port = plan.board.port if plan is not None and plan.board is not None else PORT
@@ -64,22 +64,22 @@ def main(args: argparse.Namespace, world: World) -> int:
     if copy is not None:
         copy.keep_up(logs=False)
         copy.fetch_board()
-    board = Board(run)
+    board = TensorBoardExport(run)
     board.poll()
     url = _launch(viewer, board.directory, args.host, args.port)
     if not _loopback(args.host):
-        world.say(f"warning: TensorBoard has no login: everybody who can reach {args.host} can look at this run")
+        console.say(f"warning: TensorBoard has no login: everybody who can reach {args.host} can look at this run")
     if not importlib.util.find_spec("xprof") and any((run / "output").glob("**/plugins/profile")):
-        world.say("this run has a profile; to see it here: pip install xprof")
+        console.say("this run has a profile; to see it here: pip install xprof")
     try:
-        world.say(f"TensorBoard of {run.name}; Ctrl-C ends the viewing, not the run")
-        world.print(url)
-        world.out.flush()
+        console.say(f"TensorBoard of {run.name}; Ctrl-C ends the viewing, not the run")
+        console.print(url)
+        console.out.flush()
         fetched = time.monotonic()
         while True:
             time.sleep(PAUSE)
             if copy is not None and time.monotonic() - fetched > FETCH:
-                _fetch(copy, world)
+                _fetch(copy, console)
                 fetched = time.monotonic()
             board.poll()
     except KeyboardInterrupt:
@@ -88,12 +88,12 @@ def main(args: argparse.Namespace, world: World) -> int:
         board.close()
 
 
-def _fetch(copy: Mirror, world: World) -> None:
+def _fetch(copy: RunReplica, console: Console) -> None:
     """The cluster may be away for a while: the page goes on with what is here."""
     try:
         copy.fetch_board()
     except (LongboatError, OSError, ApiError) as error:
-        world.say(f"warning: nothing new could be fetched: {getattr(error, 'message', error)}")
+        console.say(f"warning: nothing new could be fetched: {getattr(error, 'message', error)}")
 
 
 def _tensorboard() -> TensorBoard:

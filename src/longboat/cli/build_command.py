@@ -20,7 +20,7 @@ from __future__ import annotations
 import argparse
 
 from longboat.cli import image_building
-from longboat.cli.console import World
+from longboat.cli.console import Console
 from longboat.cli.job_file import add_job_arguments, file_words, load_job
 from longboat.runtime.errors import OK
 
@@ -36,13 +36,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="what was built, as JSON")
 
 
-def main(args: argparse.Namespace, world: World) -> int:
+def main(args: argparse.Namespace, console: Console) -> int:
     from longboat.images import build_request
     from longboat.images import building as images
 
-    plan = load_job(args, world).plan()
-    order = build_request.order_of(plan, image_building.wish_of(args, args.output, args.push), world.environ)
-    built = images.build(order, world.home, world.environ, world.say)
+    plan = load_job(args, console).plan()
+    order = build_request.order_of(plan, image_building.wish_of(args, args.output, args.push), console.environ)
+    built = images.build(order, console.home, console.environ, console.say)
     if args.json:
         told = {
             "image": str(built.reference),
@@ -52,15 +52,15 @@ def main(args: argparse.Namespace, world: World) -> int:
             "pushed": built.pushed,
             "sent_bytes": built.sent,
         }
-        world.print_json(told)
+        console.print_json(told)
     else:
-        world.print(built.exact if built.pushed else str(built.reference))
+        console.print(built.exact if built.pushed else str(built.reference))
     commands = []
     if built.pushed:
-        world.say(image_building.told(built))
+        console.say(image_building.told(built))
         commands = [f"longboat run{file_words(args)} --build --on kubernetes", "longboat rm --images"]
     elif order.output:
         commands = [f"kind load image-archive {order.output}", f"ctr -n k8s.io images import {order.output}"]
     if commands and not args.json:
-        world.next(*commands)
+        console.next(*commands)
     return OK

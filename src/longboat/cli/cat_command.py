@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 
 from longboat.cli import log_format, run_location
-from longboat.cli.console import World
+from longboat.cli.console import Console
 from longboat.runtime.errors import OK, LongboatError
 
 PIECE = 1 << 20
@@ -23,10 +23,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     run_location.add_place_arguments(parser)
 
 
-def main(args: argparse.Namespace, world: World) -> int:
+def main(args: argparse.Namespace, console: Console) -> int:
     text, _, path = args.run.partition(":")
     path = args.path or path
-    with run_location.shelf(args, world, text or None) as shelf:
+    with run_location.shelf(args, console, text or None) as shelf:
         run = shelf.run
         if not path:
             raise LongboatError("which file?", f"`longboat ls {run}` lists them; then `longboat cat {run}:PATH`")
@@ -34,13 +34,13 @@ def main(args: argparse.Namespace, world: World) -> int:
             if item.source is None:
                 raise LongboatError(f"{path} is no file", f"to list it: `longboat ls {run}:{path}`")
             data = item.source.read(PIECE)
-            if b"\0" in data and world.out.isatty() and not args.force:
+            if b"\0" in data and console.out.isatty() and not args.force:
                 raise LongboatError(
                     f"{path} is not text",
                     f"print it all the same with --force, or copy it: `longboat cp {run}:{path} .`",
                 )
             while data:
-                log_format.write(world.out, data)
+                log_format.write(console.out, data)
                 data = item.source.read(PIECE)
             break
         else:

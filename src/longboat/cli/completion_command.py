@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 
-from longboat.cli.console import World
+from longboat.cli.console import Console
 from longboat.runtime.errors import OK
 
 SHELLS = ("bash", "zsh", "fish")
@@ -19,10 +19,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help="bash, zsh or fish")
 
 
-def main(args: argparse.Namespace, world: World) -> int:
+def main(args: argparse.Namespace, console: Console) -> int:
     import shtab
 
-    world.print(shtab.complete(whole_parser(), shell=args.shell))
+    console.print(shtab.complete(whole_parser(), shell=args.shell))
     return OK
 
 

@@ -13,7 +13,7 @@ from typing import TextIO
 
 
 @dataclass(frozen=True)
-class World:
+class Console:
     out: TextIO = field(default_factory=lambda: sys.stdout)
     err: TextIO = field(default_factory=lambda: sys.stderr)
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)

@@ -23,14 +23,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, BinaryIO
 
 from longboat.cli import run_location
-from longboat.cli.console import World
+from longboat.cli.console import Console
 from longboat.runs import formatting
 from longboat.runtime import filetree
 from longboat.runtime.errors import OK, LongboatError
 
 if TYPE_CHECKING:
-    from longboat.runs.run_files import Shelf
-    from longboat.runtime.filetree import Item
+    from longboat.runs.run_files import RunFiles
+    from longboat.runtime.filetree import FileItem
 
 SHOWN = 0.2
 """Seconds between two looks at how far it is."""
@@ -43,14 +43,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     run_location.add_place_arguments(parser)
 
 
-def main(args: argparse.Namespace, world: World) -> int:
+def main(args: argparse.Namespace, console: Console) -> int:
     source, target = _split(args.source), _split(args.target)
     if source is None and target is None:
         raise LongboatError("neither is a path of a run", "write a run's as RUN:PATH, `longboat ls RUN` lists them")
     with contextlib.ExitStack() as stack:
-        here = None if source is None else stack.enter_context(run_location.shelf(args, world, source[0] or None))
-        there = None if target is None else stack.enter_context(run_location.shelf(args, world, target[0] or None))
-        meter = _Meter(world, _size(here, source, args.source), args.quiet)
+        here = None if source is None else stack.enter_context(run_location.shelf(args, console, source[0] or None))
+        there = None if target is None else stack.enter_context(run_location.shelf(args, console, target[0] or None))
+        meter = _Meter(console, _size(here, source, args.source), args.quiet)
         try:
             items = meter.over(_items(here, source, args.source))
             name = _name(here, source, args.source)
@@ -60,8 +60,8 @@ def main(args: argparse.Namespace, world: World) -> int:
                 where = f"{there.run}:{there.store(target[1], name, items)}"
         finally:
             meter.close()
-    world.print(where)
-    world.say(f"{meter.files} {'file' if meter.files == 1 else 'files'}, {formatting.size(meter.bytes)}")
+    console.print(where)
+    console.say(f"{meter.files} {'file' if meter.files == 1 else 'files'}, {formatting.size(meter.bytes)}")
     return OK
 
 
@@ -71,7 +71,7 @@ def _split(text: str) -> tuple[str, str] | None:
     return (run, path) if colon and "/" not in run and not run.startswith(".") else None
 
 
-def _size(shelf: Shelf | None, source: tuple[str, str] | None, text: str) -> int:
+def _size(shelf: RunFiles | None, source: tuple[str, str] | None, text: str) -> int:
     """Bytes to be copied; raises if there is nothing of that name."""
     if shelf is not None and source is not None:
         return filetree.total(shelf.entries(source[1], 1))
@@ -80,7 +80,7 @@ def _size(shelf: Shelf | None, source: tuple[str, str] | None, text: str) -> int
     return filetree.tree_size(text) if os.path.isdir(text) else os.path.getsize(text)
 
 
-def _items(shelf: Shelf | None, source: tuple[str, str] | None, text: str) -> Iterator[Item]:
+def _items(shelf: RunFiles | None, source: tuple[str, str] | None, text: str) -> Iterator[FileItem]:
     if shelf is not None and source is not None:
         yield from shelf.items(source[1])
         return
@@ -91,14 +91,14 @@ def _items(shelf: Shelf | None, source: tuple[str, str] | None, text: str) -> It
         raise LongboatError(f"{error.filename} may not be read: {error.strerror}") from None
 
 
-def _name(shelf: Shelf | None, source: tuple[str, str] | None, text: str) -> str:
+def _name(shelf: RunFiles | None, source: tuple[str, str] | None, text: str) -> str:
     """What the copy is called in a directory: as the original, and all of a run as the run."""
     if shelf is not None and source is not None:
         return os.path.basename(os.path.normpath(source[1])) if source[1].strip("/") else shelf.run
     return os.path.basename(os.path.abspath(text))
 
 
-def _stored(items: Iterable[Item], text: str, name: str) -> str:
+def _stored(items: Iterable[FileItem], text: str, name: str) -> str:
     """Puts them on this machine."""
     inside = text.endswith("/") or os.path.isdir(text)
     where = os.path.join(text, name) if inside else text
@@ -107,7 +107,7 @@ def _stored(items: Iterable[Item], text: str, name: str) -> str:
     except OSError as error:
         told = f"{error.filename}: {error.strerror}" if error.filename else str(error)
         raise LongboatError(f"it cannot be written: {told}") from None
-    except filetree.NotThere as error:
+    except filetree.PathNotFound as error:
         raise LongboatError(f"the copy holds a path that leads out of it: {error.path}") from None
     return where
 
@@ -115,14 +115,14 @@ def _stored(items: Iterable[Item], text: str, name: str) -> str:
 class _Meter:
     """Counts what goes through, and shows it where somebody looks."""
 
-    def __init__(self, world: World, size: int, quiet: bool) -> None:
+    def __init__(self, console: Console, size: int, quiet: bool) -> None:
         self.files, self.bytes = 0, 0
-        self._world, self._size = world, size
-        self._shows = world.interactive and not quiet
+        self._world, self._size = console, size
+        self._shows = console.interactive and not quiet
         self._shown = time.monotonic()
         self._drawn = False
 
-    def over(self, items: Iterable[Item]) -> Iterator[Item]:
+    def over(self, items: Iterable[FileItem]) -> Iterator[FileItem]:
         for item in items:
             if item.source is None:
                 yield item

@@ -16,12 +16,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from longboat.cli import log_format, run_summary
-from longboat.cli.console import World
+from longboat.cli.console import Console
 from longboat.cli.event_text import Rates, progress_line, stage_of, tell
 from longboat.runs import formatting
-from longboat.runs.logs import Follower, Piece, Source, beginning
+from longboat.runs.logs import LogFollower, LogPiece, LogSource, beginning
 from longboat.runs.run_state import RunState, StageState
-from longboat.runs.watch import PAUSE, Watch
+from longboat.runs.watch import PAUSE, RunWatch
 from longboat.runtime.journal import Event
 
 EVERY = 5.0
@@ -40,7 +40,7 @@ class Screen:
     def event(self, event: Event) -> None:
         """Something happened."""
 
-    def piece(self, piece: Piece) -> None:
+    def piece(self, piece: LogPiece) -> None:
         """A rank printed lines."""
 
     def refresh(self) -> None:
@@ -63,7 +63,7 @@ class Display:
 
     def __init__(
         self,
-        world: World,
+        console: Console,
         run_dir: str | os.PathLike[str],
         json: bool = False,
         quiet: bool = False,
@@ -73,9 +73,9 @@ class Display:
         living: Callable[[], bool] | None = None,
         until_serving: bool = False,
         rest: Callable[[float], object] = time.sleep,
-        logged: Mapping[Source, int] | None = None,
+        logged: Mapping[LogSource, int] | None = None,
     ) -> None:
-        self._world = world
+        self._world = console
         self._run = Path(run_dir)
         self._json = json
         self._quiet = quiet
@@ -84,10 +84,10 @@ class Display:
         self._until_serving = until_serving
         self._rest = rest
         self._gone = False
-        self._watch = Watch(self._run, resumed, living)
+        self._watch = RunWatch(self._run, resumed, living)
         stages = [stage.name for stage in self._watch.plan.stages] if self._watch.plan else []
         self._one_stage = len(stages) == 1
-        self._logs = Follower(self._run, order=stages)
+        self._logs = LogFollower(self._run, order=stages)
         if logged is not None:
             self._logs.begin(lambda source, _path: logged.get(source, 0))
         elif after:
@@ -156,8 +156,8 @@ def _unless_gone(do: Callable[[], None]) -> None:
 class _Json(Screen):
     """Each event as it stands in the journal."""
 
-    def __init__(self, world: World) -> None:
-        self._out = world.out
+    def __init__(self, console: Console) -> None:
+        self._out = console.out
 
     def event(self, event: Event) -> None:
         try:
@@ -171,8 +171,8 @@ class _Json(Screen):
 class _Plain(Screen):
     """Lines for a file, a pipe or a dumb terminal."""
 
-    def __init__(self, world: World, one_stage: bool, logs: bool) -> None:
-        self._world = world
+    def __init__(self, console: Console, one_stage: bool, logs: bool) -> None:
+        self._world = console
         self.logs = logs
         self._prefix = log_format.prefixer(one_stage, colour=False)
         self._rates = Rates()
@@ -186,7 +186,7 @@ class _Plain(Screen):
         if text is not None:
             self._world.say(text)
 
-    def piece(self, piece: Piece) -> None:
+    def piece(self, piece: LogPiece) -> None:
         log_format.write(self._world.err, log_format.prefixed(piece, self._prefix(piece.source)))
 
     def refresh(self) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 
 from longboat.cli import run_location
-from longboat.cli.console import World
+from longboat.cli.console import Console
 from longboat.cli.job_file import add_job_arguments, file_words, load_job
 from longboat.runtime.errors import FAILED, OK
 
@@ -31,48 +31,48 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     run_location.add_cluster_arguments(parser)
 
 
-def main(args: argparse.Namespace, world: World) -> int:
+def main(args: argparse.Namespace, console: Console) -> int:
     from longboat import doctor
 
     if args.on == "kubernetes":
-        return _cluster(args, world)
-    plan = None if args.file is None else load_job(args, world).plan()
-    machine = doctor.of_machine(world.home, world.environ)
-    job = [] if plan is None else doctor.of_job(plan, world.environ)
+        return _cluster(args, console)
+    plan = None if args.file is None else load_job(args, console).plan()
+    machine = doctor.of_machine(console.home, console.environ)
+    job = [] if plan is None else doctor.of_job(plan, console.environ)
     # Without a home there is no run at all; the rest of the machine matters only to a job that asks for it.
     needed = [finding for finding in machine if finding.about == "home"] + job
     code = FAILED if plan is not None and any(f.state == doctor.MISSING for f in needed) else OK
     if args.json:
         from dataclasses import asdict
 
-        world.print_json({"machine": [asdict(f) for f in machine], "job": [asdict(f) for f in job]})
+        console.print_json({"machine": [asdict(f) for f in machine], "job": [asdict(f) for f in job]})
         return code
     from longboat.cli import table
 
     def rows(findings: list[doctor.Finding]) -> list[tuple[str, str, str]]:
         return [(f.about, f.state, f.detail) for f in findings]
 
-    world.print(table.render(("THIS MACHINE", "", ""), rows(machine)))
+    console.print(table.render(("THIS MACHINE", "", ""), rows(machine)))
     if plan is not None:
-        world.print("\n" + table.render((f"JOB {plan.name}", "", ""), rows(job)))
+        console.print("\n" + table.render((f"JOB {plan.name}", "", ""), rows(job)))
     fixes = list(dict.fromkeys((f.about, f.fix) for f in (job or machine) if f.fix and f.state != doctor.OK))
     if fixes:
         title = "To mend it:" if plan is not None else "To get what is not there:"
-        world.say(f"\n{title}\n" + table.render((), [(about, fix) for about, fix in fixes], indent="  "))
+        console.say(f"\n{title}\n" + table.render((), [(about, fix) for about, fix in fixes], indent="  "))
     if plan is not None and code == OK:
-        world.next(f"longboat run{file_words(args)}")
+        console.next(f"longboat run{file_words(args)}")
     return code
 
 
-def _cluster(args: argparse.Namespace, world: World) -> int:
+def _cluster(args: argparse.Namespace, console: Console) -> int:
     from longboat import doctor
     from longboat.cli import table
 
-    cluster = run_location.cluster_of(args, world)
-    plan = None if args.file is None else load_job(args, world).plan()
+    cluster = run_location.cluster_of(args, console)
+    plan = None if args.file is None else load_job(args, console).plan()
     found = doctor.of_cluster(cluster)
     there = all(finding.state != doctor.MISSING for finding in found if finding.about in ("cluster", "namespace"))
-    job = doctor.of_job_there(cluster, plan, world.environ, not args.no_probe) if plan is not None and there else []
+    job = doctor.of_job_there(cluster, plan, console.environ, not args.no_probe) if plan is not None and there else []
     code = FAILED if any(finding.state == doctor.MISSING for finding in [*found, *job]) else OK
     if args.json:
         from dataclasses import asdict
@@ -81,15 +81,15 @@ def _cluster(args: argparse.Namespace, world: World) -> int:
             "cluster": [asdict(f) for f in found],
             **({"job": [asdict(f) for f in job]} if plan is not None else {}),
         }
-        world.print_json(told)
+        console.print_json(told)
         return code
-    world.print(table.render(("THE CLUSTER", "", ""), [(f.about, f.state, f.detail) for f in found]))
+    console.print(table.render(("THE CLUSTER", "", ""), [(f.about, f.state, f.detail) for f in found]))
     if plan is not None:
-        world.print("\n" + table.render((f"JOB {plan.name}", "", ""), [(f.about, f.state, f.detail) for f in job]))
+        console.print("\n" + table.render((f"JOB {plan.name}", "", ""), [(f.about, f.state, f.detail) for f in job]))
     for finding in [*found, *job]:
         if finding.fix and finding.state != doctor.OK:
-            world.say(f"\n{finding.about}: {finding.fix}")
+            console.say(f"\n{finding.about}: {finding.fix}")
     if plan is not None and code == OK:
         space = f" -n {args.namespace}" if args.namespace else ""
-        world.next(f"longboat run{file_words(args)} --on kubernetes{space}")
+        console.next(f"longboat run{file_words(args)} --on kubernetes{space}")
     return code

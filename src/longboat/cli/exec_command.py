@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from longboat.cli import run_location
-from longboat.cli.console import World
+from longboat.cli.console import Console
 from longboat.runs.journal_fold import load
 
 if TYPE_CHECKING:
-    from longboat.engines.kubernetes.replica import Mirror
+    from longboat.engines.kubernetes.replica import RunReplica
 
 TAKES_COMMAND = True
 PATIENCE = 10.0
@@ -36,21 +36,21 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     run_location.add_place_arguments(parser)
 
 
-def main(args: argparse.Namespace, world: World) -> int:
+def main(args: argparse.Namespace, console: Console) -> int:
     from longboat.engines.local.rank_exec import execute, running
 
-    run, copy = run_location.find(args, world, args.run)
+    run, copy = run_location.find(args, console, args.run)
     _await(run, copy, args)
     if copy is not None:
         from longboat.engines.kubernetes import rank_exec
 
         there = running(run, args.stage, args.role, args.rank)
-        return rank_exec.execute(copy.cluster, copy.run, there, args.command, world.environ)
+        return rank_exec.execute(copy.cluster, copy.run, there, args.command, console.environ)
     seat = running(run, args.stage, args.role, args.rank)
-    return execute(seat.pid, args.command or [world.environ.get("SHELL") or "/bin/sh"])
+    return execute(seat.pid, args.command or [console.environ.get("SHELL") or "/bin/sh"])
 
 
-def _await(run: Path, copy: Mirror | None, args: argparse.Namespace) -> None:
+def _await(run: Path, copy: RunReplica | None, args: argparse.Namespace) -> None:
     """Until a rank that is meant runs, or none will, or for so long: a run has an id before its ranks start."""
     if copy is not None:
         copy.sync()

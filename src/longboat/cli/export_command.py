@@ -15,7 +15,7 @@ import argparse
 import re
 
 from longboat.cli.cluster_run import setting_of
-from longboat.cli.console import World
+from longboat.cli.console import Console
 from longboat.cli.job_file import add_job_arguments, load_job
 from longboat.cli.run_location import add_cluster_arguments, add_submit_arguments
 from longboat.runtime.errors import OK, LongboatError
@@ -34,11 +34,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_submit_arguments(parser)
 
 
-def main(args: argparse.Namespace, world: World) -> int:
+def main(args: argparse.Namespace, console: Console) -> int:
     from longboat.manifests import payload, run_objects, volumes, yaml_text
     from longboat.runs.store import fresh_id
 
-    plan = load_job(args, world).plan()
+    plan = load_job(args, console).plan()
     run = args.run or fresh_id(plan.name)
     if not re.fullmatch(RUN_ID, run):
         raise LongboatError(
@@ -50,13 +50,13 @@ def main(args: argparse.Namespace, world: World) -> int:
     made = [*run_objects.in_namespace(kept, args.namespace), *run_objects.objects(plan, run, packed, setting_of(args))]
     written = yaml_text.yaml_of(made, run_objects.head(plan, run, packed, args.namespace))
     if args.output is None:
-        world.print(written.rstrip("\n"))
+        console.print(written.rstrip("\n"))
         return OK
     try:
         with open(args.output, "w", encoding="utf-8") as file:
             file.write(written)
     except OSError as error:
         raise LongboatError(f"{args.output} cannot be written: {error.strerror}") from None
-    world.say(f"{len(made)} objects of the run {run} are in {args.output}")
-    world.next(f"kubectl apply --server-side -f {args.output}")
+    console.say(f"{len(made)} objects of the run {run} are in {args.output}")
+    console.next(f"kubectl apply --server-side -f {args.output}")
     return OK

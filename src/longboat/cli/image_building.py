@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from longboat.cli.console import World
+from longboat.cli.console import Console
 from longboat.runs import formatting
 
 if TYPE_CHECKING:
-    from longboat.images.build_request import Wish
-    from longboat.images.building import Built
+    from longboat.images.build_request import BuildOptions
+    from longboat.images.building import BuiltImage
     from longboat.runtime.plan import Plan
 
 
@@ -33,23 +33,23 @@ def add_build_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def wish_of(args: argparse.Namespace, output: str = "", push: bool | None = None) -> Wish:
-    from longboat.images.build_request import Wish
+def wish_of(args: argparse.Namespace, output: str = "", push: bool | None = None) -> BuildOptions:
+    from longboat.images.build_request import BuildOptions
 
-    return Wish(args.tag, args.base, args.tool, args.platform, args.python, args.insecure, output, push)
+    return BuildOptions(args.tag, args.base, args.tool, args.platform, args.python, args.insecure, output, push)
 
 
-def built_plan(plan: Plan, args: argparse.Namespace, world: World) -> Plan:
+def built_plan(plan: Plan, args: argparse.Namespace, console: Console) -> Plan:
     """The plan with an image of its own, built and pushed."""
     from longboat.images import build_request, building
 
-    order = build_request.order_of(plan, wish_of(args), world.environ)
-    built = building.build(order, world.home, world.environ, world.say)
-    world.say(told(built))
+    order = build_request.order_of(plan, wish_of(args), console.environ)
+    built = building.build(order, console.home, console.environ, console.say)
+    console.say(told(built))
     return build_request.in_image(plan, built)
 
 
-def told(built: Built) -> str:
+def told(built: BuiltImage) -> str:
     if built.by == "nobody":
         return f"unchanged: {built.reference} is there already"
     return f"pushed {built.reference}" + (f" ({formatting.size(built.sent)} sent)" if built.by == "longboat" else "")

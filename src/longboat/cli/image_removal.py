@@ -7,50 +7,50 @@ import shutil
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from longboat.cli.console import World
-from longboat.cli.removal_report import Told
+from longboat.cli.console import Console
+from longboat.cli.removal_report import RemovalReport
 from longboat.images import building, push_record
 from longboat.runtime.errors import OK, LongboatError
 
 if TYPE_CHECKING:
-    from longboat.engines.kubernetes.cluster import Listed
+    from longboat.engines.kubernetes.cluster import ListedRun
 
 
-def all_of(world: World, told: Told) -> int:
+def all_of(console: Console, told: RemovalReport) -> int:
     """All that this machine knows of, and what building keeps here."""
-    made = push_record.pushed(world.home)
+    made = push_record.pushed(console.home)
     if not made:
-        world.say("no image was pushed from here")
-    _remove(made, world, told)
+        console.say("no image was pushed from here")
+    _remove(made, console, told)
     for kept in ("blobs", "layers"):
-        shutil.rmtree(os.path.join(push_record.place(world.home), kept), ignore_errors=True)
+        shutil.rmtree(os.path.join(push_record.place(console.home), kept), ignore_errors=True)
     return OK
 
 
-def of_run(world: World, told: Told, run: Listed, others: Iterable[Listed]) -> None:
+def of_run(console: Console, told: RemovalReport, run: ListedRun, others: Iterable[ListedRun]) -> None:
     """The image of a run that is gone, unless another run uses it."""
     used = {_image(other): other.id for other in others if other.id != run.id}
     image = _image(run)
     if image in used:
-        world.say(f"{image} stays: {used[image]} uses it")
+        console.say(f"{image} stays: {used[image]} uses it")
         return
-    _remove([made for made in push_record.pushed(world.home) if made.exact == image], world, told)
+    _remove([made for made in push_record.pushed(console.home) if made.exact == image], console, told)
 
 
-def _image(run: Listed) -> str:
+def _image(run: ListedRun) -> str:
     from longboat.runtime import plan
 
     return plan.from_json(run.plan).image if run.plan else ""
 
 
-def _remove(images: Iterable[push_record.Pushed], world: World, told: Told) -> None:
+def _remove(images: Iterable[push_record.PushedImage], console: Console, told: RemovalReport) -> None:
     refused: list[LongboatError] = []
     for made in images:
         try:
-            if building.remove(made, world.home, world.environ):
+            if building.remove(made, console.home, console.environ):
                 told.gone(made.reference)
             else:
-                world.say(f"{made.reference} was gone already")
+                console.say(f"{made.reference} was gone already")
         except LongboatError as error:
             refused.append(LongboatError(f"{made.exact}: {error.message}", error.hint, error.code))
     if refused:

@@ -11,7 +11,7 @@ import argparse
 import os
 import shlex
 
-from longboat.cli.console import World
+from longboat.cli.console import Console
 from longboat.runtime.errors import OK, LongboatError
 
 
@@ -26,47 +26,47 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="the list of recipes as JSON")
 
 
-def main(args: argparse.Namespace, world: World) -> int:
+def main(args: argparse.Namespace, console: Console) -> int:
     if args.script is not None:
         if args.name is not None:
             raise LongboatError("a recipe and --from were both given", "name a recipe or a script, not both")
-        return _around(args.script, args.output, args.force, world)
+        return _around(args.script, args.output, args.force, console)
     if args.output is not None or args.force:
         raise LongboatError("-o and --force go with --from SCRIPT", "longboat init --from train.py -o job.yaml")
     if args.name is not None:
-        return _copy(args.name, args.directory or args.name, world)
-    return _list(args.json, world)
+        return _copy(args.name, args.directory or args.name, console)
+    return _list(args.json, console)
 
 
-def _list(as_json: bool, world: World) -> int:
+def _list(as_json: bool, console: Console) -> int:
     from longboat import recipes
 
     found = recipes.every()
     if as_json:
         from dataclasses import asdict
 
-        world.print_json([asdict(recipe) for recipe in found])
+        console.print_json([asdict(recipe) for recipe in found])
         return OK
     from longboat.cli import table
 
     rows = [(r.name, ", ".join(r.shapes), ", ".join(r.extras) or "-", r.about) for r in found]
-    world.print(table.render(("RECIPE", "SHAPE", "NEEDS", "ABOUT"), rows))
-    world.next(
+    console.print(table.render(("RECIPE", "SHAPE", "NEEDS", "ABOUT"), rows))
+    console.next(
         "longboat init NAME [DIR]         copy one", "longboat init --from train.py    start from your own script"
     )
     return OK
 
 
-def _copy(name: str, target: str, world: World) -> int:
+def _copy(name: str, target: str, console: Console) -> int:
     from longboat import recipes
 
     recipe = recipes.find(name)
     for path in recipes.copy(recipe, target):
-        world.print(os.path.join(target, path))
+        console.print(os.path.join(target, path))
     job = shlex.quote(os.path.join(target, "job.yaml"))
     missing = [extra for extra in recipe.extras if not _importable(extra)]
     install = [f"pip install 'longboat[{','.join(missing)}]'"] if missing else []
-    world.next(*install, f"longboat plan {job}", f"longboat run {job}{_demo(recipe.path)}")
+    console.next(*install, f"longboat plan {job}", f"longboat run {job}{_demo(recipe.path)}")
     return OK
 
 
@@ -81,7 +81,7 @@ def _demo(path: str) -> str:
         return " --preset demo" if "\n  demo:" in file.read() else ""
 
 
-def _around(script: str, output: str | None, force: bool, world: World) -> int:
+def _around(script: str, output: str | None, force: bool, console: Console) -> int:
     from longboat import job_scaffold
 
     target = output or os.path.join(os.path.dirname(script), "job.yaml")
@@ -96,8 +96,8 @@ def _around(script: str, output: str | None, force: bool, world: World) -> int:
         ) from None
     except OSError as error:
         raise LongboatError(f"{target} cannot be written: {error.strerror}") from error
-    world.print(target)
+    console.print(target)
     job = shlex.quote(target)
-    world.say(f"shape {guess.shape}: {guess.reason}")
-    world.next(f"longboat plan {job}", f"longboat run {job}")
+    console.say(f"shape {guess.shape}: {guess.reason}")
+    console.next(f"longboat plan {job}", f"longboat run {job}")
     return OK

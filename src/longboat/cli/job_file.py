@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from longboat import spec
-from longboat.cli.console import World
+from longboat.cli.console import Console
 from longboat.runtime.errors import LongboatError
 
 
@@ -37,12 +37,12 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--on", metavar="ENGINE", default="local", help="where to run: local (default) or kubernetes")
 
 
-def load_job(args: argparse.Namespace, world: World) -> spec.Job:
+def load_job(args: argparse.Namespace, console: Console) -> spec.LoadedJob:
     """The job that the arguments mean."""
     return spec.load(
         args.file,
         sets=parse_sets(args.sets),
-        environ=world.environ,
+        environ=console.environ,
         preset=args.preset,
         engine=args.on,
         env_files=args.env_files,

@@ -12,12 +12,12 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from longboat.cli import run_location, table
-from longboat.cli.console import World
+from longboat.cli.console import Console
 from longboat.runs import formatting
 from longboat.runtime.errors import OK
 
 if TYPE_CHECKING:
-    from longboat.engines.kubernetes.leftovers import Left
+    from longboat.engines.kubernetes.leftovers import Leftover
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,34 +27,34 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     run_location.add_cluster_arguments(parser)
 
 
-def main(args: argparse.Namespace, world: World) -> int:
+def main(args: argparse.Namespace, console: Console) -> int:
     from longboat.engines.kubernetes import leftovers
 
-    cluster = run_location.cluster_of(args, world)
-    found = leftovers.found(cluster, args.run or "") + ([] if args.run else _images(world))
+    cluster = run_location.cluster_of(args, console)
+    found = leftovers.found(cluster, args.run or "") + ([] if args.run else _images(console))
     if args.json:
-        world.print_json([asdict(each) for each in found])
+        console.print_json([asdict(each) for each in found])
     elif not found:
-        world.say(f"nothing is left in the namespace {cluster.namespace}")
+        console.say(f"nothing is left in the namespace {cluster.namespace}")
     else:
         rows = [
             (each.run, each.kind, each.name, "" if each.age is None else formatting.span(each.age), each.cost)
             for each in found
         ]
-        world.print(table.render(("RUN", "KIND", "NAME", "AGE", "MAY COST"), rows, columns=world.columns))
-        world.next(*dict.fromkeys(each.remove for each in found))
+        console.print(table.render(("RUN", "KIND", "NAME", "AGE", "MAY COST"), rows, columns=console.columns))
+        console.next(*dict.fromkeys(each.remove for each in found))
     return OK
 
 
-def _images(world: World) -> list[Left]:
+def _images(console: Console) -> list[Leftover]:
     """Images that were pushed from here: no run owns them."""
     import time
 
-    from longboat.engines.kubernetes.leftovers import Left
+    from longboat.engines.kubernetes.leftovers import Leftover
     from longboat.images import push_record
 
     return [
-        Left(
+        Leftover(
             "",
             "Image",
             made.reference,
@@ -62,5 +62,5 @@ def _images(world: World) -> list[Left]:
             f"{formatting.size(made.size)} in its registry" if made.size else "its registry's room",
             "longboat rm --images",
         )
-        for made in push_record.pushed(world.home)
+        for made in push_record.pushed(console.home)
     ]

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console as RichConsole
+from rich.console import ConsoleOptions, RenderResult
 from rich.live import Live as Region
 from rich.progress_bar import ProgressBar
 from rich.segment import Segment
@@ -16,11 +17,11 @@ from rich.table import Table
 from rich.text import Text
 
 from longboat.cli import log_format, run_summary
-from longboat.cli.console import World
+from longboat.cli.console import Console
 from longboat.cli.display import Screen
 from longboat.cli.event_text import Rates, tell
 from longboat.runs import formatting
-from longboat.runs.logs import Piece
+from longboat.runs.logs import LogPiece
 from longboat.runs.run_state import RunState
 from longboat.runtime.journal import Event
 
@@ -41,21 +42,21 @@ class _Raw:
     def __init__(self, text: str) -> None:
         self._text = text
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+    def __rich_console__(self, console: RichConsole, options: ConsoleOptions) -> RenderResult:
         yield Segment(self._text)
 
 
 class Live(Screen):
-    def __init__(self, world: World, one_stage: bool, logs: bool) -> None:
+    def __init__(self, console: Console, one_stage: bool, logs: bool) -> None:
         self.logs = logs
-        self._console = Console(
-            file=world.err, force_terminal=True, no_color=not world.colour, highlight=False, emoji=False
+        self._console = RichConsole(
+            file=console.err, force_terminal=True, no_color=not console.colour, highlight=False, emoji=False
         )
         self._region = Region(
             console=self._console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
         )
         self._region.start()
-        self._prefix = log_format.prefixer(one_stage, world.colour)
+        self._prefix = log_format.prefixer(one_stage, console.colour)
         self._rates = Rates()
 
     def event(self, event: Event) -> None:
@@ -66,7 +67,7 @@ class Live(Screen):
             warned = event.get("level") == "warning" or event.get("state") in ("failed", "killed", "lost")
             self._console.print(Text(text, style="yellow" if warned else "dim"), soft_wrap=True)
 
-    def piece(self, piece: Piece) -> None:
+    def piece(self, piece: LogPiece) -> None:
         text = log_format.tame(log_format.prefixed(piece, self._prefix(piece.source)))
         self._console.print(_Raw(text), end="", soft_wrap=True)
 

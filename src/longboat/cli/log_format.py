@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from typing import TextIO
 
-from longboat.runs.logs import Piece, Source, settled
+from longboat.runs.logs import LogPiece, LogSource, settled
 
 COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
 _MOVES = re.compile(r"\x1b(?:\[[0-9;?]*[@-ln-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[^\[\]])")
@@ -34,11 +34,11 @@ def write(stream: TextIO, data: bytes) -> None:
     buffer.flush()
 
 
-def prefixer(one_stage: bool, colour: bool) -> Callable[[Source], bytes]:
+def prefixer(one_stage: bool, colour: bool) -> Callable[[LogSource], bytes]:
     """Names a rank before its lines: `[train/worker-0] `, without the stage where there is only one."""
-    held: dict[Source, bytes] = {}
+    held: dict[LogSource, bytes] = {}
 
-    def prefix(source: Source) -> bytes:
+    def prefix(source: LogSource) -> bytes:
         if source not in held:
             name = source.name if one_stage else f"{source.stage}/{source.name}"
             text = f"[{name}]"
@@ -50,14 +50,14 @@ def prefixer(one_stage: bool, colour: bool) -> Callable[[Source], bytes]:
     return prefix
 
 
-def prefixed(piece: Piece, prefix: bytes) -> bytes:
+def prefixed(piece: LogPiece, prefix: bytes) -> bytes:
     """Every line of a piece behind its prefix, redrawn lines in their last state."""
     body = settled(piece.data.removesuffix(b"\n"))
     return prefix + body.replace(b"\n", b"\n" + prefix) + b"\n"
 
 
-def matching(piece: Piece, pattern: re.Pattern[str]) -> Piece | None:
+def matching(piece: LogPiece, pattern: re.Pattern[str]) -> LogPiece | None:
     """The lines of a piece that match; None where none does."""
     lines = settled(piece.data.removesuffix(b"\n")).split(b"\n")
     found = [line for line in lines if pattern.search(line.decode("utf-8", "replace"))]
-    return Piece(piece.source, b"\n".join(found) + b"\n") if found else None
+    return LogPiece(piece.source, b"\n".join(found) + b"\n") if found else None

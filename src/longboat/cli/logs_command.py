@@ -22,10 +22,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from longboat.cli import log_format, run_location
-from longboat.cli.console import World
+from longboat.cli.console import Console
 from longboat.runs import formatting, logs
-from longboat.runs.logs import Choice, Follower, Piece
-from longboat.runs.watch import Watch
+from longboat.runs.logs import LogFilter, LogFollower, LogPiece
+from longboat.runs.watch import RunWatch
 from longboat.runtime import journal
 from longboat.runtime.errors import INTERRUPTED, OK, LongboatError
 from longboat.runtime.plan import Plan
@@ -47,15 +47,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     run_location.add_place_arguments(parser)
 
 
-def main(args: argparse.Namespace, world: World) -> int:
+def main(args: argparse.Namespace, console: Console) -> int:
     if args.tail is not None and args.tail < 0:
         raise LongboatError(f"--tail {args.tail}: a number of lines is 0 or more")
     if args.raw and args.grep is not None:
         raise LongboatError("--raw prints all bytes and --grep chooses lines", "leave one of them out")
     if args.follow:
-        watch = run_location.follow(args, world, args.run)
+        watch = run_location.follow(args, console, args.run)
     else:
-        watch = Watch(run_location.look(args, world, args.run, logs=True))
+        watch = RunWatch(run_location.look(args, console, args.run, logs=True))
     run = watch.run
     watch.poll()
     choice = _choice(args, watch.plan)
@@ -67,12 +67,12 @@ def main(args: argparse.Namespace, world: World) -> int:
     stages = [stage.name for stage in watch.plan.stages] if watch.plan else []
     try:
         if args.raw:
-            return _raw(run, choice, stages, begin, watch if args.follow else None, world)
-        follower = Follower(run, choice, stages)
+            return _raw(run, choice, stages, begin, watch if args.follow else None, console)
+        follower = LogFollower(run, choice, stages)
         follower.begin(begin)
         pieces = logs.follow(follower, lambda: _over(watch)) if args.follow else follower.poll(last=True)
-        if not _print(pieces, pattern, len(stages) == 1, world) and not args.follow:
-            world.say(
+        if not _print(pieces, pattern, len(stages) == 1, console) and not args.follow:
+            console.say(
                 "no lines"
                 if pattern or any(logs.sources(run).values())
                 else "nothing was written"
@@ -84,24 +84,26 @@ def main(args: argparse.Namespace, world: World) -> int:
     return OK
 
 
-def _over(watch: Watch) -> bool:
+def _over(watch: RunWatch) -> bool:
     watch.poll()
     return watch.over
 
 
-def _print(pieces: Iterable[Piece], pattern: re.Pattern[str] | None, one_stage: bool, world: World) -> bool:
-    prefix = log_format.prefixer(one_stage, world.out.isatty() and not world.environ.get("NO_COLOR"))
+def _print(pieces: Iterable[LogPiece], pattern: re.Pattern[str] | None, one_stage: bool, console: Console) -> bool:
+    prefix = log_format.prefixer(one_stage, console.out.isatty() and not console.environ.get("NO_COLOR"))
     any_line = False
     for piece in pieces:
         found = log_format.matching(piece, pattern) if pattern else piece
         if found is not None:
             any_line = True
             data = log_format.prefixed(found, prefix(found.source))
-            log_format.write(world.out, log_format.tame(data).encode() if world.out.isatty() else data)
+            log_format.write(console.out, log_format.tame(data).encode() if console.out.isatty() else data)
     return any_line
 
 
-def _raw(run: Path, choice: Choice, stages: list[str], begin: logs.Begin, watch: Watch | None, world: World) -> int:
+def _raw(
+    run: Path, choice: LogFilter, stages: list[str], begin: logs.Begin, watch: RunWatch | None, console: Console
+) -> int:
     places = {source: begin(source, logs.path_of(run, source)) for source in logs.sources(run, stages)}
     while True:
         over = watch is None or _over(watch)
@@ -112,7 +114,7 @@ def _raw(run: Path, choice: Choice, stages: list[str], begin: logs.Begin, watch:
             place = size if place is None else place
             for data in logs.raw(run, source, place):
                 place += len(data)
-                log_format.write(world.out, data)
+                log_format.write(console.out, data)
             places[source] = place
         if over:
             return OK
@@ -128,7 +130,7 @@ def _pattern(text: str | None) -> re.Pattern[str] | None:
         ) from None
 
 
-def _choice(args: argparse.Namespace, plan: Plan | None) -> Choice:
+def _choice(args: argparse.Namespace, plan: Plan | None) -> LogFilter:
     """What --stage, --role and --rank ask for; a name that the plan does not have is an error, not silence."""
     if plan is not None:
         stages = [stage for stage in plan.stages if not args.stage or stage.name in args.stage]
@@ -144,7 +146,7 @@ def _choice(args: argparse.Namespace, plan: Plan | None) -> Choice:
         for rank in args.rank:
             if not 0 <= rank < most:
                 raise LongboatError(f"there is no rank {rank}", f"ranks here go from 0 to {most - 1}")
-    return Choice(tuple(args.stage), tuple(args.role), tuple(args.rank))
+    return LogFilter(tuple(args.stage), tuple(args.role), tuple(args.rank))
 
 
 def _check(what: str, asked: list[str], known: list[str]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 
 from longboat.cli import run_location, table
-from longboat.cli.console import World
+from longboat.cli.console import Console
 from longboat.runs import formatting
 from longboat.runtime.errors import OK
 
@@ -24,17 +24,17 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     run_location.add_place_arguments(parser)
 
 
-def main(args: argparse.Namespace, world: World) -> int:
+def main(args: argparse.Namespace, console: Console) -> int:
     text, _, path = (args.run or "").partition(":")
-    with run_location.shelf(args, world, text or None) as shelf:
+    with run_location.shelf(args, console, text or None) as shelf:
         found = shelf.entries(path, max(args.depth, 1))
     if args.json:
-        world.print_json([{"path": entry.path, "size": entry.size} for entry in found])
+        console.print_json([{"path": entry.path, "size": entry.size} for entry in found])
         return OK
     sizes = [formatting.size(entry.size) for entry in found]
     wide = max(map(len, sizes), default=0)
     if found:
-        world.print(
+        console.print(
             table.render((), [(size.rjust(wide), entry.path) for size, entry in zip(sizes, found, strict=True)])
         )
     plain = [entry.path for entry in found if not entry.path.endswith("/")]
@@ -42,6 +42,6 @@ def main(args: argparse.Namespace, world: World) -> int:
     if not path.strip("/"):
         commands += [f"longboat ls {shelf.run}:{mount}" for mount in shelf.mounts]
     where = shelf.where if found else f"{shelf.where}: nothing is in it"
-    world.say(where)
-    world.next(*commands)
+    console.say(where)
+    console.next(*commands)
     return OK

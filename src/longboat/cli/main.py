@@ -17,7 +17,7 @@ import sys
 from types import ModuleType
 
 from longboat import __version__
-from longboat.cli.console import World
+from longboat.cli.console import Console
 from longboat.runtime.errors import FAILED, INTERRUPTED, OK, WRONG_USE, LongboatError
 
 GROUPS: dict[str, dict[str, str]] = {
@@ -89,12 +89,12 @@ def help_text() -> str:
     return "\n".join(lines)
 
 
-def main(argv: list[str], world: World) -> int:
+def main(argv: list[str], console: Console) -> int:
     if not argv or argv[0] in ("-h", "--help", "help") and len(argv) == 1:
-        world.print(help_text())
+        console.print(help_text())
         return OK if argv else WRONG_USE
     if argv[0] in ("-V", "--version"):
-        world.print(f"longboat {__version__}")
+        console.print(f"longboat {__version__}")
         return OK
     if argv[0] == "help":
         argv = [argv[1], "--help"]
@@ -105,7 +105,7 @@ def main(argv: list[str], world: World) -> int:
     own, behind = _split(rest) if getattr(module, "TAKES_COMMAND", False) else (rest, [])
     args = parser.parse_args(own, argparse.Namespace(command=behind))
     try:
-        code: int = module.main(args, world)
+        code: int = module.main(args, console)
         return code
     except LongboatError:
         raise
@@ -138,13 +138,13 @@ def _nearest_command(name: str) -> str:
 def program() -> int:
     """The process `longboat`: the world is the real one, and no traceback reaches the user."""
     _open_streams()
-    world = World()
+    console = Console()
     try:
-        code = main(sys.argv[1:], world)
-        world.out.flush()
+        code = main(sys.argv[1:], console)
+        console.out.flush()
         return code
     except LongboatError as error:
-        world.say(f"error: {error.message}" + (f"\n\nhint: {error.hint}" if error.hint else ""))
+        console.say(f"error: {error.message}" + (f"\n\nhint: {error.hint}" if error.hint else ""))
         return error.code
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -153,12 +153,12 @@ def program() -> int:
         return OK
     except OSError as error:
         if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
-            return _bug(error, world)
+            return _bug(error, console)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        world.say(f"error: the output could not be written: {error.strerror}")
+        console.say(f"error: the output could not be written: {error.strerror}")
         return FAILED
     except Exception as error:
-        return _bug(error, world)
+        return _bug(error, console)
 
 
 def _open_streams() -> None:
@@ -171,15 +171,15 @@ def _open_streams() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")  # what a locale cannot write, as on stderr
 
 
-def _bug(error: Exception, world: World) -> int:
+def _bug(error: Exception, console: Console) -> int:
     import tempfile
     import traceback
 
-    if world.environ.get("LONGBOAT_DEBUG"):
+    if console.environ.get("LONGBOAT_DEBUG"):
         raise error
     with tempfile.NamedTemporaryFile("w", 1, "utf-8", prefix="longboat-bug-", suffix=".txt", delete=False) as file:
         file.write(f"longboat {__version__} {sys.argv[1:]}\n")
         traceback.print_exception(error, file=file)
     what = f"longboat itself failed: {type(error).__name__}: {error}"
-    world.say(f"error: {what}\n\nhint: this is a bug; the details are in {file.name}")
+    console.say(f"error: {what}\n\nhint: this is a bug; the details are in {file.name}")
     return FAILED

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from longboat.cli import table
-from longboat.cli.console import World, next_lines
+from longboat.cli.console import Console, next_lines
 from longboat.runs import formatting
 from longboat.runs.store import Store
 from longboat.runtime import bundle as bundles
@@ -39,24 +39,24 @@ class Row:
     problem: str = ""
 
 
-def main(args: argparse.Namespace, world: World) -> int:
-    rows = [row for place in _places(args.place, world) for row in _rows(place, args.check)]
+def main(args: argparse.Namespace, console: Console) -> int:
+    rows = [row for place in _places(args.place, console) for row in _rows(place, args.check)]
     if args.json:
-        world.print_json([_json(row) for row in rows])
+        console.print_json([_json(row) for row in rows])
     elif rows:
         headers = ("MODEL", "VERSION", "KIND", "METRICS", "SIZE", "RUN", "WHERE")
-        world.print(table.render(headers, [_cells(row) for row in rows], columns=world.columns))
+        console.print(table.render(headers, [_cells(row) for row in rows], columns=console.columns))
     broken = [row for row in rows if row.problem]
     for row in broken:
-        world.say(f"damaged: {row.problem}")
+        console.say(f"damaged: {row.problem}")
     if not args.json:
-        world.say("\n".join(_next(rows, args.place)))
+        console.say("\n".join(_next(rows, args.place)))
     return FAILED if broken and args.check else OK
 
 
-def _places(place: str | None, world: World) -> list[Path]:
+def _places(place: str | None, console: Console) -> list[Path]:
     """The directories below which to look."""
-    store = Store(world.home)
+    store = Store(console.home)
     if place is None:
         return [store.root / name / "output" for name in store.ids()]
     path = Path(place).expanduser()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 
-from longboat.cli.console import World
+from longboat.cli.console import Console
 from longboat.cli.job_file import add_job_arguments, file_words, load_job
 from longboat.runtime.errors import OK
 
@@ -22,26 +22,26 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     form.add_argument("--json", action="store_true", help="print JSON")
 
 
-def main(args: argparse.Namespace, world: World) -> int:
+def main(args: argparse.Namespace, console: Console) -> int:
     from longboat.cli import table
     from longboat.spec.scalars import written
 
-    job = load_job(args, world)
+    job = load_job(args, console)
     if args.json:
         import dataclasses
 
-        world.print_json([dataclasses.asdict(param) for param in job.params])
+        console.print_json([dataclasses.asdict(param) for param in job.params])
         return OK
     rows = [
         (p.name, written(p.value), p.set_by, p.help, str(p.count), "Yes" if p.required else "No") for p in job.params
     ]
     if args.markdown:
-        world.print(table.markdown(HEADERS, rows))
+        console.print(table.markdown(HEADERS, rows))
         return OK
     if not rows:
-        world.say(f"{job.name} has no params")
+        console.say(f"{job.name} has no params")
         return OK
-    world.print(table.render(HEADERS, rows))
+    console.print(table.render(HEADERS, rows))
     file = file_words(args) or " ."
-    world.next(f"longboat set{file} NAME VALUE", f"longboat plan{file_words(args)} --set NAME=VALUE")
+    console.next(f"longboat set{file} NAME VALUE", f"longboat plan{file_words(args)} --set NAME=VALUE")
     return OK

@@ -8,13 +8,13 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from longboat.cli.console import World
+from longboat.cli.console import Console
 from longboat.cli.job_file import add_job_arguments, file_words
 from longboat.cli.stage_selection import add_part_arguments, fates_lines, new_plan, part_words, wish
 from longboat.runtime.errors import OK
 
 if TYPE_CHECKING:
-    from longboat.runs.stage_reuse import Fate
+    from longboat.runs.stage_reuse import StageDecision
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,13 +23,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
 
 
-def main(args: argparse.Namespace, world: World) -> int:
-    given = new_plan(args, world)
-    fates: tuple[Fate, ...] = ()
+def main(args: argparse.Namespace, console: Console) -> int:
+    given = new_plan(args, console)
+    fates: tuple[StageDecision, ...] = ()
     if args.resume is not None:
         from longboat.engines.local import opening
 
-        resumed = opening.resumed_plan(args.resume, world.home, world.environ, wish(args), given)
+        resumed = opening.resumed_plan(args.resume, console.home, console.environ, wish(args), given)
         plan, fates = resumed.plan, resumed.fates
     else:
         assert given is not None
@@ -41,14 +41,14 @@ def main(args: argparse.Namespace, world: World) -> int:
     if args.json:
         from longboat.runtime.plan import to_json
 
-        world.print(to_json(plan))
+        console.print(to_json(plan))
         return OK
     from longboat.cli.plan_text import plan_text
 
-    world.print(plan_text(plan, world.columns))
+    console.print(plan_text(plan, console.columns))
     if fates:
-        world.print("\n".join(["", *fates_lines(fates)]))
-    world.next(f"longboat run{file_words(args)}{_options(args)}", f"longboat params{file_words(args)}")
+        console.print("\n".join(["", *fates_lines(fates)]))
+    console.next(f"longboat run{file_words(args)}{_options(args)}", f"longboat params{file_words(args)}")
     return OK
 
 

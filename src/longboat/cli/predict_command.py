@@ -22,14 +22,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from longboat.cli import server_options, table
-from longboat.cli.console import World
+from longboat.cli.console import Console
 from longboat.runtime.errors import OK, LongboatError
 
 if TYPE_CHECKING:
-    from longboat.serve.client.example_files import Objects, Records
+    from longboat.serve.client.example_files import JsonRows, Records
     from longboat.serve.client.http_codecs import Columns
     from longboat.serve.client.model_signature import Signature
-    from longboat.serve.client.predictions import Said
+    from longboat.serve.client.predictions import Predicted
     from longboat.serve.client.rows import Examples, Row
 
 SHORT = 48
@@ -48,34 +48,34 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--json", action="store_true", help="everything that the model said, as JSON")
 
 
-def main(args: argparse.Namespace, world: World) -> int:
+def main(args: argparse.Namespace, console: Console) -> int:
     from longboat.serve.client import predictions, target
 
     if args.limit < 0:
         raise LongboatError(f"--limit {args.limit}: a number of examples")
     ask = _remote if target.looks_like_one(args.place) and not os.path.exists(args.place) else _here
-    signature, examples, columns = ask(args, world)
+    signature, examples, columns = ask(args, console)
     if args.output and args.output not in columns:
         raise LongboatError(f"the model has no output {args.output!r}", f"it has {', '.join(columns)}")
     said = predictions.read(columns, signature.labels, args.output)
     if args.json:
-        world.print_json(_document(signature, examples, columns, said))
+        console.print_json(_document(signature, examples, columns, said))
         return OK
-    world.print(_table(signature, examples, said, world.columns))
+    console.print(_table(signature, examples, said, console.columns))
     for note in (*examples.notes, *_score(signature, examples, said)):
-        world.say(note)
+        console.say(note)
     remote = ask is _remote
     then = f"longboat bench {args.place} -d FILE" if remote else f"longboat serve {args.place}"
-    world.next(then)
+    console.next(then)
     return OK
 
 
-def _remote(args: argparse.Namespace, world: World) -> tuple[Signature, Examples, Columns]:
+def _remote(args: argparse.Namespace, console: Console) -> tuple[Signature, Examples, Columns]:
     import asyncio
 
     from longboat.serve.client import example_files, model_requests, rows
 
-    target = server_options.settle(args.place, args, world.environ)
+    target = server_options.settle(args.place, args, console.environ)
 
     async def go() -> tuple[Signature, Examples, Columns]:
         known, signature = await model_requests.meet(target, args.signature, args.timeout)
@@ -90,12 +90,12 @@ def _remote(args: argparse.Namespace, world: World) -> tuple[Signature, Examples
     return asyncio.run(go())
 
 
-def _here(args: argparse.Namespace, world: World) -> tuple[Signature, Examples, Columns]:
+def _here(args: argparse.Namespace, console: Console) -> tuple[Signature, Examples, Columns]:
     from longboat.runs.store import Store
     from longboat.serve.client import example_files, rows
-    from longboat.serve.client.in_process import Local
+    from longboat.serve.client.in_process import InProcessModel
 
-    model = Local(args.place, Store(world.home), args.model, args.model_version)
+    model = InProcessModel(args.place, Store(console.home), args.model, args.model_version)
     records: Records
     if args.file:
         records = example_files.read(args.file, args.limit)
@@ -105,19 +105,19 @@ def _here(args: argparse.Namespace, world: World) -> tuple[Signature, Examples, 
     return model.signature, examples, model.predict(examples.rows)
 
 
-def _some(examples: Objects, model: str, limit: int) -> Objects:
+def _some(examples: JsonRows, model: str, limit: int) -> JsonRows:
     """The examples of the model itself, as many as are wanted."""
-    from longboat.serve.client.example_files import Objects
+    from longboat.serve.client.example_files import JsonRows
 
     if not examples.rows:
         raise LongboatError(
             f"no examples of {model} are known",
             "name a file with some, or `-` and type them: a line of text or JSON each",
         )
-    return Objects(examples.rows[: limit or None])
+    return JsonRows(examples.rows[: limit or None])
 
 
-def _document(signature: Signature, examples: Examples, columns: Columns, said: Sequence[Said]) -> dict[str, Any]:
+def _document(signature: Signature, examples: Examples, columns: Columns, said: Sequence[Predicted]) -> dict[str, Any]:
     predictions = []
     for number, one in enumerate(said):
         entry: dict[str, Any] = {"prediction": one.value, "share": one.share}
@@ -127,7 +127,7 @@ def _document(signature: Signature, examples: Examples, columns: Columns, said: 
     return {"model": signature.model, "version": signature.version, "predictions": predictions}
 
 
-def _table(signature: Signature, examples: Examples, said: Sequence[Said], columns: int) -> str:
+def _table(signature: Signature, examples: Examples, said: Sequence[Predicted], columns: int) -> str:
     from longboat.serve.client.predictions import right
 
     headers = ["prediction", "sure", "truth", "example"]
@@ -151,7 +151,7 @@ def _name(label: float | str, signature: Signature) -> str:
     return str(label)
 
 
-def _score(signature: Signature, examples: Examples, said: Sequence[Said]) -> list[str]:
+def _score(signature: Signature, examples: Examples, said: Sequence[Predicted]) -> list[str]:
     from longboat.serve.client.predictions import right
 
     if examples.labels is None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import argparse
 import time
 
-from longboat.cli.console import World
-from longboat.cli.removal_report import Told
+from longboat.cli.console import Console
+from longboat.cli.removal_report import RemovalReport
 from longboat.cli.rm_command import removed
 from longboat.runs import formatting
 from longboat.runs.journal_fold import load
@@ -25,16 +25,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="what went, or would go, as JSON")
 
 
-def main(args: argparse.Namespace, world: World) -> int:
+def main(args: argparse.Namespace, console: Console) -> int:
     if args.older_than is None and args.keep is None:
         raise LongboatError(
             "which runs?", "for example `longboat prune --older-than 7d`, or `longboat prune --keep 10`"
         )
     if args.keep is not None and args.keep < 0:
         raise LongboatError(f"--keep {args.keep}: a number of runs is 0 or more")
-    store, now = Store(world.home), time.time()
+    store, now = Store(console.home), time.time()
     age = formatting.seconds(args.older_than) if args.older_than is not None else 0.0
-    told = Told(world, args.json)
+    told = RemovalReport(console, args.json)
     count = total = 0
     for name in store.ids()[args.keep or 0 :]:
         run = store.root / name
@@ -51,7 +51,7 @@ def main(args: argparse.Namespace, world: World) -> int:
         store.sweep()
     told.close()
     if count == 0:
-        world.say("nothing to remove")
+        console.say("nothing to remove")
     else:
-        world.say(f"{formatting.plural(count, 'run')}, {formatting.size(total)}")
+        console.say(f"{formatting.plural(count, 'run')}, {formatting.size(total)}")
     return OK

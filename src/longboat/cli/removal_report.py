@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from longboat.cli.console import World
+from longboat.cli.console import Console
 
 
-class Told:
-    def __init__(self, world: World, json: bool) -> None:
-        self._world, self._json = world, json
+class RemovalReport:
+    def __init__(self, console: Console, json: bool) -> None:
+        self._world, self._json = console, json
         self._gone: list[dict[str, object]] = []
         self._kept: list[dict[str, object]] = []
         self._refused: list[dict[str, object]] = []

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from longboat.cli import run_location
-from longboat.cli.console import World
-from longboat.cli.removal_report import Told
+from longboat.cli.console import Console
+from longboat.cli.removal_report import RemovalReport
 from longboat.runs import formatting
 from longboat.runs.store import Store, alive, tree_size
 from longboat.runtime.errors import OK, LongboatError
@@ -35,28 +35,28 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     run_location.add_place_arguments(parser)
 
 
-def main(args: argparse.Namespace, world: World) -> int:
+def main(args: argparse.Namespace, console: Console) -> int:
     if not args.runs and not args.images:
         raise LongboatError("say which runs to remove", "longboat rm RUN; `longboat status` lists them")
-    told = Told(world, args.json)
+    told = RemovalReport(console, args.json)
     try:
-        return _remove(args, world, told)
+        return _remove(args, console, told)
     finally:
         told.close()
 
 
-def _remove(args: argparse.Namespace, world: World, told: Told) -> int:
+def _remove(args: argparse.Namespace, console: Console, told: RemovalReport) -> int:
     if not args.runs:
         from longboat.cli import image_removal
 
-        return image_removal.all_of(world, told)
-    store = Store(world.home)
-    here = {} if run_location.in_cluster(args, world) else {text: _here(store, text) for text in args.runs}
+        return image_removal.all_of(console, told)
+    store = Store(console.home)
+    here = {} if run_location.in_cluster(args, console) else {text: _here(store, text) for text in args.runs}
     refused: list[LongboatError] = []
     for text, run in {here.get(text) or text: (text, here.get(text)) for text in args.runs}.values():
         try:
             if run is None:
-                _remove_there(text, args, world, told)
+                _remove_there(text, args, console, told)
                 continue
             if args.force and alive(run):
                 _kill(run)
@@ -69,7 +69,7 @@ def _remove(args: argparse.Namespace, world: World, told: Told) -> int:
     return OK
 
 
-def removed(store: Store, run: Path, told: Told) -> None:
+def removed(store: Store, run: Path, told: RemovalReport) -> None:
     """Removes a run and says what went."""
     size = tree_size(run)
     store.remove(run)
@@ -90,17 +90,17 @@ def _here(store: Store, text: str) -> Path | None:
         return None
 
 
-def _remove_there(text: str, args: argparse.Namespace, world: World, told: Told) -> None:
+def _remove_there(text: str, args: argparse.Namespace, console: Console, told: RemovalReport) -> None:
     """In a cluster: the root goes, and all that it owns; data stays unless it is asked for."""
     if (
         args.data
-        and run_location.in_cluster(args, world)
-        and _only_data(run_location.cluster_of(args, world), text, told)
+        and run_location.in_cluster(args, console)
+        and _only_data(run_location.cluster_of(args, console), text, told)
     ):
         return
-    run, copy = run_location.find(args, world, text)
+    run, copy = run_location.find(args, console, text)
     if copy is None:
-        removed(Store(world.home), run, told)
+        removed(Store(console.home), run, told)
         return
     root = copy.cluster.root(copy.run) if args.images else None
     gone, stays = copy.remove(force=args.force, data=args.data)
@@ -112,10 +112,10 @@ def _remove_there(text: str, args: argparse.Namespace, world: World, told: Told)
     if root is not None:
         from longboat.cli import image_removal
 
-        image_removal.of_run(world, told, root, copy.cluster.runs())
+        image_removal.of_run(console, told, root, copy.cluster.runs())
 
 
-def _only_data(cluster: Cluster, run: str, told: Told) -> bool:
+def _only_data(cluster: Cluster, run: str, told: RemovalReport) -> bool:
     """A run that is gone, and its storage is not."""
     from longboat.engines.kubernetes import storage
 

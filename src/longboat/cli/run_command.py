@@ -19,7 +19,7 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from longboat.cli.console import World
+from longboat.cli.console import Console
 from longboat.cli.image_building import add_build_arguments
 from longboat.cli.job_file import add_job_arguments
 from longboat.cli.run_location import add_cluster_arguments, add_submit_arguments
@@ -27,8 +27,8 @@ from longboat.cli.stage_selection import add_part_arguments, fates_lines, new_pl
 from longboat.runtime.errors import FAILED, OK, LongboatError
 
 if TYPE_CHECKING:
-    from longboat.engines.local.opening import Started
-    from longboat.runs.logs import Source
+    from longboat.engines.local.opening import OpenedRun
+    from longboat.runs.logs import LogSource
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,59 +48,59 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_build_arguments(parser)
 
 
-def main(args: argparse.Namespace, world: World) -> int:
-    if args.on == "kubernetes" or args.resume is not None and _in_cluster(args.resume, world):
+def main(args: argparse.Namespace, console: Console) -> int:
+    if args.on == "kubernetes" or args.resume is not None and _in_cluster(args.resume, console):
         from longboat.cli import cluster_run
 
-        return cluster_run.main(args, world)
+        return cluster_run.main(args, console)
     from longboat.engines.local import opening
 
     if args.on != "local":
         raise LongboatError(f"there is no engine {args.on!r}", "leave out --on, or say --on kubernetes")
     if args.build:
         raise LongboatError("ranks on this machine need no image", "leave out --build, or say --on kubernetes")
-    plan, part = new_plan(args, world), wish(args, keep=args.keep or args.detach)
+    plan, part = new_plan(args, console), wish(args, keep=args.keep or args.detach)
     if args.resume is not None:
-        run = opening.reopened(args.resume, world.home, world.environ, part, plan)
+        run = opening.reopened(args.resume, console.home, console.environ, part, plan)
     else:
         assert plan is not None
-        run = opening.opened(plan, world.home, world.environ, part)
+        run = opening.opened(plan, console.home, console.environ, part)
     if not args.json:
         for line in fates_lines(run.fates):
-            world.say(line)
+            console.say(line)
     if args.detach:
-        return _detached(run, world)
-    viewer = _Viewer(run, args, world)
-    code = run.drive(begun=viewer.open, say=world.say)
+        return _detached(run, console)
+    viewer = _Viewer(run, args, console)
+    code = run.drive(begun=viewer.open, say=console.say)
     viewer.wait()
     return code
 
 
-def _in_cluster(run: str, world: World) -> bool:
+def _in_cluster(run: str, console: Console) -> bool:
     from longboat.engines.resolve import Where
 
-    return Where(world.home, world.environ).knows_copy(run)
+    return Where(console.home, console.environ).knows_copy(run)
 
 
-def _detached(run: Started, world: World) -> int:
+def _detached(run: OpenedRun, console: Console) -> int:
 
     if not run.detach():
-        world.say(f"error: {run.id} did not start\n\nhint: longboat why {run.id}")
+        console.say(f"error: {run.id} did not start\n\nhint: longboat why {run.id}")
         return FAILED
-    world.print(run.id)
+    console.print(run.id)
     commands = [f"longboat attach {run.id}", f"longboat logs -f {run.id}", f"longboat stop {run.id}"]
-    world.say(f"{run.id} runs in the background")
-    world.next(*commands)
+    console.say(f"{run.id} runs in the background")
+    console.next(*commands)
     return OK
 
 
 class _Viewer:
     """A process of its own that shows the run, so that drawing never holds the driver up."""
 
-    def __init__(self, run: Started, args: argparse.Namespace, world: World) -> None:
+    def __init__(self, run: OpenedRun, args: argparse.Namespace, console: Console) -> None:
         self._run = run
         self._args = args
-        self._world = world
+        self._world = console
         self._pid = 0
         self._logged = _logged(run) if run.events else None
 
@@ -149,7 +149,7 @@ class _Viewer:
         return OK
 
 
-def _logged(run: Started) -> dict[Source, int]:
+def _logged(run: OpenedRun) -> dict[LogSource, int]:
     """What each log holds before the run goes on."""
     from pathlib import Path
 

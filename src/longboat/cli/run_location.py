@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from longboat.cli.console import World
+from longboat.cli.console import Console
 from longboat.engines.resolve import Where
 from longboat.runtime.plan import ENGINES
 
 if TYPE_CHECKING:
     from longboat.engines.kubernetes.cluster import Cluster
-    from longboat.engines.kubernetes.replica import Mirror
-    from longboat.runs.run_files import Shelf
-    from longboat.runs.watch import Watch
+    from longboat.engines.kubernetes.replica import RunReplica
+    from longboat.runs.run_files import RunFiles
+    from longboat.runs.watch import RunWatch
 
 
 def add_place_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,55 +44,55 @@ def add_submit_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--pending-timeout", default="10m", metavar="TIME", help="how long pods may wait (10m)")
 
 
-def where(args: argparse.Namespace, world: World) -> Where:
-    return Where(world.home, world.environ, args.on, args.context, args.namespace)
+def where(args: argparse.Namespace, console: Console) -> Where:
+    return Where(console.home, console.environ, args.on, args.context, args.namespace)
 
 
-def in_cluster(args: argparse.Namespace, world: World) -> bool:
-    return where(args, world).in_cluster
+def in_cluster(args: argparse.Namespace, console: Console) -> bool:
+    return where(args, console).in_cluster
 
 
-def cluster_of(args: argparse.Namespace, world: World) -> Cluster:
+def cluster_of(args: argparse.Namespace, console: Console) -> Cluster:
     from longboat.engines.kubernetes.cluster import Cluster
 
-    return Cluster(world.environ, args.context, args.namespace)
+    return Cluster(console.environ, args.context, args.namespace)
 
 
-def find(args: argparse.Namespace, world: World, text: str | None) -> tuple[Path, Mirror | None]:
+def find(args: argparse.Namespace, console: Console, text: str | None) -> tuple[Path, RunReplica | None]:
     """The directory of the run that is meant; of one in a cluster a copy, not yet brought up to date."""
-    return where(args, world).find(text)
+    return where(args, console).find(text)
 
 
 @contextlib.contextmanager
-def shelf(args: argparse.Namespace, world: World, text: str | None) -> Iterator[Shelf]:
+def shelf(args: argparse.Namespace, console: Console, text: str | None) -> Iterator[RunFiles]:
     """The files of the run that is meant; a pod that was needed to see them goes again."""
     from longboat.runs.journal_fold import plan_of
-    from longboat.runs.run_files import Local
+    from longboat.runs.run_files import LocalFiles
 
-    run, copy = find(args, world, text)
+    run, copy = find(args, console, text)
     if copy is None:
-        yield Local(run, plan_of(run))
+        yield LocalFiles(run, plan_of(run))
         return
-    from longboat.engines.kubernetes.pod_files import ClusterShelf
+    from longboat.engines.kubernetes.pod_files import PodFiles
 
-    with ClusterShelf(copy.cluster, copy.run, plan_of(run)) as there:
+    with PodFiles(copy.cluster, copy.run, plan_of(run)) as there:
         yield there
 
 
-def look(args: argparse.Namespace, world: World, text: str | None, logs: bool = False) -> Path:
+def look(args: argparse.Namespace, console: Console, text: str | None, logs: bool = False) -> Path:
     """The run's directory as it stands now."""
-    run, copy = find(args, world, text)
+    run, copy = find(args, console, text)
     if copy is not None:
         copy.sync(logs=logs)
     return run
 
 
-def follow(args: argparse.Namespace, world: World, text: str | None, logs: bool = True) -> Watch:
+def follow(args: argparse.Namespace, console: Console, text: str | None, logs: bool = True) -> RunWatch:
     """The run, kept up to date from now on."""
-    from longboat.runs.watch import Watch
+    from longboat.runs.watch import RunWatch
 
-    run, copy = find(args, world, text)
+    run, copy = find(args, console, text)
     if copy is None:
-        return Watch(run)
-    copy.keep_up(logs, world.say)
-    return Watch(run, copy.after)
+        return RunWatch(run)
+    copy.keep_up(logs, console.say)
+    return RunWatch(run, copy.after)

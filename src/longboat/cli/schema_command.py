@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 
-from longboat.cli.console import World
+from longboat.cli.console import Console
 from longboat.runtime.errors import OK
 
 
@@ -19,9 +19,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     pass
 
 
-def main(_args: argparse.Namespace, world: World) -> int:
+def main(_args: argparse.Namespace, console: Console) -> int:
 
     from longboat.spec.json_schema import document
 
-    world.print_json(document())
+    console.print_json(document())
     return OK

@@ -27,14 +27,14 @@ import ipaddress
 from typing import TYPE_CHECKING
 
 from longboat import host
-from longboat.cli.console import World
+from longboat.cli.console import Console
 from longboat.runs.store import Store
 from longboat.runtime.errors import LongboatError
 from longboat.runtime.rank_env import bracketed
 
 if TYPE_CHECKING:
-    from longboat.serve.settings import Settings
-    from longboat.serve.worker_processes import Ready
+    from longboat.serve.settings import ServerSettings
+    from longboat.serve.worker_processes import ServerReady
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,14 +70,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--drain", type=float, default=30, metavar="S", help="seconds to finish what is under way when stopped (30)")
 
 
-def main(args: argparse.Namespace, world: World) -> int:
+def main(args: argparse.Namespace, console: Console) -> int:
     _check(args)
-    settings = _settings(args, world)
+    settings = _settings(args, console)
     from longboat.serve import worker_processes
 
     if not _loopback(settings.host) and not settings.token:
-        world.say(f"warning: there is no login: everybody who can reach {settings.host} can use the models (--token)")
-    return worker_processes.serve(settings, lambda ready: _ready(ready, settings, world), world.say)
+        console.say(f"warning: there is no login: everybody who can reach {settings.host} can use the models (--token)")
+    return worker_processes.serve(settings, lambda ready: _ready(ready, settings, console), console.say)
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -101,18 +101,18 @@ def _check(args: argparse.Namespace) -> None:
         )
 
 
-def _settings(args: argparse.Namespace, world: World) -> Settings:
+def _settings(args: argparse.Namespace, console: Console) -> ServerSettings:
     from dataclasses import replace
 
     from longboat.serve import model_sources
-    from longboat.serve.batching import Limits
-    from longboat.serve.http_server import Bounds
-    from longboat.serve.settings import Settings
+    from longboat.serve.batching import BatchLimits
+    from longboat.serve.http_server import HttpLimits
+    from longboat.serve.settings import ServerSettings
 
-    found = model_sources.find(args.models, args.name, Store(world.home))
+    found = model_sources.find(args.models, args.name, Store(console.home))
     if args.version.isdecimal():
         found = [replace(source, only=int(args.version)) for source in found]
-    return Settings(
+    return ServerSettings(
         tuple(found),
         args.host,
         args.port,
@@ -120,18 +120,18 @@ def _settings(args: argparse.Namespace, world: World) -> Settings:
         args.version if args.version == "all" else "latest",
         args.workers,
         args.threads,
-        _token(args, world),
+        _token(args, console),
         args.tls_cert,
         args.tls_key,
         args.drain,
-        Limits(args.max_batch, args.batch_wait / 1000, args.queue, args.latency / 1000, args.timeout),
-        Bounds(body=args.max_body, request=args.timeout),
+        BatchLimits(args.max_batch, args.batch_wait / 1000, args.queue, args.latency / 1000, args.timeout),
+        HttpLimits(body=args.max_body, request=args.timeout),
         args.linger,
     )
 
 
-def _token(args: argparse.Namespace, world: World) -> str:
-    token = args.token or world.environ.get("LONGBOAT_SERVE_TOKEN", "")
+def _token(args: argparse.Namespace, console: Console) -> str:
+    token = args.token or console.environ.get("LONGBOAT_SERVE_TOKEN", "")
     if args.token_file:
         try:
             with open(args.token_file, encoding="utf-8") as file:
@@ -145,7 +145,7 @@ def _token(args: argparse.Namespace, world: World) -> str:
     return token
 
 
-def _ready(ready: Ready, settings: Settings, world: World) -> None:
+def _ready(ready: ServerReady, settings: ServerSettings, console: Console) -> None:
     from longboat.serve import ready_announcement
 
     scheme = "https" if settings.tls_cert else "http"
@@ -153,15 +153,15 @@ def _ready(ready: Ready, settings: Settings, world: World) -> None:
     host = bracketed(host)
     url = f"{scheme}://{host}:{ready.port}"
     grpc = f", gRPC {host}:{ready.grpc_port}" if settings.grpc_port >= 0 else ""
-    world.print(f"ready: {url}{grpc}: {'; '.join(ready.models)}")
-    world.out.flush()
+    console.print(f"ready: {url}{grpc}: {'; '.join(ready.models)}")
+    console.out.flush()
     name = settings.sources[0].name
-    if ready_announcement.in_a_run(world.environ):
+    if ready_announcement.in_a_run(console.environ):
         grpc = grpc.rpartition(" ")[2]
-        ready_announcement.announce(url, grpc, name, settings.sources[0].directory, world.environ, settings.token)
-    if world.environ.get("LONGBOAT_STAGE"):  # whoever reads its log cannot reach it at that address
+        ready_announcement.announce(url, grpc, name, settings.sources[0].directory, console.environ, settings.token)
+    if console.environ.get("LONGBOAT_STAGE"):  # whoever reads its log cannot reach it at that address
         return
-    world.next(
+    console.next(
         f"longboat predict {url}/v1/models/{name}",
         f"longboat bench {url}/v1/models/{name} -d DATA",
         f"open {url}/models/{name} in a browser",

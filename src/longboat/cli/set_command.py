@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 
-from longboat.cli.console import World
+from longboat.cli.console import Console
 from longboat.runtime.errors import OK, LongboatError
 
 
@@ -20,7 +20,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "longboat set [-h] FILE NAME VALUE"
 
 
-def main(args: argparse.Namespace, world: World) -> int:
+def main(args: argparse.Namespace, console: Console) -> int:
     import shlex
 
     from longboat.spec.param_editing import change
@@ -32,7 +32,7 @@ def main(args: argparse.Namespace, world: World) -> int:
     value = words[0]
     done = change(args.file, args.name, value)
     places = "1 place" if done.count == 1 else f"{done.count} places"
-    world.print(f"set {args.name} to {value or 'nothing'} (was {done.old or 'nothing'}), used in {places}")
+    console.print(f"set {args.name} to {value or 'nothing'} (was {done.old or 'nothing'}), used in {places}")
     file = shlex.quote(args.file)
-    world.next(f"longboat params {file}", f"longboat plan {file}")
+    console.next(f"longboat params {file}", f"longboat plan {file}")
     return OK

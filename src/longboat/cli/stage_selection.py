@@ -6,13 +6,13 @@ import argparse
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from longboat.cli.console import World
+from longboat.cli.console import Console
 from longboat.cli.job_file import load_job
 from longboat.runtime.errors import LongboatError
 
 if TYPE_CHECKING:
-    from longboat.engines.local.opening import Wish
-    from longboat.runs.stage_reuse import Fate
+    from longboat.engines.local.opening import StageChoice
+    from longboat.runs.stage_reuse import StageDecision
     from longboat.runtime.plan import Plan
 
 
@@ -27,21 +27,21 @@ def add_part_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", metavar="STAGE", help="run this stage alone")
 
 
-def wish(args: argparse.Namespace, keep: bool = False) -> Wish:
-    from longboat.engines.local.opening import Wish
+def wish(args: argparse.Namespace, keep: bool = False) -> StageChoice:
+    from longboat.engines.local.opening import StageChoice
 
     if args.first and args.only:
         raise LongboatError("--from and --only exclude each other", "leave one of them out")
-    return Wish(args.first, args.only, keep)
+    return StageChoice(args.first, args.only, keep)
 
 
-def new_plan(args: argparse.Namespace, world: World) -> Plan | None:
+def new_plan(args: argparse.Namespace, console: Console) -> Plan | None:
     """The plan of the job file; None when a run is to go on with the plan it has."""
     given = args.file != "." or args.sets or args.preset or args.env_files
-    return load_job(args, world).plan() if given or args.resume is None else None
+    return load_job(args, console).plan() if given or args.resume is None else None
 
 
-def fates_lines(fates: Iterable[Fate]) -> list[str]:
+def fates_lines(fates: Iterable[StageDecision]) -> list[str]:
     """What becomes of each stage, when anything but all of them runs."""
     fates = list(fates)
     if all(fate.does == "runs" and not fate.why for fate in fates):

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from longboat.cli import run_location, run_summary, table
-from longboat.cli.console import World, next_lines
+from longboat.cli.console import Console, next_lines
 from longboat.engines.resolve import standing
 from longboat.runs import explanation, formatting
 from longboat.runs.journal_fold import load
@@ -31,53 +31,53 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     run_location.add_place_arguments(parser)
 
 
-def main(args: argparse.Namespace, world: World) -> int:
-    store, now = Store(world.home), time.time()
+def main(args: argparse.Namespace, console: Console) -> int:
+    store, now = Store(console.home), time.time()
     if args.run is not None:
-        run, copy = run_location.find(args, world, args.run)
+        run, copy = run_location.find(args, console, args.run)
         state = load(run) if copy is None else standing(copy)
         if args.json:
-            world.print_json(whole(run, state))
+            console.print_json(whole(run, state))
         else:
-            world.print(details(state, run, now, args.all, world.columns))
+            console.print(details(state, run, now, args.all, console.columns))
         return OK
-    if run_location.in_cluster(args, world):
-        return _listed(args, world, now)
+    if run_location.in_cluster(args, console):
+        return _listed(args, console, now)
     ids = store.ids()
     shown = ids if args.all or args.json else ids[:RUNS]
     states = [load(store.root / name) for name in shown]
     if args.json:
-        world.print_json([_short(state) for state in states])
+        console.print_json([_short(state) for state in states])
     elif not states:
-        world.say(f"there are no runs in {store.root}")
-        world.next("longboat run job.yaml")
+        console.say(f"there are no runs in {store.root}")
+        console.next("longboat run job.yaml")
     else:
         rows = [_row(state, now) for state in states]
         headers = ("RUN", "STATE", "STAGE", "PROGRESS", "AGE", "TOOK", "CAUSE")
-        world.print(table.render(headers, rows, columns=world.columns))
+        console.print(table.render(headers, rows, columns=console.columns))
         if len(shown) < len(ids):
-            world.say(f"{len(ids) - len(shown)} older runs are left out: longboat status --all")
-        world.next(f"longboat status {states[0].id}", *_one_more(states))
+            console.say(f"{len(ids) - len(shown)} older runs are left out: longboat status --all")
+        console.next(f"longboat status {states[0].id}", *_one_more(states))
     return OK
 
 
-def _listed(args: argparse.Namespace, world: World, now: float) -> int:
+def _listed(args: argparse.Namespace, console: Console, now: float) -> int:
     """The runs of a cluster's namespace, by what their roots say: one question, however many there are."""
     from longboat.engines.kubernetes import replica
 
-    cluster = run_location.cluster_of(args, world)
-    _, runs = replica.known(cluster, world.home)
+    cluster = run_location.cluster_of(args, console)
+    _, runs = replica.known(cluster, console.home)
     if args.json:
         found = [{"id": run.id, "name": run.job, "state": run.state, "code": run.code} for run in runs]
-        world.print_json(found)
+        console.print_json(found)
     elif not runs:
         hint = "longboat run job.yaml --on kubernetes"
-        world.say(f"there are no runs in the namespace {cluster.namespace}")
-        world.next(hint)
+        console.say(f"there are no runs in the namespace {cluster.namespace}")
+        console.next(hint)
     else:
         rows = [(run.id, run.state, formatting.span(now - run.created)) for run in runs]
-        world.print(table.render(("RUN", "STATE", "AGE"), rows, columns=world.columns))
-        world.next(f"longboat status {runs[0].id}")
+        console.print(table.render(("RUN", "STATE", "AGE"), rows, columns=console.columns))
+        console.next(f"longboat status {runs[0].id}")
     return OK
 
 

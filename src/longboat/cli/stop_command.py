@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from longboat.cli import run_location
-from longboat.cli.console import World
+from longboat.cli.console import Console
 from longboat.cli.status_command import whole
 from longboat.runs import formatting
 from longboat.runs.journal_fold import load
 from longboat.runtime.errors import FAILED, OK
 
 if TYPE_CHECKING:
-    from longboat.engines.kubernetes.replica import Mirror
+    from longboat.engines.kubernetes.replica import RunReplica
 
 ENDED, ASKED, LATE = "has ended", "was asked to stop", "has not ended"
 LEFT = "had ended; the servers that it had left are gone"
@@ -34,20 +34,20 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     run_location.add_place_arguments(parser)
 
 
-def main(args: argparse.Namespace, world: World) -> int:
-    run, copy = run_location.find(args, world, args.run)
+def main(args: argparse.Namespace, console: Console) -> int:
+    run, copy = run_location.find(args, console, args.run)
     limit = None if args.no_wait else formatting.seconds(args.timeout)
     stopped = _stopped(run, args.now, limit) if copy is None else _stopped_there(copy, args.now, limit)
     if stopped == LATE:
         within = f"{run.name} has not ended within {formatting.span(limit or 0.0)}"
-        world.say(f"error: {within}\n\nhint: longboat stop --now {run.name}")
+        console.say(f"error: {within}\n\nhint: longboat stop --now {run.name}")
     else:
-        world.say(f"{run.name} {stopped or f'is not running: {load(run).state}'}")
+        console.say(f"{run.name} {stopped or f'is not running: {load(run).state}'}")
     if stopped == ENDED:
         resume = [f"longboat run --resume {run.name}"] if copy is None else []
-        world.next(f"longboat status {run.name}", *resume, f"longboat rm {run.name}")
+        console.next(f"longboat status {run.name}", *resume, f"longboat rm {run.name}")
     if args.json:
-        world.print_json(whole(run, load(run)))
+        console.print_json(whole(run, load(run)))
     return FAILED if stopped == LATE else OK
 
 
@@ -62,7 +62,7 @@ def _stopped(run: Path, now: bool, limit: float | None) -> str:
     return ASKED if limit is None else ENDED
 
 
-def _stopped_there(copy: Mirror, now: bool, limit: float | None) -> str:
+def _stopped_there(copy: RunReplica, now: bool, limit: float | None) -> str:
     """In a cluster: the driver is asked, and its journal says when all has ended."""
     due = time.monotonic() + (limit or 0.0)
     if not copy.stop("longboat stop", now, limit):

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from longboat.cli import run_location
-from longboat.cli.console import World
+from longboat.cli.console import Console
 from longboat.engines.resolve import standing
 from longboat.runs import formatting
 from longboat.runs.journal_fold import load, plan_of
@@ -36,8 +36,8 @@ from longboat.runtime.kube_client import names
 from longboat.runtime.rank_env import bracketed
 
 if TYPE_CHECKING:
-    from longboat.engines.kubernetes.replica import Mirror
-    from longboat.engines.kubernetes.service_address import Address
+    from longboat.engines.kubernetes.replica import RunReplica
+    from longboat.engines.kubernetes.service_address import ServiceAddress
 
 PAUSE = 1.0
 SILENT = 60.0
@@ -56,19 +56,19 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     run_location.add_place_arguments(parser)
 
 
-def main(args: argparse.Namespace, world: World) -> int:
+def main(args: argparse.Namespace, console: Console) -> int:
     if args.board and args.grpc:
         raise LongboatError("--board and --grpc exclude each other", "leave one of them out")
-    run, copy = run_location.find(args, world, args.run)
+    run, copy = run_location.find(args, console, args.run)
     try:
         if copy is None:
-            return _here(run, args, world)
-        return _there(copy, args, world)
+            return _here(run, args, console)
+        return _there(copy, args, console)
     except KeyboardInterrupt:
         return INTERRUPTED
 
 
-def _here(run: Path, args: argparse.Namespace, world: World) -> int:
+def _here(run: Path, args: argparse.Namespace, console: Console) -> int:
     if args.board:
         raise LongboatError(f"{run.name} is a run of this machine", f"to look at it: longboat board {run.name}")
     due = time.monotonic() + formatting.seconds(args.timeout)
@@ -76,11 +76,11 @@ def _here(run: Path, args: argparse.Namespace, world: World) -> int:
         _check(load(run), args, due)
         time.sleep(0.2)
     told = {key: stage.serving[key] for key in ("url", "grpc", "page", "model") if key in stage.serving}
-    _show(told, args, world)
+    _show(told, args, console)
     return OK
 
 
-def _there(copy: Mirror, args: argparse.Namespace, world: World) -> int:
+def _there(copy: RunReplica, args: argparse.Namespace, console: Console) -> int:
     from longboat.engines.kubernetes import service_address
 
     due = time.monotonic() + formatting.seconds(args.timeout)
@@ -89,50 +89,50 @@ def _there(copy: Mirror, args: argparse.Namespace, world: World) -> int:
         if plan is None or plan.board is None:
             raise LongboatError(f"{copy.run} has no `board:`", f"on this machine: longboat board {copy.run}")
         chosen = names.selector(copy.run, names.BOARD)
-        return _given(copy, lambda: service_address.board(copy.cluster, copy.run), chosen, "", args, world, due)
+        return _given(copy, lambda: service_address.board(copy.cluster, copy.run), chosen, "", args, console, due)
     name, serve = service_address.served(plan, copy.run, args.stage)
     state = standing(copy)
     if args.wait and _serving(state, name) is None and not state.over:
-        world.say(f"{copy.run} is {state.state}: waiting until {name} serves")
+        console.say(f"{copy.run} is {state.state}: waiting until {name} serves")
     while _serving(state, name) is None and not (state.over and copy.cluster.stands(copy.run, name)):
         _check(state, args, due)
         time.sleep(PAUSE)
         state = standing(copy)
     chosen = service_address.servers(copy.run, name)
     return _given(
-        copy, lambda: service_address.find(copy.cluster, copy.run, name), chosen, serve.name, args, world, due
+        copy, lambda: service_address.find(copy.cluster, copy.run, name), chosen, serve.name, args, console, due
     )
 
 
 def _given(
-    copy: Mirror,
-    find: Callable[[], Address],
+    copy: RunReplica,
+    find: Callable[[], ServiceAddress],
     chosen: str,
     model: str,
     args: argparse.Namespace,
-    world: World,
+    console: Console,
     due: float,
 ) -> int:
     """Prints the address once it is there, and holds it open where that is what it takes."""
     from longboat.engines.kubernetes import port_forward
 
-    found = _settled(copy, find, args, world, due)
+    found = _settled(copy, find, args, console, due)
     if found is None:
         return FAILED
     if found.expose != "ClusterIP":
-        _show(_told(model, found.host, found.rest, found.grpc, found.expose), args, world)
+        _show(_told(model, found.host, found.rest, found.grpc, found.expose), args, console)
         return OK
     ports = {found.rest: args.port} | ({found.grpc: 0} if found.grpc != found.rest else {})
-    with port_forward.Forward(copy.cluster, chosen, ports, world.say) as way:
-        _show(_told(model, "127.0.0.1", way.ports[found.rest], way.ports[found.grpc], found.expose), args, world)
-        world.say("this leads into the cluster until Ctrl-C")
+    with port_forward.PortForward(copy.cluster, chosen, ports, console.say) as way:
+        _show(_told(model, "127.0.0.1", way.ports[found.rest], way.ports[found.grpc], found.expose), args, console)
+        console.say("this leads into the cluster until Ctrl-C")
         while True:
             time.sleep(3600)
 
 
 def _settled(
-    copy: Mirror, find: Callable[[], Address], args: argparse.Namespace, world: World, due: float
-) -> Address | None:
+    copy: RunReplica, find: Callable[[], ServiceAddress], args: argparse.Namespace, console: Console, due: float
+) -> ServiceAddress | None:
     """The address once it is there; None when it does not come."""
     begun, said = time.monotonic(), ""
     while True:
@@ -141,12 +141,12 @@ def _settled(
             return found
         if found.why != said:
             said = found.why
-            world.say(f"the {found.expose} has no address yet: {said}")
+            console.say(f"the {found.expose} has no address yet: {said}")
         lost = said.startswith("nobody") and time.monotonic() - begun > SILENT
         if not args.wait or lost or time.monotonic() > due:
             describe = f"kubectl describe service -n {copy.cluster.namespace} -l longboat.dev/run={copy.run}"
             hint = describe if args.wait else f"longboat url {copy.run} --wait"
-            world.say(f"error: {copy.run} has no address from outside\n\nhint: {hint}")
+            console.say(f"error: {copy.run} has no address from outside\n\nhint: {hint}")
             return None
         time.sleep(PAUSE)
 
@@ -178,6 +178,6 @@ def _told(model: str, host: str, rest: int, grpc: int, expose: str) -> dict[str,
     )
 
 
-def _show(told: dict[str, str], args: argparse.Namespace, world: World) -> None:
-    world.print(json.dumps(told) if args.json else told["grpc" if args.grpc else "url"])
-    world.out.flush()
+def _show(told: dict[str, str], args: argparse.Namespace, console: Console) -> None:
+    console.print(json.dumps(told) if args.json else told["grpc" if args.grpc else "url"])
+    console.out.flush()

@@ -12,12 +12,12 @@ import time
 from pathlib import Path
 
 from longboat.cli import run_location
-from longboat.cli.console import World
+from longboat.cli.console import Console
 from longboat.cli.status_command import whole
 from longboat.runs import formatting
 from longboat.runs.explanation import headline
 from longboat.runs.run_state import RunState
-from longboat.runs.watch import PAUSE, let_go
+from longboat.runs.watch import PAUSE, release
 from longboat.runtime.errors import FAILED, INTERRUPTED, OK
 
 
@@ -28,8 +28,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     run_location.add_place_arguments(parser)
 
 
-def main(args: argparse.Namespace, world: World) -> int:
-    watch = run_location.follow(args, world, args.run, logs=False)
+def main(args: argparse.Namespace, console: Console) -> int:
+    watch = run_location.follow(args, console, args.run, logs=False)
     run = watch.run
     limit = formatting.seconds(args.timeout) if args.timeout is not None else None
     end = None if limit is None else time.monotonic() + limit
@@ -37,21 +37,23 @@ def main(args: argparse.Namespace, world: World) -> int:
         watch.poll()
         while not watch.over and watch.state.state != "serving":
             if end is not None and time.monotonic() >= end:
-                world.say(f"{run.name} is still {watch.state.state} after {formatting.span(limit or 0.0)}; it goes on")
-                return _told(args, world, run, watch.state, FAILED)
+                console.say(
+                    f"{run.name} is still {watch.state.state} after {formatting.span(limit or 0.0)}; it goes on"
+                )
+                return _told(args, console, run, watch.state, FAILED)
             time.sleep(PAUSE)
             watch.poll()
         if watch.over:
-            let_go(run, end)
+            release(run, end)
     except KeyboardInterrupt:
         return INTERRUPTED
     state = watch.state
-    world.say(headline(state))
+    console.say(headline(state))
     code = FAILED if state.code is None else state.code
-    return _told(args, world, run, state, OK if state.state == "serving" else code)
+    return _told(args, console, run, state, OK if state.state == "serving" else code)
 
 
-def _told(args: argparse.Namespace, world: World, run: Path, state: RunState, code: int) -> int:
+def _told(args: argparse.Namespace, console: Console, run: Path, state: RunState, code: int) -> int:
     if args.json:
-        world.print_json(whole(run, state))
+        console.print_json(whole(run, state))
     return code

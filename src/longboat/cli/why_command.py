@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 
 from longboat.cli import run_location
-from longboat.cli.console import World, next_lines
+from longboat.cli.console import Console, next_lines
 from longboat.engines.resolve import explained
 from longboat.runs.explanation import Explanation, explain
 from longboat.runs.journal_fold import load
@@ -27,14 +27,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     run_location.add_place_arguments(parser)
 
 
-def main(args: argparse.Namespace, world: World) -> int:
-    run, copy = run_location.find(args, world, args.run)
+def main(args: argparse.Namespace, console: Console) -> int:
+    run, copy = run_location.find(args, console, args.run)
     state = load(run) if copy is None else explained(copy)
     explanation = explain(state, time.time())
     if args.json:
-        world.print_json({**as_json(explanation), "cause": as_json(state.cause)})
+        console.print_json({**as_json(explanation), "cause": as_json(state.cause)})
     else:
-        world.print(text(explanation))
+        console.print(text(explanation))
     return OK
 
 

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from longboat.runs.store import Store, born, mirrored
-from longboat.runtime.causes import Cause, Kind
+from longboat.runtime.causes import Cause, CauseKind
 from longboat.runtime.errors import LongboatError
 
 if TYPE_CHECKING:
     from longboat.engines.kubernetes.cluster import Cluster
-    from longboat.engines.kubernetes.replica import Mirror
+    from longboat.engines.kubernetes.replica import RunReplica
     from longboat.runs.run_state import RunState
 
 
@@ -41,7 +41,7 @@ class Where:
 
         return Cluster(self.environ, self.context, self.namespace)
 
-    def find(self, text: str | None) -> tuple[Path, Mirror | None]:
+    def find(self, text: str | None) -> tuple[Path, RunReplica | None]:
         """The directory of the run that is meant; of one in a cluster a copy, not yet brought up to date."""
         if self.in_cluster:
             from longboat.engines.kubernetes import replica
@@ -53,7 +53,7 @@ class Where:
                     f"there are no runs in the namespace {cluster.namespace}", "longboat run job.yaml --on kubernetes"
                 )
             run = store.find(text)
-            return run, replica.Mirror(cluster, self.home, run.name)
+            return run, replica.RunReplica(cluster, self.home, run.name)
         run = self._anywhere(text)
         told = mirrored(run)
         return run, None if told is None else self._remembered(run, told)
@@ -80,15 +80,15 @@ class Where:
             raise problem
         return max(found, key=born) if text is None else found[0]
 
-    def _remembered(self, run: Path, told: dict[str, object]) -> Mirror:
+    def _remembered(self, run: Path, told: dict[str, object]) -> RunReplica:
         from longboat.engines.kubernetes.cluster import Cluster
-        from longboat.engines.kubernetes.replica import OVER, Mirror
+        from longboat.engines.kubernetes.replica import OVER, RunReplica
 
         environ = dict(self.environ)
         if told.get("kubeconfig"):
             environ["KUBECONFIG"] = str(told["kubeconfig"])
         cluster = Cluster(environ, str(told.get("context") or ""), str(told.get("namespace") or ""))
-        copy = Mirror(cluster, self.home, run.name)
+        copy = RunReplica(cluster, self.home, run.name)
         root = cluster.root(run.name)
         if root is None:
             raise LongboatError(
@@ -110,7 +110,7 @@ def refusal_in(error: Exception) -> LongboatError | None:
     return refusal(error)
 
 
-def standing(copy: Mirror) -> RunState:
+def standing(copy: RunReplica) -> RunState:
     """How a run in a cluster stands; while its driver has not begun or is lost, the cluster says why."""
     from longboat.engines.kubernetes import pending_pods
     from longboat.runs.journal_fold import load
@@ -127,7 +127,7 @@ def standing(copy: Mirror) -> RunState:
     return replace(state, cause=_reckoned(copy, state.cause)) if state.cause is not None else state
 
 
-def explained(copy: Mirror) -> RunState:
+def explained(copy: RunReplica) -> RunState:
     """The same, with what keeps pods of a run that goes on from running: nobody waits for the end to ask why."""
     from longboat.engines.kubernetes import pending_pods
 
@@ -142,14 +142,14 @@ def explained(copy: Mirror) -> RunState:
     return replace(state, stages=stages)
 
 
-def _reckoned(copy: Mirror, cause: Cause) -> Cause:
+def _reckoned(copy: RunReplica, cause: Cause) -> Cause:
     """Where no node had room: the arithmetic, which the driver may not do, for it may not see nodes."""
     from longboat.engines.kubernetes import pending_pods
     from longboat.manifests import rank_pods
     from longboat.runs.journal_fold import plan_of
 
     plan = plan_of(copy.path)
-    if cause.kind is not Kind.UNSCHEDULABLE or plan is None:
+    if cause.kind is not CauseKind.UNSCHEDULABLE or plan is None:
         return cause
     stage = next((each for each in plan.stages if each.name == cause.stage), None)
     role = next((each for each in stage.roles if each.name == cause.role), None) if stage else None

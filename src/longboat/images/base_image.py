@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from longboat.images import image_name, registry
-from longboat.images.python_packages import Target
+from longboat.images.python_packages import WheelTarget
 from longboat.runtime.errors import FAILED, LongboatError
 
 CONFIG = "application/vnd.oci.image.config.v1+json"
@@ -47,7 +47,7 @@ class Blob:
         return {"mediaType": self.kind, "digest": self.digest, "size": self.size}
 
 
-class Base:
+class BaseImage:
     """`name` and `digest` say which image it is; `blobs` is a directory that keeps what was fetched."""
 
     def __init__(self, name: str, digest: str, config: Mapping[str, Any], layers: tuple[Blob, ...], blobs: str) -> None:
@@ -69,18 +69,18 @@ class Base:
         raise LongboatError(f"{self.name}: the layer {digest} is missing from it", "save the image again", FAILED)
 
     @property
-    def repository(self) -> image_name.Reference | None:
+    def repository(self) -> image_name.ImageName | None:
         """Where a registry may take its layers over from."""
         return None
 
-    def target(self, architecture: str) -> Target:
+    def target(self, architecture: str) -> WheelTarget:
         """For which Python and which C library packages must be made."""
         inside = self.config.get("config") or {}
         told = dict(each.partition("=")[::2] for each in inside.get("Env") or ())
         version = re.match(r"3\.\d+", str(told.get("PYTHON_VERSION", "")))
         if version:  # the official images say so
             alpine = any("alpine" in text or "apk add" in text for text in map(str, self.config.get("history") or ()))
-            return Target(version[0], architecture, "musl" if alpine else "glibc")
+            return WheelTarget(version[0], architecture, "musl" if alpine else "glibc")
         python, libc = "", "glibc"
         for blob in reversed(self.layers):
             for name in _names(self.path(blob), blob.kind, self.name):
@@ -92,10 +92,10 @@ class Base:
                 f"{self.name} has no Python in /usr/bin or /usr/local/bin",
                 "name a base image with Python 3.9 or newer, or say which it is: --python 3.12",
             )
-        return Target(python, architecture, libc)
+        return WheelTarget(python, architecture, libc)
 
 
-class _FromRegistry(Base):
+class _FromRegistry(BaseImage):
     def __init__(self, repository: registry.Repository, *rest: Any) -> None:
         super().__init__(*rest)
         self._repository = repository
@@ -104,11 +104,11 @@ class _FromRegistry(Base):
         self._repository.save(digest, path)
 
     @property
-    def repository(self) -> image_name.Reference | None:
+    def repository(self) -> image_name.ImageName | None:
         return self._repository.reference
 
 
-def find(text: str, platform: str, blobs: str, environ: Mapping[str, str], insecure: str = "") -> Base:
+def find(text: str, platform: str, blobs: str, environ: Mapping[str, str], insecure: str = "") -> BaseImage:
     """The base image that is meant: a file or directory if there is one of that name, else one in a registry.
     `insecure` is the one registry that is trusted without proof; `*` any."""
     if os.path.exists(text):
@@ -162,7 +162,7 @@ def _layers(manifest: Mapping[str, Any]) -> tuple[Blob, ...]:
     )
 
 
-def _from_file(path: str, platform: str, blobs: str) -> Base:
+def _from_file(path: str, platform: str, blobs: str) -> BaseImage:
     os.makedirs(blobs, exist_ok=True)
     try:
         with _opened(path) as files:
@@ -177,7 +177,7 @@ def _from_file(path: str, platform: str, blobs: str) -> Base:
         ) from None
 
 
-def _oci_layout(files: _Files, index: dict[str, Any], path: str, platform: str, blobs: str) -> Base:
+def _oci_layout(files: _Files, index: dict[str, Any], path: str, platform: str, blobs: str) -> BaseImage:
     while True:
         entries = index["manifests"]
         if len(entries) == 1:
@@ -195,17 +195,17 @@ def _oci_layout(files: _Files, index: dict[str, Any], path: str, platform: str, 
         if not os.path.exists(target):
             with files.open(_inside(blob.digest)) as source:
                 _keep(source, target, blob.digest)
-    return Base(path, digest, config, layers, blobs)
+    return BaseImage(path, digest, config, layers, blobs)
 
 
-def _docker_archive(files: _Files, path: str, platform: str, blobs: str) -> Base:
+def _docker_archive(files: _Files, path: str, platform: str, blobs: str) -> BaseImage:
     (told,) = json.loads(files.read("manifest.json"))
     text = files.read(told["Config"])
     config = _checked(json.loads(text), platform, path)
     layers = []
     for name, diff in zip(told["Layers"], config["rootfs"]["diff_ids"], strict=True):
         layers.append(_remembered(blobs, diff) or _compressed(files, name, blobs, diff))
-    return Base(path, "sha256:" + hashlib.sha256(text).hexdigest(), config, tuple(layers), blobs)
+    return BaseImage(path, "sha256:" + hashlib.sha256(text).hexdigest(), config, tuple(layers), blobs)
 
 
 def _remembered(blobs: str, diff: str) -> Blob | None:

@@ -9,8 +9,8 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from longboat.images.building import Built, Order
-from longboat.images.image_name import Reference, parse
+from longboat.images.building import BuildOrder, BuiltImage
+from longboat.images.image_name import ImageName, parse
 from longboat.runtime.errors import LongboatError
 from longboat.runtime.plan import Plan
 
@@ -21,7 +21,7 @@ _BASE_HINT = "--base python:3.12-slim, or `base:` in the job file"
 
 
 @dataclass(frozen=True)
-class Wish:
+class BuildOptions:
     """What a user may say beside the job file; what is empty is left to the job."""
 
     tag: str = ""
@@ -34,7 +34,7 @@ class Wish:
     push: bool | None = None
 
 
-def order_of(plan: Plan, wish: Wish, environ: Mapping[str, str]) -> Order:
+def order_of(plan: Plan, wish: BuildOptions, environ: Mapping[str, str]) -> BuildOrder:
     """LongboatError when job and wish leave something open."""
     base = wish.base or plan.base or plan.image
     if not base:
@@ -51,7 +51,7 @@ def order_of(plan: Plan, wish: Wish, environ: Mapping[str, str]) -> Order:
             f"-t REGISTRY/NAME:TAG, or `export {REGISTRY}=ghcr.io/me`, or write it to a file: -o image.tar",
         )
     user = USER if plan.security.user is None else plan.security.user
-    return Order(
+    return BuildOrder(
         job=plan.name,
         code=plan.code,
         base=base,
@@ -68,7 +68,7 @@ def order_of(plan: Plan, wish: Wish, environ: Mapping[str, str]) -> Order:
     )
 
 
-def in_image(plan: Plan, built: Built) -> Plan:
+def in_image(plan: Plan, built: BuiltImage) -> Plan:
     """The plan with an image that holds code and packages: pods need neither sent to them."""
     if any(role.image for stage in plan.stages for role in stage.roles):  # those with their own still need both
         return replace(plan, image=built.exact)
@@ -80,7 +80,7 @@ def _name(base: str) -> str:
     return "" if os.path.exists(base) or base.startswith((".", "/", "~")) else parse(base).name
 
 
-def _target(plan: Plan, wish: Wish, environ: Mapping[str, str]) -> Reference | None:
+def _target(plan: Plan, wish: BuildOptions, environ: Mapping[str, str]) -> ImageName | None:
     if wish.tag:
         return parse(wish.tag)
     if (wish.base or plan.base) and plan.image and wish.base != plan.image:

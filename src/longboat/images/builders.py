@@ -24,7 +24,7 @@ _PIP = "python3 -m pip install --no-cache-dir --no-compile --disable-pip-version
 
 
 @dataclass(frozen=True)
-class Recipe:
+class DockerBuild:
     """What a tool is to make of a code tree, and what is to become of it."""
 
     base: str
@@ -65,7 +65,12 @@ def found() -> str:
 
 
 def build(
-    tool: str, recipe: Recipe, code: str, names: Sequence[str], environ: Mapping[str, str], say: Callable[[str], None]
+    tool: str,
+    recipe: DockerBuild,
+    code: str,
+    names: Sequence[str],
+    environ: Mapping[str, str],
+    say: Callable[[str], None],
 ) -> str:
     """The digest of the image that was pushed; of one that was not, its id."""
     if shutil.which(tool) is None:
@@ -85,7 +90,7 @@ def build(
         return _digest(tool, recipe, environment)
 
 
-def commands(tool: str, recipe: Recipe, context: str, told: str) -> list[list[str]]:
+def commands(tool: str, recipe: DockerBuild, context: str, told: str) -> list[list[str]]:
     """What is run, in this order; `told` is a file that the digest is written to."""
     target, output = recipe.target, recipe.output
     common = ["--platform", recipe.platform, "-t", target]
@@ -102,7 +107,7 @@ def commands(tool: str, recipe: Recipe, context: str, told: str) -> list[list[st
     return found
 
 
-def _context(recipe: Recipe, code: str, names: Sequence[str], directory: str) -> None:
+def _context(recipe: DockerBuild, code: str, names: Sequence[str], directory: str) -> None:
     top = os.path.join(directory, "context")
     os.makedirs(os.path.join(top, "code"))
     for name in names:
@@ -129,7 +134,7 @@ def _run(words: list[str], environ: Mapping[str, str]) -> str:
     return done.stdout
 
 
-def _digest(tool: str, recipe: Recipe, environ: Mapping[str, str]) -> str:
+def _digest(tool: str, recipe: DockerBuild, environ: Mapping[str, str]) -> str:
     target = recipe.target
     if tool == "buildah":
         words = ["buildah", "inspect", "--type", "image", "-f", "{{.FromImageID}}", target]

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from longboat.images import base_image as bases
 from longboat.images import builders, layers, push_record, python_packages, registry
 from longboat.images import oci_image as images
-from longboat.images.image_name import Reference
+from longboat.images.image_name import ImageName
 from longboat.runs import formatting
 from longboat.runtime.errors import FAILED, LongboatError
 from longboat.spec.code_tree import code_files
@@ -31,14 +31,14 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Order:
+class BuildOrder:
     """What is wanted."""
 
     job: str
     code: str
     base: str
     requirements: tuple[str, ...] = ()
-    target: Reference | None = None
+    target: ImageName | None = None
     """Where it is pushed to, and what it is called; without a tag, the tag is the key."""
     push: bool = True
     output: str = ""
@@ -57,8 +57,8 @@ class Order:
 
 
 @dataclass(frozen=True)
-class Built:
-    reference: Reference
+class BuiltImage:
+    reference: ImageName
     """With its tag."""
     digest: str
     key: str
@@ -75,7 +75,7 @@ class Built:
         return str(self.reference.at(self.digest))
 
 
-def build(order: Order, home: str, environ: Mapping[str, str], say: Say) -> Built:
+def build(order: BuildOrder, home: str, environ: Mapping[str, str], say: Say) -> BuiltImage:
     """Builds, writes and pushes, as ordered."""
     try:
         return _build(order, home, environ, say)
@@ -83,7 +83,7 @@ def build(order: Order, home: str, environ: Mapping[str, str], say: Say) -> Buil
         raise LongboatError(f"the image could not be built: {error}", code=FAILED) from None
 
 
-def _build(order: Order, home: str, environ: Mapping[str, str], say: Say) -> Built:
+def _build(order: BuildOrder, home: str, environ: Mapping[str, str], say: Say) -> BuiltImage:
     if not order.push and not order.output and order.tool in ("", "none"):
         raise LongboatError("nothing would become of the image", "push it, or write it to a file: -o image.tar")
     when = layers.epoch(environ)
@@ -111,12 +111,12 @@ def _build(order: Order, home: str, environ: Mapping[str, str], say: Say) -> Bui
             say(f"{order.output}: {formatting.size(os.path.getsize(order.output))}")
         sent = _pushed(order, image, found, environ, say) if order.push else 0
         size = sum(blob.size for blob in image.blobs)
-        built = Built(target, image.digest, key, "longboat", order.push, size, sent)
+        built = BuiltImage(target, image.digest, key, "longboat", order.push, size, sent)
         _remember(built, order, home)
         return built
 
 
-def remove(made: push_record.Pushed, home: str, environ: Mapping[str, str]) -> bool:
+def remove(made: push_record.PushedImage, home: str, environ: Mapping[str, str]) -> bool:
     """From its registry; False: it was gone already. Refused is raised by a registry that does not delete."""
     from longboat.images.image_name import parse
 
@@ -126,7 +126,7 @@ def remove(made: push_record.Pushed, home: str, environ: Mapping[str, str]) -> b
     return gone
 
 
-def _trusted(order: Order) -> str:
+def _trusted(order: BuildOrder) -> str:
     """--insecure is said of the registry that is pushed to; the base's own is not meant, unless it is the same."""
     if not order.insecure:
         return ""
@@ -136,20 +136,20 @@ def _trusted(order: Order) -> str:
 # What is the same need not be done.
 
 
-def _key(order: Order, base: str, tree: _Tree) -> str:
+def _key(order: BuildOrder, base: str, tree: _Tree) -> str:
     parts = [FORMAT, base, order.platform, order.python, f"{order.user}:{order.group}", str(tree.when)]
     parts.append(tree.layer.diff_id)
     return hashlib.sha256("\0".join([*parts, *order.requirements]).encode()).hexdigest()[:16]
 
 
-def _named(order: Order, key: str) -> tuple[Order, Reference]:
+def _named(order: BuildOrder, key: str) -> tuple[BuildOrder, ImageName]:
     """The order with a name and a tag: a file needs them too, or who loads it could not say which image is meant."""
-    target = order.target or Reference("localhost", order.job)
+    target = order.target or ImageName("localhost", order.job)
     target = target if target.tag else target.tagged(key)
     return replace(order, target=target), target
 
 
-def _there(order: Order, key: str, environ: Mapping[str, str]) -> Built | None:
+def _there(order: BuildOrder, key: str, environ: Mapping[str, str]) -> BuiltImage | None:
     """The image that the registry has under this name, if it was made from the same."""
     if order.target is None or not order.push or order.output:
         return None
@@ -161,7 +161,7 @@ def _there(order: Order, key: str, environ: Mapping[str, str]) -> Built | None:
     labels = (config.get("config") or {}).get("Labels") or {}
     if labels.get(images.KEY) != key:
         return None
-    return Built(order.target, manifest.digest, key, "nobody", True)
+    return BuiltImage(order.target, manifest.digest, key, "nobody", True)
 
 
 # Writing it ourselves.
@@ -177,7 +177,7 @@ class _Tree:
     """How old files are said to be."""
 
 
-def _packed(order: Order, when: int, shop: _Shop) -> _Tree:
+def _packed(order: BuildOrder, when: int, shop: _Shop) -> _Tree:
     names = tuple(code_files(order.code))
     files = layers.tree(order.code, images.CODE.lstrip("/"), names)
     return _Tree(names, layers.write(files, os.path.join(shop.work, "code.tar.gz"), when), when)
@@ -208,7 +208,9 @@ def _workshop(home: str) -> Iterator[_Shop]:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _composed(order: Order, found: bases.Base, tree: _Tree, key: str, shop: _Shop, say: Say) -> images.Image:
+def _composed(
+    order: BuildOrder, found: bases.BaseImage, tree: _Tree, key: str, shop: _Shop, say: Say
+) -> images.OciImage:
     added = {}
     if order.requirements:
         added["packages"] = _packages(order, found, tree, shop, say)
@@ -219,12 +221,14 @@ def _composed(order: Order, found: bases.Base, tree: _Tree, key: str, shop: _Sho
         "org.opencontainers.image.base.name": found.name,
         "org.opencontainers.image.base.digest": found.digest,
     }
-    return images.compose(found, added, images.Settings(f"{order.user}:{order.group}", labels, tree.when))
+    return images.compose(found, added, images.ImageConfig(f"{order.user}:{order.group}", labels, tree.when))
 
 
-def _packages(order: Order, found: bases.Base, tree: _Tree, shop: _Shop, say: Say) -> layers.Layer:
+def _packages(order: BuildOrder, found: bases.BaseImage, tree: _Tree, shop: _Shop, say: Say) -> layers.Layer:
     target = (
-        python_packages.Target(order.python, order.architecture) if order.python else found.target(order.architecture)
+        python_packages.WheelTarget(order.python, order.architecture)
+        if order.python
+        else found.target(order.architecture)
     )
     parts = [FORMAT, target.python, target.architecture, target.libc, str(tree.when), *order.requirements]
     if python_packages.uses_tree(order.requirements):
@@ -246,11 +250,13 @@ def _packages(order: Order, found: bases.Base, tree: _Tree, shop: _Shop, say: Sa
     return layer
 
 
-def _path(image: images.Image, found: bases.Base, blob: bases.Blob) -> str:
+def _path(image: images.OciImage, found: bases.BaseImage, blob: bases.Blob) -> str:
     return image.own.get(blob.digest) or found.path(blob)
 
 
-def _pushed(order: Order, image: images.Image, found: bases.Base, environ: Mapping[str, str], say: Say) -> int:
+def _pushed(
+    order: BuildOrder, image: images.OciImage, found: bases.BaseImage, environ: Mapping[str, str], say: Say
+) -> int:
     assert order.target is not None
     target, source = order.target, found.repository
     beside = source.repository if source is not None and source.registry == target.registry else ""
@@ -266,11 +272,11 @@ def _pushed(order: Order, image: images.Image, found: bases.Base, environ: Mappi
         sent += blob.size
     if not repository.has(image.config_digest):
         repository.upload(image.config_digest, data=image.config)
-    repository.put(registry.Manifest(registry.MANIFESTS[0], image.digest, image.manifest), target.tag)
+    repository.put(registry.ImageManifest(registry.MANIFESTS[0], image.digest, image.manifest), target.tag)
     return sent
 
 
-def _remember(built: Built, order: Order, home: str) -> None:
+def _remember(built: BuiltImage, order: BuildOrder, home: str) -> None:
     if built.pushed:
         push_record.keep(home, str(built.reference), built.digest, order.job, built.size, order.insecure)
 
@@ -278,14 +284,16 @@ def _remember(built: Built, order: Order, home: str) -> None:
 # Letting another write it.
 
 
-def _by_tool(order: Order, tool: str, key: str, tree: _Tree, home: str, environ: Mapping[str, str], say: Say) -> Built:
+def _by_tool(
+    order: BuildOrder, tool: str, key: str, tree: _Tree, home: str, environ: Mapping[str, str], say: Say
+) -> BuiltImage:
     """Without a key, the base's digest is not known: its name stands for it."""
     key = key or _key(order, order.base, tree)
     order, target = _named(order, key)
     there = _there(order, key, environ)
     if there is not None:
         return there
-    recipe = builders.Recipe(
+    recipe = builders.DockerBuild(
         base=order.base,
         target=str(target),
         platform=order.platform,
@@ -298,6 +306,6 @@ def _by_tool(order: Order, tool: str, key: str, tree: _Tree, home: str, environ:
         insecure=order.insecure,
     )
     digest = builders.build(tool, recipe, order.code, tree.names, environ, say)
-    built = Built(target, digest, key, tool, order.push)
+    built = BuiltImage(target, digest, key, tool, order.push)
     _remember(built, order, home)
     return built

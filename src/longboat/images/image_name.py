@@ -16,7 +16,7 @@ _LOCAL = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d+)?")
 
 
 @dataclass(frozen=True)
-class Reference:
+class ImageName:
     registry: str
     repository: str
     tag: str = ""
@@ -42,10 +42,10 @@ class Reference:
         """What a manifest is asked for by."""
         return self.digest or self.tag or "latest"
 
-    def tagged(self, tag: str) -> Reference:
+    def tagged(self, tag: str) -> ImageName:
         return replace(self, tag=tag, digest="")
 
-    def at(self, digest: str) -> Reference:
+    def at(self, digest: str) -> ImageName:
         """The same image, named by what it is and not by what it is called today."""
         return replace(self, tag="", digest=digest)
 
@@ -53,7 +53,7 @@ class Reference:
         return self.name + (f":{self.tag}" if self.tag else "") + (f"@{self.digest}" if self.digest else "")
 
 
-def parse(text: str) -> Reference:
+def parse(text: str) -> ImageName:
     """LongboatError for what is no name of an image."""
     rest, at, digest = text.partition("@")
     if at and not _DIGEST.fullmatch(digest):
@@ -72,7 +72,7 @@ def parse(text: str) -> Reference:
     if not _REPOSITORY.fullmatch(repository):
         why = "it has capital letters" if repository != repository.lower() else f"{repository!r} is no repository"
         raise _wrong(text, why)
-    return Reference(registry, repository, tag, digest)
+    return ImageName(registry, repository, tag, digest)
 
 
 def _wrong(text: str, why: str) -> LongboatError:

@@ -22,7 +22,7 @@ EPOCH = 315532800
 
 
 @dataclass(frozen=True)
-class File:
+class LayerFile:
     """A file for a layer: from the disk, or its content."""
 
     name: str
@@ -50,17 +50,17 @@ def epoch(environ: Mapping[str, str]) -> int:
     return int(given) if given else EPOCH
 
 
-def tree(directory: str, at: str, names: Iterable[str]) -> list[File]:
+def tree(directory: str, at: str, names: Iterable[str]) -> list[LayerFile]:
     """Files below a directory, under another name."""
     found = []
     for name in names:
         path = os.path.join(directory, name)
         executable = bool(os.stat(path).st_mode & 0o100)
-        found.append(File(f"{at}/{name}", path, executable=executable))
+        found.append(LayerFile(f"{at}/{name}", path, executable=executable))
     return found
 
 
-def write(files: Iterable[File], path: str, when: int) -> Layer:
+def write(files: Iterable[LayerFile], path: str, when: int) -> Layer:
     """Makes the layer; what stands in its way (a file that goes while it is read) is an OSError."""
     wanted = {file.name: file for file in files}
     folders = {parent for name in wanted for parent in _parents(name)}
@@ -80,7 +80,7 @@ def write(files: Iterable[File], path: str, when: int) -> Layer:
     return Layer(outer.digest, inner.digest, os.path.getsize(path), path)
 
 
-def _add(tar: tarfile.TarFile, name: str, file: File | None, when: int) -> None:
+def _add(tar: tarfile.TarFile, name: str, file: LayerFile | None, when: int) -> None:
     entry = tarfile.TarInfo(name)
     entry.mtime = when
     if file is None:

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from longboat.images.base_image import CONFIG, LAYER, Base, Blob
-from longboat.images.image_name import Reference
+from longboat.images.base_image import CONFIG, LAYER, BaseImage, Blob
+from longboat.images.image_name import ImageName
 from longboat.images.layers import Layer
 from longboat.images.registry import MANIFESTS
 from longboat.runtime.kube_client import names
@@ -28,7 +28,7 @@ PACKAGES = "/opt/longboat/packages"
 
 
 @dataclass(frozen=True)
-class Settings:
+class ImageConfig:
     """What is written into the configuration, beside what the base says."""
 
     user: str
@@ -37,7 +37,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Image:
+class OciImage:
     manifest: bytes
     config: bytes
     blobs: tuple[Blob, ...]
@@ -54,7 +54,7 @@ class Image:
         return _digest(self.config)
 
 
-def compose(base: Base, layers: Mapping[str, Layer], settings: Settings) -> Image:
+def compose(base: BaseImage, layers: Mapping[str, Layer], settings: ImageConfig) -> OciImage:
     """`layers`: what each is -> the layer, from the lowest."""
     config = _config(base.config, layers, settings)
     text = _json(config)
@@ -66,10 +66,10 @@ def compose(base: Base, layers: Mapping[str, Layer], settings: Settings) -> Imag
         "layers": [blob.value for blob in blobs],
         "annotations": dict(sorted(settings.labels.items())),
     }
-    return Image(_json(manifest), text, blobs, {layer.digest: layer.path for layer in layers.values()})
+    return OciImage(_json(manifest), text, blobs, {layer.digest: layer.path for layer in layers.values()})
 
 
-def _config(base: Mapping[str, Any], layers: Mapping[str, Layer], settings: Settings) -> dict[str, Any]:
+def _config(base: Mapping[str, Any], layers: Mapping[str, Layer], settings: ImageConfig) -> dict[str, Any]:
     inside = dict(base.get("config") or {})
     variables = dict(each.partition("=")[::2] for each in inside.get("Env") or ())
     if "packages" in layers:
@@ -92,7 +92,7 @@ def _config(base: Mapping[str, Any], layers: Mapping[str, Layer], settings: Sett
     return {**kept, "created": created, "config": inside, "rootfs": rootfs, "history": history}
 
 
-def write(image: Image, path: str, name: Reference, path_of: Callable[[Blob], str], when: int) -> None:
+def write(image: OciImage, path: str, name: ImageName, path_of: Callable[[Blob], str], when: int) -> None:
     """One file: an OCI layout that `ctr`, `podman` and `skopeo` read, and a list for `docker load`."""
     entry: dict[str, object] = {**Blob(MANIFESTS[0], image.digest, len(image.manifest)).value}
     config = json.loads(image.config)

@@ -16,7 +16,7 @@ from longboat.runtime.errors import LongboatError
 
 
 @dataclass(frozen=True)
-class Pushed:
+class PushedImage:
     reference: str
     """REGISTRY/NAME:TAG."""
     digest: str
@@ -42,7 +42,7 @@ def place(home: str) -> str:
 
 
 def keep(home: str, reference: str, digest: str, job: str, size: int, insecure: bool) -> None:
-    made = Pushed(reference, digest, job, size, time.time(), insecure)
+    made = PushedImage(reference, digest, job, size, time.time(), insecure)
     path = _path(home, made)
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -53,29 +53,29 @@ def keep(home: str, reference: str, digest: str, job: str, size: int, insecure: 
         raise LongboatError(f"{path} cannot be written: {error.strerror}", "set LONGBOAT_HOME") from None
 
 
-def pushed(home: str) -> list[Pushed]:
+def pushed(home: str) -> list[PushedImage]:
     """The newest first."""
     return sorted(_read(home), key=lambda each: -each.when)
 
 
-def forget(home: str, made: Pushed) -> None:
+def forget(home: str, made: PushedImage) -> None:
     try:
         os.unlink(_path(home, made))
     except FileNotFoundError:
         pass
 
 
-def _read(home: str) -> Iterator[Pushed]:
+def _read(home: str) -> Iterator[PushedImage]:
     directory = os.path.join(place(home), "pushed")
     for name in os.listdir(directory) if os.path.isdir(directory) else ():
         if name.endswith(".json"):
             try:
                 with open(os.path.join(directory, name), encoding="utf-8") as file:
-                    yield Pushed(**json.load(file))
+                    yield PushedImage(**json.load(file))
             except (OSError, ValueError, TypeError):
                 continue
 
 
-def _path(home: str, made: Pushed) -> str:
+def _path(home: str, made: PushedImage) -> str:
     key = hashlib.sha256(f"{made.reference}@{made.digest}".encode()).hexdigest()[:16]
     return os.path.join(place(home), "pushed", f"{key}.json")

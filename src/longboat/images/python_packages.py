@@ -29,7 +29,7 @@ _OURS = ("INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json")
 
 
 @dataclass(frozen=True)
-class Target:
+class WheelTarget:
     """What packages are for."""
 
     python: str
@@ -42,7 +42,7 @@ class NoWheel(LongboatError):
     """A package has to be compiled, inside the image."""
 
 
-def install(requirements: Sequence[str], target: Target, directory: str, code: str) -> None:
+def install(requirements: Sequence[str], target: WheelTarget, directory: str, code: str) -> None:
     """Into a directory that is not there yet. Paths in requirements are relative to the code tree."""
     listed = f"{directory}.txt"
     with open(listed, "w", encoding="utf-8") as file:
@@ -96,7 +96,7 @@ def files(directory: str) -> list[str]:
     return sorted(name for name in found if name != ".lock")
 
 
-def _installer(target: Target) -> list[str]:
+def _installer(target: WheelTarget) -> list[str]:
     machine = _MACHINES.get(target.architecture)
     if machine is None:
         raise LongboatError(f"packages for {target.architecture} are not known", f"known: {', '.join(_MACHINES)}")
@@ -119,7 +119,7 @@ def _installer(target: Target) -> list[str]:
     return [sys.executable, "-m", "pip", "install", *common, "--no-compile", "--implementation", "cp", *platforms]
 
 
-def _failure(requirements: Sequence[str], target: Target, said: str) -> LongboatError:
+def _failure(requirements: Sequence[str], target: WheelTarget, said: str) -> LongboatError:
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     told = next((line for line in reversed(lines) if "error" in line.lower()), lines[-1] if lines else "no message")
     words = f"Python {target.python}, {target.architecture}, {target.libc}"

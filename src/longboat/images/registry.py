@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from longboat.images import registry_login
-from longboat.images.image_name import Reference
+from longboat.images.image_name import ImageName
 from longboat.runtime.errors import FAILED, LongboatError
 
 INDEXES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
@@ -31,7 +31,7 @@ PATIENCE = 60.0
 _PASSING = (408, 429, 500, 502, 503, 504)
 
 
-class Refused(LongboatError):
+class RegistryError(LongboatError):
     """The registry said no. `status` is what it answered."""
 
     def __init__(self, status: int, message: str, hint: str = "") -> None:
@@ -40,14 +40,14 @@ class Refused(LongboatError):
 
 
 @dataclass(frozen=True)
-class Answer:
+class RegistryResponse:
     status: int
     headers: Mapping[str, str]
     body: bytes
 
 
 @dataclass(frozen=True)
-class Manifest:
+class ImageManifest:
     kind: str
     digest: str
     text: bytes
@@ -75,7 +75,7 @@ class Repository:
 
     def __init__(
         self,
-        reference: Reference,
+        reference: ImageName,
         environ: Mapping[str, str],
         insecure: bool = False,
         actions: str = "pull",
@@ -101,7 +101,7 @@ class Repository:
 
     # Reading.
 
-    def manifest(self, wanted: str) -> Manifest | None:
+    def manifest(self, wanted: str) -> ImageManifest | None:
         """By tag or digest; None: there is none."""
         accept = ", ".join((*INDEXES, *MANIFESTS))
         answer = self._ask("GET", f"manifests/{wanted}", {"Accept": accept}, missing=True)
@@ -109,9 +109,9 @@ class Repository:
             return None
         digest = "sha256:" + hashlib.sha256(answer.body).hexdigest()
         if wanted.startswith("sha256:") and digest != wanted:
-            raise Refused(0, f"{self.reference.registry} sent another manifest than {wanted}")
+            raise RegistryError(0, f"{self.reference.registry} sent another manifest than {wanted}")
         kind = answer.headers.get("content-type", "").partition(";")[0]
-        return Manifest(kind or MANIFESTS[0], digest, answer.body)
+        return ImageManifest(kind or MANIFESTS[0], digest, answer.body)
 
     def has(self, digest: str) -> bool:
         return self._ask("HEAD", f"blobs/{digest}", missing=True).status == 200
@@ -120,7 +120,7 @@ class Repository:
         """A small one."""
         answer = self._ask("GET", f"blobs/{digest}")
         if "sha256:" + hashlib.sha256(answer.body).hexdigest() != digest:
-            raise Refused(0, f"{self.reference.registry} sent a damaged blob {digest}", "try again")
+            raise RegistryError(0, f"{self.reference.registry} sent a damaged blob {digest}", "try again")
         return answer.body
 
     def save(self, digest: str, path: str) -> None:
@@ -131,7 +131,7 @@ class Repository:
             with open(unfinished, "rb") as file:
                 found = "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()
             if found != digest:
-                raise Refused(0, f"{self.reference.registry} sent a damaged blob {digest}", "try again")
+                raise RegistryError(0, f"{self.reference.registry} sent a damaged blob {digest}", "try again")
             os.replace(unfinished, path)
         finally:
             if os.path.exists(unfinished):
@@ -155,12 +155,12 @@ class Repository:
             try:
                 self._ask("PUT", url, {"Content-Type": "application/octet-stream"}, data, path, tries=1)
                 return
-            except Refused as error:
+            except RegistryError as error:
                 if number == TRIES or error.status not in (0, *_PASSING):
                     raise
                 time.sleep(0.2 * 2**number)
 
-    def put(self, manifest: Manifest, tag: str) -> None:
+    def put(self, manifest: ImageManifest, tag: str) -> None:
         self._ask("PUT", f"manifests/{tag}", {"Content-Type": manifest.kind}, manifest.text)
 
     def delete(self, digest: str) -> bool:
@@ -179,7 +179,7 @@ class Repository:
         into: str = "",
         missing: bool = False,
         tries: int = TRIES,
-    ) -> Answer:
+    ) -> RegistryResponse:
         url = where if "://" in where else self._base() + where
         asked = False
         for number in range(1, tries + 1):
@@ -203,7 +203,7 @@ class Repository:
 
     def _once(
         self, method: str, url: str, headers: Mapping[str, str], data: bytes | None, path: str, into: str
-    ) -> Answer:
+    ) -> RegistryResponse:
         body: Any = open(path, "rb") if path else data
         request = urllib.request.Request(url, body, dict(headers), method=method)
         if path:
@@ -212,9 +212,9 @@ class Repository:
             request.add_unredirected_header("Authorization", self._authorization)
         try:
             with self._opener.open(request, timeout=PATIENCE) as answer:
-                return Answer(answer.status, _lower(answer.headers), _taken(answer, into))
+                return RegistryResponse(answer.status, _lower(answer.headers), _taken(answer, into))
         except urllib.error.HTTPError as error:
-            return Answer(error.code, _lower(error.headers), error.read(65536))
+            return RegistryResponse(error.code, _lower(error.headers), error.read(65536))
         finally:
             if path:
                 body.close()
@@ -233,7 +233,7 @@ class Repository:
 
     # Proving who asks.
 
-    def _authorize(self, answer: Answer) -> None:
+    def _authorize(self, answer: RegistryResponse) -> None:
         """What the registry wants to see from now on: a password, or a token that its authority gives for one."""
         challenge = answer.headers.get("www-authenticate", "")
         kind, _, rest = challenge.partition(" ")
@@ -245,12 +245,12 @@ class Repository:
         elif kind.lower() == "bearer":
             self._authorization = "Bearer " + self._token(dict(re.findall(r'(\w+)="([^"]*)"', rest)), known)
         else:
-            raise Refused(401, f"{self.reference.registry} asks for a login of an unknown kind: {kind or 'none'}")
+            raise RegistryError(401, f"{self.reference.registry} asks for a login of an unknown kind: {kind or 'none'}")
 
     def _token(self, challenge: Mapping[str, str], known: registry_login.Login | None) -> str:
         realm = challenge.get("realm", "")
         if not realm.startswith("https://") and not self._root.startswith("http://"):
-            raise Refused(401, f"{self.reference.registry} would send the login over plain http, to {realm}")
+            raise RegistryError(401, f"{self.reference.registry} would send the login over plain http, to {realm}")
         scopes = sorted(self._scopes | {scope for scope in [challenge.get("scope", "")] if scope})
         fields = [("service", challenge.get("service", "")), *(("scope", scope) for scope in scopes)]
         headers: dict[str, str] = {}
@@ -271,28 +271,28 @@ class Repository:
         except urllib.error.HTTPError as error:
             if error.code in (400, 401, 403):
                 raise self._refused_login(known) if known is not None else self._no_login() from None
-            raise Refused(error.code, f"{_host(realm)}, which gives tokens, answered {error.code}") from None
+            raise RegistryError(error.code, f"{_host(realm)}, which gives tokens, answered {error.code}") from None
         except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
             why = getattr(error, "reason", None) or error
-            raise Refused(0, f"{_host(realm)} gave no token for {self.reference.registry}: {why}") from None
+            raise RegistryError(0, f"{_host(realm)} gave no token for {self.reference.registry}: {why}") from None
 
     # Words.
 
-    def _no_login(self) -> Refused:
+    def _no_login(self) -> RegistryError:
         place = registry_login.place(self._environ)
         registry = self.reference.registry
-        return Refused(
+        return RegistryError(
             401, f"{registry} asks for a login, and there is none in {place}", registry_login.command(registry)
         )
 
-    def _refused_login(self, known: registry_login.Login) -> Refused:
+    def _refused_login(self, known: registry_login.Login) -> RegistryError:
         who = "the token" if known.identity else f"the login of {known.user}"
         registry = self.reference.registry
-        return Refused(
+        return RegistryError(
             401, f"{registry} refused {who} from {known.source}", f"log in again: {registry_login.command(registry)}"
         )
 
-    def _refusal(self, method: str, answer: Answer) -> Refused:
+    def _refusal(self, method: str, answer: RegistryResponse) -> RegistryError:
         registry, known = self.reference.registry, None
         if answer.status in (401, 403):
             known = registry_login.find(registry, self._environ)
@@ -302,24 +302,26 @@ class Repository:
             who = known.user if known is not None and not known.identity else "you"
             verb = {"GET": "pull from", "HEAD": "pull from", "DELETE": "delete in"}.get(method, "push to")
             hint = "ask its owner for that right, or log in as somebody else" if known else ""
-            return Refused(
+            return RegistryError(
                 answer.status,
                 f"{registry} does not let {who} {verb} {self.reference.repository}: {_said(answer)}",
                 f"{hint}: {registry_login.command(registry)}" if hint else registry_login.command(registry),
             )
         if answer.status == 405 and method == "DELETE":
-            return Refused(405, f"{registry} does not delete images for its users", "delete it with its own tools")
+            return RegistryError(
+                405, f"{registry} does not delete images for its users", "delete it with its own tools"
+            )
         hint = ""
         if answer.status == 404:
             hint = f"is the repository {self.reference.repository} there? Some registries want it made first"
-        return Refused(answer.status, f"{registry} answered {answer.status} to a {method}: {_said(answer)}", hint)
+        return RegistryError(answer.status, f"{registry} answered {answer.status} to a {method}: {_said(answer)}", hint)
 
-    def _unreachable(self, error: Exception) -> Refused:
+    def _unreachable(self, error: Exception) -> RegistryError:
         why = getattr(error, "reason", None) or error
         hint = ""
         if isinstance(why, ssl.SSLError):
             hint = "--insecure: plain http, or a certificate that nobody vouches for"
-        return Refused(0, f"{self.reference.registry} cannot be reached: {why}", hint)
+        return RegistryError(0, f"{self.reference.registry} cannot be reached: {why}", hint)
 
 
 def _lower(headers: Any) -> dict[str, str]:
@@ -338,7 +340,7 @@ def _taken(answer: Any, into: str) -> bytes:
     return b""
 
 
-def _said(answer: Answer) -> str:
+def _said(answer: RegistryResponse) -> str:
     try:
         errors = json.loads(answer.body)["errors"]
         return "; ".join(str(each.get("message") or each.get("code")) for each in errors) or str(answer.status)

@@ -1,8 +1,8 @@
 """The objects of a stage that serves: a Deployment, its Service, what keeps some of its pods up, what adds more.
 
 Pure. They stand in the root like the pods of later stages, and the driver applies them when their turn comes. What
-is known only then (which model, where the driver is) is filled in by `pod.model_servers`. A server holds no token of the
-run: the container that brings the model does, and it has ended before the server starts.
+is known only then (which model, where the driver is) is filled in by `pod.model_servers`. A server holds no token of
+the run: the container that brings the model does, and it has ended before the server starts.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ PRINTS = 300_000
 
 
 @dataclass(frozen=True)
-class Cargo:
+class Payload:
     archive: bytes
     """The zipapp."""
     parts: tuple[bytes, ...] = ()
@@ -48,7 +48,7 @@ class Cargo:
         return sum(map(len, self.parts))
 
 
-def load(plan: Plan, edition: bool = False) -> Cargo:
+def load(plan: Plan, edition: bool = False) -> Payload:
     """All that a plan's pods need from here. edition: for a run that goes on."""
     from longboat.spec import fingerprint
 
@@ -62,11 +62,11 @@ def whole(plan: Plan) -> bool:
     return any(stage.kind == "bench" or stage.serve is not None and not stage.serve.image for stage in plan.stages)
 
 
-def pack(code: str, archive: bytes, edition: bool = False) -> Cargo:
+def pack(code: str, archive: bytes, edition: bool = False) -> Payload:
     """Reads the code tree; LongboatError when it is too large to travel like this. Without one, the image has it.
     edition: for a run that goes on."""
     if not code:
-        return Cargo(archive, edition=sha256(archive).hexdigest()[:8] if edition else "")
+        return Payload(archive, edition=sha256(archive).hexdigest()[:8] if edition else "")
     sizes: dict[str, int] = {}
     target = io.BytesIO()
     # The clock and whoever packs must not show: the same tree is the same bytes.
@@ -86,7 +86,7 @@ def pack(code: str, archive: bytes, edition: bool = False) -> Cargo:
         raise _too_large(code, sizes, len(data))
     parts = tuple(data[begin : begin + PART] for begin in range(0, len(data), PART))
     name = sha256(archive + data).hexdigest()[:8] if edition else ""
-    return Cargo(archive, parts, sha256(data).hexdigest(), len(sizes), name)
+    return Payload(archive, parts, sha256(data).hexdigest(), len(sizes), name)
 
 
 def _too_large(code: str, sizes: dict[str, int], packed: int) -> LongboatError:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from longboat.manifests import model_serving, pod_base, pod_identity, rank_pods, tensorboard_pod
-from longboat.manifests.payload import Cargo
+from longboat.manifests.payload import Payload
 from longboat.runtime import run_layout
 from longboat.runtime.errors import LongboatError
 from longboat.runtime.kube_client import names
@@ -25,7 +25,7 @@ PENDING = 600.0
 
 
 @dataclass(frozen=True)
-class Setting:
+class SubmitOptions:
     """What the one who submits may choose, beside the job file."""
 
     namespace: str = ""
@@ -76,7 +76,7 @@ def _check_crew(stage: Stage) -> None:
             )
 
 
-def objects(plan: Plan, run: str, cargo: Cargo, setting: Setting) -> list[Manifest]:
+def objects(plan: Plan, run: str, cargo: Payload, setting: SubmitOptions) -> list[Manifest]:
     """The very objects that `run` submits; those that need the root's uid as owner are given it there."""
     check(plan)
     inside = for_pods(plan)
@@ -103,7 +103,7 @@ def in_namespace(made: list[Manifest], namespace: str) -> list[Manifest]:
     return made
 
 
-def head(plan: Plan, run: str, cargo: Cargo, namespace: str) -> str:
+def head(plan: Plan, run: str, cargo: Payload, namespace: str) -> str:
     """What the reader of an exported file should know."""
     space = f" -n {namespace}" if namespace else ""
     lines = [
@@ -127,7 +127,7 @@ def head(plan: Plan, run: str, cargo: Cargo, namespace: str) -> str:
     return "\n".join(lines)
 
 
-def templates(plan: Plan, run: str, cargo: Cargo) -> dict[str, Manifest]:
+def templates(plan: Plan, run: str, cargo: Payload) -> dict[str, Manifest]:
     """Key in the root -> the pod of a role."""
     return {
         names.template(stage.name, role.name): rank_pods.pod_of(plan, run, stage, role, len(cargo.parts), cargo.edition)
@@ -137,7 +137,7 @@ def templates(plan: Plan, run: str, cargo: Cargo) -> dict[str, Manifest]:
     }
 
 
-def _root(plan: Plan, run: str, cargo: Cargo) -> Manifest:
+def _root(plan: Plan, run: str, cargo: Payload) -> Manifest:
     data = {"plan.json": to_json(plan)}
     data |= {key: json.dumps(pod, indent=2) for key, pod in templates(plan, run, cargo).items()}
     data |= {
@@ -157,7 +157,7 @@ def _root(plan: Plan, run: str, cargo: Cargo) -> Manifest:
     return {**root, "data": data}
 
 
-def _ship(plan: Plan, run: str, cargo: Cargo) -> Manifest:
+def _ship(plan: Plan, run: str, cargo: Payload) -> Manifest:
     data = {names.ARCHIVE: base64.b64encode(cargo.archive).decode()}
     return {
         **_meta("v1", "ConfigMap", names.ship(run, cargo.edition), plan, run, "ship"),
@@ -166,7 +166,7 @@ def _ship(plan: Plan, run: str, cargo: Cargo) -> Manifest:
     }
 
 
-def _code(plan: Plan, run: str, cargo: Cargo, number: int) -> Manifest:
+def _code(plan: Plan, run: str, cargo: Payload, number: int) -> Manifest:
     data = {f"code.{number:03}": base64.b64encode(cargo.parts[number]).decode()}
     return {
         **_meta("v1", "ConfigMap", names.code(run, cargo.edition, number), plan, run, "code"),
@@ -256,7 +256,7 @@ def _service(plan: Plan, run: str) -> Manifest:
     return {**_meta("v1", "Service", names.driver(run), plan, run, "driver"), "spec": spec}
 
 
-def _claim(plan: Plan, run: str, setting: Setting) -> list[Manifest]:
+def _claim(plan: Plan, run: str, setting: SubmitOptions) -> list[Manifest]:
     if pod_base.shared(plan) is not None or setting.volume == "none":
         return []
     spec: Manifest = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": setting.volume}}}
@@ -265,7 +265,7 @@ def _claim(plan: Plan, run: str, setting: Setting) -> list[Manifest]:
     return [{**_meta("v1", "PersistentVolumeClaim", names.volume(run), plan, run, "volume"), "spec": spec}]
 
 
-def _driver(plan: Plan, run: str, setting: Setting, image: str, cargo: Cargo) -> Manifest:
+def _driver(plan: Plan, run: str, setting: SubmitOptions, image: str, cargo: Payload) -> Manifest:
     """A StatefulSet: it brings a deleted driver back at once, and never has two."""
     account = setting.account or names.driver(run)
     spec = rank_pods.driver_spec(plan, run, account, image, setting.pending, setting.lease, cargo.edition)

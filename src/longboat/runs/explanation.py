@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from longboat.runs import formatting
 from longboat.runs.cause_texts import CRASHED, CRASHES, LOGS, RESUME, STATUS, UNREPORTED, WORDS
-from longboat.runs.run_state import Failure, RankState, RunState, StageState, Verdict
-from longboat.runtime.causes import Cause, Kind, signal_name
+from longboat.runs.run_state import RankFailure, RankState, RunState, StageState, Verdict
+from longboat.runtime.causes import Cause, CauseKind, signal_name
 
 ATTACH, STOP, LS = "longboat attach {run}", "longboat stop {run}", "longboat ls {run}"
 LINE_MOST = 100
@@ -118,7 +118,7 @@ def said(cause: Cause) -> str:
     """The same without where."""
     told = WORDS[cause.kind]
     more = cause.message or cause.error
-    if cause.kind is Kind.USER_ERROR:
+    if cause.kind is CauseKind.USER_ERROR:
         more = cause.error or more
         if not cause.error and cause.lines:
             more += f"; its last line: {_short(cause.lines[-1])}"
@@ -199,7 +199,7 @@ def _facts(cause: Cause) -> tuple[str, ...]:
 
 
 def _advice(run: RunState, cause: Cause) -> str:
-    if cause.kind is Kind.KILLED and signal_name(cause.signal) in CRASHES:
+    if cause.kind is CauseKind.KILLED and signal_name(cause.signal) in CRASHES:
         return CRASHED
     verdict = _verdict(run, cause)
     if verdict is not None and verdict.value is None:
@@ -208,7 +208,7 @@ def _advice(run: RunState, cause: Cause) -> str:
 
 
 def _verdict(run: RunState, cause: Cause) -> Verdict | None:
-    stage = _stage(run, cause) if cause.kind is Kind.GATE_NOT_MET else None
+    stage = _stage(run, cause) if cause.kind is CauseKind.GATE_NOT_MET else None
     return stage.verdict if stage else None
 
 
@@ -225,7 +225,7 @@ def _of_gate(run: RunState, cause: Cause) -> tuple[str, ...]:
 def _hung(run: RunState, cause: Cause) -> tuple[str, ...]:
     """What each rank was doing, ranks that did the same together; whoever fell silent first comes first."""
     stage = _stage(run, cause)
-    if cause.kind is not Kind.STALLED or stage is None:
+    if cause.kind is not CauseKind.STALLED or stage is None:
         return ()
     ranks = sorted((rank for rank in stage.ranks if rank.hung), key=lambda rank: rank.reported)
     groups: dict[tuple[str, ...], list[RankState]] = {}
@@ -278,13 +278,13 @@ def _earlier(run: RunState, last: Cause | None) -> tuple[str, ...]:
     )
 
 
-def _told(failure: Failure, stage: StageState) -> str:
+def _told(failure: RankFailure, stage: StageState) -> str:
     gen = f" (generation {failure.cause.generation})" if failure.cause.generation else ""
     where = "" if failure.cause.where else f"{stage.name}: "
     return f"{where}{brief(failure.cause)}{gen}"
 
 
-def _same(failure: Failure, last: Cause | None) -> bool:
+def _same(failure: RankFailure, last: Cause | None) -> bool:
     cause = failure.cause
     return last is not None and (cause.kind, cause.where, cause.generation) == (last.kind, last.where, last.generation)
 

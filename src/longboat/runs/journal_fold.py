@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from longboat.runs import store
-from longboat.runs.run_state import UNDER_WAY, Failure, Note, RankState, RunState, StageState, Verdict
+from longboat.runs.run_state import UNDER_WAY, RankFailure, RankState, RunNote, RunState, StageState, Verdict
 from longboat.runtime import journal, plan, run_layout
 from longboat.runtime.agent import stack_dump
-from longboat.runtime.causes import Cause, Kind
+from longboat.runtime.causes import Cause, CauseKind
 from longboat.runtime.errors import FAILED, OK
 from longboat.runtime.journal import Event, cause_of
 from longboat.runtime.plan import Plan
@@ -96,7 +96,7 @@ class _Stage:
     def __init__(self, name: str) -> None:
         self.values: dict[str, Any] = {"name": name}
         self.ranks: dict[RankKey, _Rank] = {}
-        self.failures: list[Failure] = []
+        self.failures: list[RankFailure] = []
         self.view: StageState | None = None
 
     def rank(self, role: str, number: int) -> _Rank:
@@ -117,7 +117,7 @@ class _Stage:
             (f.cause.kind, f.cause.where, f.cause.generation) != (cause.kind, cause.where, cause.generation)
             for f in self.failures[-3:]
         ):
-            self.failures.append(Failure(t, cause))
+            self.failures.append(RankFailure(t, cause))
 
     def set(self, **values: Any) -> None:
         self.values.update(values)
@@ -146,7 +146,7 @@ class Folder:
     def __init__(self, run_id: str, planned: Plan | None = None) -> None:
         self._run: dict[str, Any] = {"id": run_id, "name": run_id.rpartition("-")[0]}
         self._stages: dict[str, _Stage] = {}
-        self._notes: list[Note] = []
+        self._notes: list[RunNote] = []
         self._events = 0
         self._last = 0.0
         if planned is not None:
@@ -182,7 +182,7 @@ class Folder:
         ]
         if not began:
             evidence = ["no process holds the run's lock, and the journal has no event"]
-        cause = Cause(Kind.SUPERVISOR_LOST, what, evidence=tuple(evidence))
+        cause = Cause(CauseKind.SUPERVISOR_LOST, what, evidence=tuple(evidence))
         stages = []
         for held in self._stages.values():
             stage = held.get()
@@ -221,7 +221,7 @@ class Folder:
         """The run was taken up again: what still seems to run in its journal died with the driver."""
         for name, stage in self._stages.items():
             if stage.values.get("state") in ("running", "serving"):
-                cause = Cause(Kind.SUPERVISOR_LOST, "the driver died; the run was resumed later", stage=name)
+                cause = Cause(CauseKind.SUPERVISOR_LOST, "the driver died; the run was resumed later", stage=name)
                 stage.failed(t, cause)
                 stage.set(state="waiting")
                 stage.lose_ranks(t)
@@ -333,7 +333,7 @@ class Folder:
         self._run["state"] = "stopping"
 
     def _note(self, event: Event) -> None:
-        self._notes.append(Note(float(event["t"]), str(event["text"]), str(event.get("level", "info"))))
+        self._notes.append(RunNote(float(event["t"]), str(event["text"]), str(event.get("level", "info"))))
 
     def _run_ended(self, event: Event) -> None:
         state = str(event["state"])

@@ -32,7 +32,7 @@ BACK = 1 << 16
 
 
 @dataclass(frozen=True, order=True)
-class Source:
+class LogSource:
     """One rank's log."""
 
     stage: str
@@ -45,15 +45,15 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Piece:
+class LogPiece:
     """Whole lines of one rank, each ended by a newline (the very last one may lack it)."""
 
-    source: Source
+    source: LogSource
     data: bytes
 
 
 @dataclass(frozen=True)
-class Line:
+class LogLine:
     stage: str
     role: str
     rank: int
@@ -62,14 +62,14 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Choice:
+class LogFilter:
     """Which ranks are meant; an empty part means all."""
 
     stages: tuple[str, ...] = ()
     roles: tuple[str, ...] = ()
     ranks: tuple[int, ...] = ()
 
-    def takes(self, source: Source) -> bool:
+    def takes(self, source: LogSource) -> bool:
         return (
             (not self.stages or source.stage in self.stages)
             and (not self.roles or source.role in self.roles)
@@ -77,13 +77,13 @@ class Choice:
         )
 
 
-Begin = Callable[[Source, Path], "int | None"]
+Begin = Callable[[LogSource, Path], "int | None"]
 """Where to begin in a log that is there; None: behind all it holds."""
 
 
-def sources(run: Path, order: Iterable[str] = ()) -> dict[Source, int]:
+def sources(run: Path, order: Iterable[str] = ()) -> dict[LogSource, int]:
     """The logs there are now and their sizes: stages in the order given, then ranks by role and number."""
-    found: dict[Source, int] = {}
+    found: dict[LogSource, int] = {}
     try:
         with os.scandir(run / "logs") as entries:
             stages = [entry.name for entry in entries if entry.is_dir()]
@@ -91,17 +91,17 @@ def sources(run: Path, order: Iterable[str] = ()) -> dict[Source, int]:
         return found
     places = {name: place for place, name in enumerate(order)}
     for stage in sorted(stages, key=lambda name: (places.get(name, len(places)), name)):
-        sizes: dict[Source, int] = {}
+        sizes: dict[LogSource, int] = {}
         with os.scandir(run / "logs" / stage) as entries:
             for entry in entries:
                 role, dash, number = entry.name.removesuffix(".log").rpartition("-")
                 if dash and number.isdecimal() and entry.name.endswith(".log"):
-                    sizes[Source(stage, role, int(number))] = entry.stat().st_size
+                    sizes[LogSource(stage, role, int(number))] = entry.stat().st_size
         found.update((source, sizes[source]) for source in sorted(sizes))
     return found
 
 
-def path_of(run: Path, source: Source) -> Path:
+def path_of(run: Path, source: LogSource) -> Path:
     return Path(run_layout.log(str(run), source.stage, source.role, source.rank))
 
 
@@ -127,18 +127,18 @@ def tail_offset(path: Path, lines: int) -> int:
         return 0
 
 
-def since_offsets(events: Iterable[Event], since: float) -> Callable[[Source], int | None]:
+def since_offsets(events: Iterable[Event], since: float) -> Callable[[LogSource], int | None]:
     """Where to begin so that nothing written after a moment is missed.
 
     Lines carry no time; the finest mark in the journal is the start of a process. So a rank
     begins at the start of the process that was running at that moment, else at its first start
     after it. None: the rank had nothing after that moment.
     """
-    chosen: dict[Source, int | None] = {}
-    open_at: dict[Source, int] = {}
+    chosen: dict[LogSource, int | None] = {}
+    open_at: dict[LogSource, int] = {}
     for event in events:
         try:
-            source = Source(event["stage"], event["role"], event["rank"])
+            source = LogSource(event["stage"], event["role"], event["rank"])
             if event["ev"] == "rank.started":
                 offset = int(event.get("log_offset", 0))
                 if event["t"] >= since:
@@ -157,7 +157,7 @@ def since_offsets(events: Iterable[Event], since: float) -> Callable[[Source], i
     return lambda source: chosen.get(source, 0)
 
 
-class Tail:
+class LogTail:
     """A place in one rank's log, and the beginning of a line that has not ended yet."""
 
     __slots__ = ("_half", "_shown", "offset", "path")
@@ -225,14 +225,14 @@ def _shorter_bar(half: bytes) -> bytes:
     return half[body.rfind(b"\r") + 1 :]
 
 
-class Follower:
+class LogFollower:
     """All chosen logs of a run: each `poll` gives what was written since the last."""
 
-    def __init__(self, run: Path, choice: Choice | None = None, order: Iterable[str] = ()) -> None:
+    def __init__(self, run: Path, choice: LogFilter | None = None, order: Iterable[str] = ()) -> None:
         self._run = run
-        self._choice = choice or Choice()
+        self._choice = choice or LogFilter()
         self._order = tuple(order)
-        self._tails: dict[Source, Tail] = {}
+        self._tails: dict[LogSource, LogTail] = {}
         self._turn = 0
         self.behind = False
         """The last poll stopped short of what there was to read."""
@@ -242,9 +242,9 @@ class Follower:
         for source, size in sources(self._run, self._order).items():
             path = path_of(self._run, source)
             offset = place(source, path)
-            self._tails[source] = Tail(path, size if offset is None else offset)
+            self._tails[source] = LogTail(path, size if offset is None else offset)
 
-    def poll(self, last: bool = False) -> Iterator[Piece]:
+    def poll(self, last: bool = False) -> Iterator[LogPiece]:
         """New whole lines, rank by rank, about ROUND bytes a call unless it is the last one."""
         budget, self.behind = ROUND, False
         now = time.monotonic()
@@ -256,18 +256,18 @@ class Follower:
         for place, (source, size) in enumerate(sizes):
             tail = self._tails.get(source)
             if tail is None:
-                tail = self._tails[source] = Tail(path_of(self._run, source))
+                tail = self._tails[source] = LogTail(path_of(self._run, source))
             while tail.offset < size:
                 before = tail.offset
                 data = tail.read()
                 budget -= tail.offset - before
                 if data:
-                    yield Piece(source, data)
+                    yield LogPiece(source, data)
                 if tail.offset == before or not last:
                     break
             data = tail.rest() if last else tail.bar(now)
             if data:
-                yield Piece(source, data)
+                yield LogPiece(source, data)
             self.behind = self.behind or tail.offset < size
             if budget <= 0 and not last:
                 self._turn += place + 1
@@ -278,18 +278,18 @@ class Follower:
 
 def read(
     run: Path,
-    choice: Choice | None = None,
+    choice: LogFilter | None = None,
     order: Iterable[str] = (),
     begin: Begin | None = None,
-) -> Iterator[Piece]:
+) -> Iterator[LogPiece]:
     """All that was written so far, rank by rank."""
-    follower = Follower(run, choice, order)
+    follower = LogFollower(run, choice, order)
     if begin is not None:
         follower.begin(begin)
     yield from follower.poll(last=True)
 
 
-def follow(follower: Follower, over: Callable[[], bool], pause: float = 0.1) -> Iterator[Piece]:
+def follow(follower: LogFollower, over: Callable[[], bool], pause: float = 0.1) -> Iterator[LogPiece]:
     """What is written until the run is over, and then what was written before it was."""
     while True:
         ended = over()
@@ -301,15 +301,15 @@ def follow(follower: Follower, over: Callable[[], bool], pause: float = 0.1) -> 
             time.sleep(pause)
 
 
-def lines(pieces: Iterable[Piece]) -> Iterator[Line]:
+def lines(pieces: Iterable[LogPiece]) -> Iterator[LogLine]:
     """Line by line, as written, without newlines."""
     for piece in pieces:
         source = piece.source
         for text in piece.data.removesuffix(b"\n").split(b"\n"):
-            yield Line(source.stage, source.role, source.rank, text)
+            yield LogLine(source.stage, source.role, source.rank, text)
 
 
-def raw(run: Path, source: Source, offset: int) -> Iterator[bytes]:
+def raw(run: Path, source: LogSource, offset: int) -> Iterator[bytes]:
     """The bytes of one log from a place on, exactly as written."""
     try:
         with open(path_of(run, source), "rb") as file:
@@ -320,10 +320,10 @@ def raw(run: Path, source: Source, offset: int) -> Iterator[bytes]:
         return
 
 
-def beginning(tail: int | None = None, since: Callable[[Source], int | None] | None = None) -> Begin:
+def beginning(tail: int | None = None, since: Callable[[LogSource], int | None] | None = None) -> Begin:
     """Where to begin under --tail and --since together: at the later of the two places."""
 
-    def place(source: Source, path: Path) -> int | None:
+    def place(source: LogSource, path: Path) -> int | None:
         offset = since(source) if since is not None else 0
         if tail is not None and offset is not None:
             offset = max(offset, tail_offset(path, tail))

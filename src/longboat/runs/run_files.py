@@ -15,7 +15,7 @@ from typing import Protocol
 
 from longboat.runtime import filetree, run_layout
 from longboat.runtime.errors import LongboatError
-from longboat.runtime.filetree import Entry, Item, NotThere
+from longboat.runtime.filetree import FileEntry, FileItem, PathNotFound
 from longboat.runtime.plan import Mount, Plan
 
 STORAGE = "storage"
@@ -26,7 +26,7 @@ OPEN = ("output", STORAGE)
 
 
 @dataclass(frozen=True)
-class Spot:
+class RunPath:
     """What a path means: a place of the run directory, or one in a mount."""
 
     path: str
@@ -38,40 +38,40 @@ class Spot:
         return "" if self.mount is None else f"{STORAGE}/{self.mount.name}/"
 
 
-class Shelf(Protocol):
+class RunFiles(Protocol):
     run: str
     where: str
     """Where the files are, for the reader."""
     mounts: tuple[str, ...]
     """Paths of storage that a list of the run directory does not show."""
 
-    def entries(self, path: str, depth: int) -> list[Entry]:
+    def entries(self, path: str, depth: int) -> list[FileEntry]:
         """A file, or what is in a directory; their paths are such as can be asked for again."""
 
-    def items(self, path: str) -> Iterator[Item]:
+    def items(self, path: str) -> Iterator[FileItem]:
         """A file, or a directory with all in it, to be read one after another."""
 
-    def store(self, path: str, name: str, items: Iterable[Item]) -> str:
+    def store(self, path: str, name: str, items: Iterable[FileItem]) -> str:
         """Puts them there, below a directory or under a new name; where they are now."""
 
 
-def spot(plan: Plan | None, path: str) -> Spot:
+def spot(plan: Plan | None, path: str) -> RunPath:
     first, _, rest = path.lstrip("/").partition("/")
     mounts = {mount.name: mount for mount in plan.storage if mount.kind != "run"} if plan is not None else {}
     if first == STORAGE:
         name, _, below = rest.partition("/")
         if name in mounts:
-            return Spot(below, mounts[name])
+            return RunPath(below, mounts[name])
     if first in mounts and first not in OWN:
-        return Spot(rest, mounts[first])
-    return Spot(path)
+        return RunPath(rest, mounts[first])
+    return RunPath(path)
 
 
 def mounts(plan: Plan | None, elsewhere: Callable[[Mount], bool]) -> tuple[str, ...]:
     return tuple(f"{STORAGE}/{mount.name}" for mount in (plan.storage if plan else ()) if elsewhere(mount))
 
 
-def writable(run: str, found: Spot) -> None:
+def writable(run: str, found: RunPath) -> None:
     """Raises for a place that nobody but the run may write to."""
     if found.mount is not None:
         if found.mount.read_only:
@@ -83,7 +83,7 @@ def writable(run: str, found: Spot) -> None:
         )
 
 
-def not_there(run: str, found: Spot, error: NotThere) -> LongboatError:
+def not_there(run: str, found: RunPath, error: PathNotFound) -> LongboatError:
     path = found.within + error.path.lstrip("/")
     listed = f"`longboat ls {run}{':' + found.within if found.mount else ''}` lists what is in it"
     if error.outside:
@@ -92,7 +92,7 @@ def not_there(run: str, found: Spot, error: NotThere) -> LongboatError:
     return LongboatError(f"{run} has no {path}", near)
 
 
-class Local:
+class LocalFiles:
     """The files of a run of this machine."""
 
     def __init__(self, run: Path, plan: Plan | None) -> None:
@@ -100,36 +100,36 @@ class Local:
         self._dir, self._plan = str(run), plan
         self.mounts = mounts(plan, lambda mount: bool(mount.path))
 
-    def entries(self, path: str, depth: int) -> list[Entry]:
+    def entries(self, path: str, depth: int) -> list[FileEntry]:
         found, top = self._spot(path)
         try:
             listed = filetree.entries(top, found.path, depth)
-        except NotThere as error:
+        except PathNotFound as error:
             raise not_there(self.run, found, error) from None
         except OSError as error:
             raise LongboatError(f"{error.filename} cannot be listed: {error.strerror}") from None
         return [replace(entry, path=found.within + entry.path) for entry in listed]
 
-    def items(self, path: str) -> Iterator[Item]:
+    def items(self, path: str) -> Iterator[FileItem]:
         found, top = self._spot(path)
         try:
             yield from filetree.items(top, found.path)
-        except NotThere as error:
+        except PathNotFound as error:
             raise not_there(self.run, found, error) from None
         except PermissionError as error:
             raise LongboatError(f"{error.filename} may not be read") from None
 
-    def store(self, path: str, name: str, items: Iterable[Item]) -> str:
+    def store(self, path: str, name: str, items: Iterable[FileItem]) -> str:
         found, top = self._spot(path)
         writable(self.run, found)
         try:
             place = filetree.target(top, found.path, name)
             filetree.store(items, place)
-        except NotThere as error:
+        except PathNotFound as error:
             raise not_there(self.run, found, error) from None
         return found.within + os.path.relpath(place, top)
 
-    def _spot(self, path: str) -> tuple[Spot, str]:
+    def _spot(self, path: str) -> tuple[RunPath, str]:
         found = spot(self._plan, path)
         if found.mount is None:
             return found, self._dir

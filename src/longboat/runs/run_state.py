@@ -67,7 +67,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Failure:
+class RankFailure:
     """Something failed at a time, whether or not it was made good by a restart."""
 
     t: float
@@ -96,7 +96,7 @@ class StageState:
     serving: Mapping[str, Any] = field(default_factory=dict)
     """Of a stage that serves, once it answers: url, page, grpc, model, and one example with its prediction."""
     ranks: tuple[RankState, ...] = ()
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[RankFailure, ...] = ()
 
     @property
     def step(self) -> float | None:
@@ -112,7 +112,7 @@ class StageState:
 
 
 @dataclass(frozen=True)
-class Note:
+class RunNote:
     t: float
     text: str
     level: str = "info"
@@ -134,7 +134,7 @@ class RunState:
     """The exit code of the run; None while it is under way."""
     cause: Cause | None = None
     stages: tuple[StageState, ...] = ()
-    notes: tuple[Note, ...] = ()
+    notes: tuple[RunNote, ...] = ()
     pid: int = 0
     host: str = ""
     engine: str = ""

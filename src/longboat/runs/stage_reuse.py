@@ -18,7 +18,7 @@ ANEW = "a server starts anew"
 
 
 @dataclass(frozen=True)
-class Fate:
+class StageDecision:
     stage: str
     does: str
     """reused, runs or left out."""
@@ -31,14 +31,14 @@ def decide(
     changes: Mapping[str, list[str]],
     first: str | None = None,
     only: str | None = None,
-) -> tuple[Fate, ...]:
+) -> tuple[StageDecision, ...]:
     """changes: stage -> what it depends on that has changed since it passed, in words."""
     for option, name in (("--from", first), ("--only", only)):
         if name is not None:
             _known(plan, option, name)
     if only is not None:
         return _only(plan, passed, plan.stage(only))
-    fates: dict[str, Fate] = {}
+    fates: dict[str, StageDecision] = {}
     for stage in plan.stages:
         fates[stage.name] = _fate(plan, stage, passed, changes.get(stage.name, []), first, fates)
     return tuple(fates.values())
@@ -50,26 +50,26 @@ def _fate(
     passed: Collection[str],
     changes: list[str],
     first: str | None,
-    fates: Mapping[str, Fate],
-) -> Fate:
+    fates: Mapping[str, StageDecision],
+) -> StageDecision:
     again = [name for name in stage.after if fates[name].does == RUNS and fates[name].why != ANEW]
     if stage.name == first:
         missing = [name for name in _needed(plan, stage) if name not in passed]
         if missing:
             raise _missing("--from", stage.name, missing)
-        return Fate(stage.name, RUNS, "asked for by --from")
+        return StageDecision(stage.name, RUNS, "asked for by --from")
     if stage.kind == "serve":
-        return Fate(stage.name, RUNS, f"comes after {', '.join(again)}" if again else ANEW)
+        return StageDecision(stage.name, RUNS, f"comes after {', '.join(again)}" if again else ANEW)
     if stage.name not in passed:
-        return Fate(stage.name, RUNS, "" if not passed else "it has not passed yet")
+        return StageDecision(stage.name, RUNS, "" if not passed else "it has not passed yet")
     if again:
-        return Fate(stage.name, RUNS, f"comes after {', '.join(again)}")
+        return StageDecision(stage.name, RUNS, f"comes after {', '.join(again)}")
     if changes and first is None:
-        return Fate(stage.name, RUNS, f"changed: {'; '.join(changes)}")
-    return Fate(stage.name, REUSED, f"although changed: {'; '.join(changes)}" if changes else "")
+        return StageDecision(stage.name, RUNS, f"changed: {'; '.join(changes)}")
+    return StageDecision(stage.name, REUSED, f"although changed: {'; '.join(changes)}" if changes else "")
 
 
-def _only(plan: Plan, passed: Collection[str], stage: Stage) -> tuple[Fate, ...]:
+def _only(plan: Plan, passed: Collection[str], stage: Stage) -> tuple[StageDecision, ...]:
     needed = _needed(plan, stage)
     missing = [name for name in needed if name not in passed and plan.stage(name).kind != "serve"]
     if missing:
@@ -77,11 +77,11 @@ def _only(plan: Plan, passed: Collection[str], stage: Stage) -> tuple[Fate, ...]
     fates = []
     for each in plan.stages:
         if each.name == stage.name:
-            fates.append(Fate(each.name, RUNS, "asked for by --only"))
+            fates.append(StageDecision(each.name, RUNS, "asked for by --only"))
         elif each.name in needed and each.kind == "serve":
-            fates.append(Fate(each.name, RUNS, f"serves {stage.name}"))
+            fates.append(StageDecision(each.name, RUNS, f"serves {stage.name}"))
         else:
-            fates.append(Fate(each.name, REUSED if each.name in passed else LEFT_OUT))
+            fates.append(StageDecision(each.name, REUSED if each.name in passed else LEFT_OUT))
     return tuple(fates)
 
 

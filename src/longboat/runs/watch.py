@@ -20,21 +20,21 @@ PAUSE = 0.1
 """Seconds to wait between two looks."""
 
 
-def let_go(run: Path, due: float | None = None) -> None:
+def release(run: Path, due: float | None = None) -> None:
     """Waits until the driver of a run that has ended is gone, so that the run can be removed or taken up again: it has
     written the end and is on its way out. due: when to give up, by the monotonic clock."""
     while mirrored(run) is None and alive(run) and (due is None or time.monotonic() < due):
         time.sleep(0.005)
 
 
-class Watch:
+class RunWatch:
     """`after`: that many events were there before the run was taken up again; an end among
     them is not the end. `living`: asks after the driver, by its lock if not said otherwise."""
 
     def __init__(self, run: Path, after: int = 0, living: Callable[[], bool] | None = None) -> None:
         self.run = run
         self.plan = plan_of(run)
-        self._reader = journal.Reader(str(run))
+        self._reader = journal.JournalReader(str(run))
         self._folder = Folder(run.name, self.plan)
         self._living = living or (lambda: alive_or_newborn(run))
         self._after = after

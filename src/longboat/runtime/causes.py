@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Tuple
 
 
-class Kind(str, Enum):
+class CauseKind(str, Enum):
     """Every reason Longboat can give. The value is what the journal holds."""
 
     USER_ERROR = "user_error"
@@ -47,19 +47,19 @@ class Kind(str, Enum):
 
 HOPELESS = frozenset(
     {
-        Kind.NOT_FOUND,
-        Kind.NOT_EXECUTABLE,
-        Kind.DISK_FULL,
-        Kind.NOT_WRITABLE,
-        Kind.MPI_MISMATCH,
-        Kind.MISSING_INPUT,
-        Kind.UNSCHEDULABLE,
-        Kind.IMAGE_PULL,
-        Kind.NO_PYTHON,
-        Kind.VOLUME,
-        Kind.QUOTA,
-        Kind.REFUSED,
-        Kind.FORBIDDEN,
+        CauseKind.NOT_FOUND,
+        CauseKind.NOT_EXECUTABLE,
+        CauseKind.DISK_FULL,
+        CauseKind.NOT_WRITABLE,
+        CauseKind.MPI_MISMATCH,
+        CauseKind.MISSING_INPUT,
+        CauseKind.UNSCHEDULABLE,
+        CauseKind.IMAGE_PULL,
+        CauseKind.NO_PYTHON,
+        CauseKind.VOLUME,
+        CauseKind.QUOTA,
+        CauseKind.REFUSED,
+        CauseKind.FORBIDDEN,
     }
 )
 """Causes that neither a restart nor another attempt can cure."""
@@ -69,7 +69,7 @@ HOPELESS = frozenset(
 class Cause:
     """Why a rank, a stage or a run ended as it did."""
 
-    kind: Kind
+    kind: CauseKind
     message: str
     """One sentence for a person, without the evidence."""
     stage: str = ""

@@ -20,7 +20,7 @@ PART = ".longboat-part"
 """Ending of a file that is not whole yet."""
 
 
-class NotThere(Exception):
+class PathNotFound(Exception):
     """What was asked for does not exist, or leads out of the tree."""
 
     def __init__(self, path: str, near: str = "", outside: bool = False) -> None:
@@ -29,7 +29,7 @@ class NotThere(Exception):
 
 
 @dataclass(frozen=True)
-class Entry:
+class FileEntry:
     path: str
     """Within the tree; a directory's ends with a slash."""
     size: int
@@ -37,7 +37,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Item:
+class FileItem:
     """One file or directory of a parcel."""
 
     path: str
@@ -53,7 +53,7 @@ def inside(top: str, path: str) -> str:
     """The place that a path means, which is there."""
     found = joined(top, path)
     if not os.path.exists(found):
-        raise NotThere(path, nearest(path, (entry.path for entry in _walk(top, top, 9, 0))))
+        raise PathNotFound(path, nearest(path, (entry.path for entry in _walk(top, top, 9, 0))))
     return found
 
 
@@ -62,7 +62,7 @@ def joined(top: str, path: str) -> str:
     found = os.path.normpath(os.path.join(top, path.lstrip("/")))
     real, root = os.path.realpath(found), os.path.realpath(top)
     if os.path.commonpath([real, root]) != root:
-        raise NotThere(path, outside=True)
+        raise PathNotFound(path, outside=True)
     return found
 
 
@@ -73,27 +73,27 @@ def nearest(path: str, names: Iterable[str]) -> str:
     return near[0] if near else ""
 
 
-def entries(top: str, path: str, depth: int) -> List[Entry]:
+def entries(top: str, path: str, depth: int) -> List[FileEntry]:
     """What a path means: a file, or all in a directory down to a depth. Hidden names at the top are left out."""
     start = inside(top, path)
     if not os.path.isdir(start):
-        return [Entry(os.path.relpath(start, top), os.path.getsize(start), 0)]
+        return [FileEntry(os.path.relpath(start, top), os.path.getsize(start), 0)]
     return list(_walk(top, start, max(depth, 1), 0))
 
 
-def _walk(top: str, start: str, depth: int, level: int) -> Iterator[Entry]:
+def _walk(top: str, start: str, depth: int, level: int) -> Iterator[FileEntry]:
     """Names in order; a directory's size is that of all in it."""
     with os.scandir(start) as listed:
         found = sorted((e for e in listed if start != top or not e.name.startswith(".")), key=lambda e: e.name)
     for entry in found:
         name = os.path.relpath(entry.path, top)
         if entry.is_dir(follow_symlinks=False):
-            yield Entry(name + "/", tree_size(entry.path), level)
+            yield FileEntry(name + "/", tree_size(entry.path), level)
             if level + 1 < depth:
                 with contextlib.suppress(PermissionError):
                     yield from _walk(top, entry.path, depth, level + 1)
         else:
-            yield Entry(name, entry.stat(follow_symlinks=False).st_size, level)
+            yield FileEntry(name, entry.stat(follow_symlinks=False).st_size, level)
 
 
 def tree_size(path: Union[str, os.PathLike[str]]) -> int:
@@ -106,7 +106,7 @@ def tree_size(path: Union[str, os.PathLike[str]]) -> int:
     return total
 
 
-def items(top: str, path: str) -> Iterator[Item]:
+def items(top: str, path: str) -> Iterator[FileItem]:
     """A file, or a directory with all in it. A link counts as the file that it names, if that is in the tree."""
     start = inside(top, path)
     if not os.path.isdir(start):
@@ -116,21 +116,21 @@ def items(top: str, path: str) -> Iterator[Item]:
         folders.sort()
         below = os.path.relpath(folder, start)
         found = os.stat(folder)
-        yield Item("" if below == "." else below, 0, stat.S_IMODE(found.st_mode), found.st_mtime)
+        yield FileItem("" if below == "." else below, 0, stat.S_IMODE(found.st_mode), found.st_mtime)
         for name in sorted(names):
             place = os.path.join(folder, name)
-            with contextlib.suppress(NotThere):
+            with contextlib.suppress(PathNotFound):
                 if os.path.isfile(joined(top, os.path.relpath(place, top))):
                     yield from _opened(place, os.path.relpath(place, start))
 
 
-def _opened(place: str, path: str) -> Iterator[Item]:
+def _opened(place: str, path: str) -> Iterator[FileItem]:
     with open(place, "rb") as file:
         found = os.fstat(file.fileno())
-        yield Item(path, found.st_size, stat.S_IMODE(found.st_mode), found.st_mtime, file)
+        yield FileItem(path, found.st_size, stat.S_IMODE(found.st_mode), found.st_mtime, file)
 
 
-def pack(parcel: Iterable[Item], out: BinaryIO) -> None:
+def pack(parcel: Iterable[FileItem], out: BinaryIO) -> None:
     """Writes a tar stream. A file that grows meanwhile is sent as long as it was when it was opened."""
     import tarfile
 
@@ -144,7 +144,7 @@ def pack(parcel: Iterable[Item], out: BinaryIO) -> None:
     out.flush()
 
 
-def unpack(stream: BinaryIO) -> Iterator[Item]:
+def unpack(stream: BinaryIO) -> Iterator[FileItem]:
     import tarfile
 
     with tarfile.open(fileobj=stream, mode="r|") as tar:
@@ -152,7 +152,7 @@ def unpack(stream: BinaryIO) -> Iterator[Item]:
             path = told.name.partition("/")[2]
             if told.isdir() or told.isreg():
                 source = tar.extractfile(told) if told.isreg() else None
-                yield Item(path, told.size, told.mode, float(told.mtime), source)  # type: ignore[arg-type]
+                yield FileItem(path, told.size, told.mode, float(told.mtime), source)  # type: ignore[arg-type]
 
 
 def target(top: str, path: str, name: str) -> str:
@@ -161,14 +161,14 @@ def target(top: str, path: str, name: str) -> str:
     return os.path.join(place, name) if path.endswith("/") or os.path.isdir(place) else place
 
 
-def store(parcel: Iterable[Item], place: str, tell: Callable[[int], None] = lambda _count: None) -> int:
+def store(parcel: Iterable[FileItem], place: str, tell: Callable[[int], None] = lambda _count: None) -> int:
     """Puts a parcel at a place; how many files. A file appears under its name when it is whole; `tell` hears of
     bytes as they are written."""
     count = 0
     for item in parcel:
         path = os.path.normpath(item.path) if item.path else ""
         if os.path.isabs(path) or path.split(os.sep)[0] == os.pardir:
-            raise NotThere(item.path, outside=True)
+            raise PathNotFound(item.path, outside=True)
         if item.source is None:
             os.makedirs(joined(place, path), exist_ok=True)
         else:
@@ -180,7 +180,7 @@ def store(parcel: Iterable[Item], place: str, tell: Callable[[int], None] = lamb
     return count
 
 
-def _store_file(item: Item, place: str, tell: Callable[[int], None]) -> None:
+def _store_file(item: FileItem, place: str, tell: Callable[[int], None]) -> None:
     if os.path.isdir(place):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), place)
     folder, name = os.path.split(place)
@@ -204,7 +204,7 @@ def _store_file(item: Item, place: str, tell: Callable[[int], None]) -> None:
             os.unlink(aside)
 
 
-class Pieces(io.RawIOBase):
+class PieceStream(io.RawIOBase):
     """A stream that is read from pieces as they come."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
@@ -227,6 +227,6 @@ class Pieces(io.RawIOBase):
         return count
 
 
-def total(found: Sequence[Entry]) -> int:
+def total(found: Sequence[FileEntry]) -> int:
     """Bytes that a parcel will have, from a list of what is in it."""
     return sum(entry.size for entry in found if entry.depth == 0)

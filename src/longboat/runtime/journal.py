@@ -49,7 +49,7 @@ from enum import Enum
 from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Optional, Tuple
 
 from longboat.runtime import run_layout
-from longboat.runtime.causes import Cause, Kind
+from longboat.runtime.causes import Cause, CauseKind
 from longboat.runtime.plan import build
 
 FILE = run_layout.JOURNAL
@@ -100,7 +100,7 @@ class JournalFull(OSError):
     """The disk is full; the event that would not fit was not written."""
 
 
-class Writer:
+class JournalWriter:
     """Appends events. One per run at a time: the driver holds the run's lock."""
 
     def __init__(self, run_dir: str, clock: Callable[[], float] = time.time, redact: Tuple[str, ...] = ()) -> None:
@@ -205,8 +205,8 @@ def cause_of(event: Event) -> Optional[Cause]:
     data = event.get("cause")
     if not isinstance(data, dict):
         return None
-    known = {kind.value for kind in Kind}
-    data = dict(data, kind=Kind(data["kind"]) if data.get("kind") in known else Kind.INTERNAL)
+    known = {kind.value for kind in CauseKind}
+    data = dict(data, kind=CauseKind(data["kind"]) if data.get("kind") in known else CauseKind.INTERNAL)
     data.setdefault("message", "")
     return build(Cause, data)
 
@@ -226,14 +226,14 @@ def last(run_dir: str) -> Event:
 
 def stream(run_dir: str) -> Iterator[Event]:
     """The same, one after the other: a long training's journal is larger than a driver's memory."""
-    reader = Reader(run_dir)
+    reader = JournalReader(run_dir)
     try:
         yield from reader.poll()
     finally:
         reader.close()
 
 
-class Reader:
+class JournalReader:
     """Follows a journal that may still grow: each poll gives the events since the last one."""
 
     def __init__(self, run_dir: str) -> None:

@@ -21,13 +21,13 @@ import math
 from dataclasses import dataclass, field
 from typing import Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple, Union
 
-from longboat.runtime.causes import HOPELESS, Cause, Kind
+from longboat.runtime.causes import HOPELESS, Cause, CauseKind
 from longboat.runtime.errors import FAILED, GATE_NOT_MET, INTERRUPTED, OK
 from longboat.runtime.plan import Gate, Plan, Stage
 
 
 @dataclass(frozen=True)
-class Begin:
+class BeginStage:
     """Start this attempt at a stage."""
 
     stage: str
@@ -35,7 +35,7 @@ class Begin:
 
 
 @dataclass(frozen=True)
-class Halt:
+class HaltStage:
     """A stage that runs must end: another failed for good, or a server has done its work."""
 
     stage: str
@@ -45,7 +45,7 @@ class Halt:
 
 
 @dataclass(frozen=True)
-class Answer:
+class GateVerdict:
     """A gate's verdict. `passed` is None when there was nothing to compare with."""
 
     stage: str
@@ -90,7 +90,7 @@ class Finished:
     cause: Optional[Cause] = None
 
 
-Step = Union[Begin, Halt, Answer, StageEnded, StageReady, Serving, Finished]
+Step = Union[BeginStage, HaltStage, GateVerdict, StageEnded, StageReady, Serving, Finished]
 
 
 UNDER_WAY = ("running", "serving", "done serving")
@@ -145,7 +145,7 @@ class Pipeline:
         self._metrics: Dict[str, Dict[str, float]] = {}
 
     def begin(self) -> List[Step]:
-        halts: List[Step] = [Halt(name, again=True) for name, at in self._at.items() if at.state == "refused"]
+        halts: List[Step] = [HaltStage(name, again=True) for name, at in self._at.items() if at.state == "refused"]
         return halts + (self._advance() if self._end is None else self._give_up(self._end))
 
     def metric(self, stage: str, name: str, value: float) -> None:
@@ -191,11 +191,11 @@ class Pipeline:
             return self._finish()
         return self._give_up(Finished("stopped", INTERRUPTED, cause))
 
-    def _begin(self, name: str) -> Begin:
+    def _begin(self, name: str) -> BeginStage:
         at = self._at[name]
         at.state = "running"
         at.attempts += 1
-        return Begin(name, at.attempts)
+        return BeginStage(name, at.attempts)
 
     def _advance(self) -> List[Step]:
         steps: List[Step] = []
@@ -223,7 +223,7 @@ class Pipeline:
         passed = _compare(gate, value)
         through = self._between(gate.of, stage) if passed is False else ()
         again = bool(through) and value is not None and at.retries_used < gate.retries
-        answer = Answer(stage.name, gate, value, passed, at.attempts, again, through)
+        answer = GateVerdict(stage.name, gate, value, passed, at.attempts, again, through)
         if not through:
             at.state = "succeeded"
             return [answer, StageEnded(stage.name, "succeeded", at.attempts)]
@@ -231,7 +231,7 @@ class Pipeline:
             at.retries_used += 1
             return [answer, *self._send_back(through), self._begin(gate.of)]
         at.state = "failed"
-        cause = Cause(Kind.GATE_NOT_MET, _miss(gate, value, at.attempts), stage=stage.name)
+        cause = Cause(CauseKind.GATE_NOT_MET, _miss(gate, value, at.attempts), stage=stage.name)
         ended = StageEnded(stage.name, "failed", at.attempts, cause)
         return [answer, ended, *self._give_up(Finished("gate_missed", GATE_NOT_MET, cause))]
 
@@ -249,7 +249,7 @@ class Pipeline:
             at = self._at[name]
             if at.state == "serving":
                 at.state = "refused"
-                halts.append(Halt(name, again=True))
+                halts.append(HaltStage(name, again=True))
             else:
                 at.state = "waiting"
         return halts
@@ -260,7 +260,7 @@ class Pipeline:
     def _give_up(self, end: Finished) -> List[Step]:
         if self._end is None:
             self._end = end
-        halts: List[Step] = [Halt(name) for name, at in self._at.items() if at.state in UNDER_WAY]
+        halts: List[Step] = [HaltStage(name) for name, at in self._at.items() if at.state in UNDER_WAY]
         return halts + self._finish()
 
     def _finish(self) -> List[Step]:
@@ -275,7 +275,7 @@ class Pipeline:
         if self._end is None and serving:
             for name in serving:
                 self._at[name].state = "done serving"
-            return [Halt(name, done=True) for name in serving]
+            return [HaltStage(name, done=True) for name in serving]
         if serving:
             return []  # their end was asked for
         self._over = True

@@ -23,13 +23,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from longboat.serve.model_loading import Runner, failure
-from longboat.serve.request_errors import Reason, Refused
+from longboat.serve.request_errors import RefusalReason, RequestRefused
 
 if TYPE_CHECKING:
     import numpy as np
 
     Array = np.ndarray[Any, Any]
-    Done = Callable[[dict[str, Array] | None, Refused | None], None]
+    Done = Callable[[dict[str, Array] | None, RequestRefused | None], None]
 
 INLINE = 0.001
 """Seconds: a batch that takes less is computed on the loop, where a thread would cost more than it gives."""
@@ -46,7 +46,7 @@ SIZES = 24
 
 
 @dataclass(frozen=True)
-class Limits:
+class BatchLimits:
     """What an operator may say about batches."""
 
     rows: int = 64
@@ -62,7 +62,7 @@ class Limits:
 
 
 @dataclass(slots=True)
-class Work:
+class BatchItem:
     """One request on its way."""
 
     inputs: dict[str, Array]
@@ -75,7 +75,7 @@ class Work:
 
 
 @dataclass
-class Costs:
+class BatchCosts:
     """How long batches take, learned for each power of two of rows."""
 
     down: float = TYPICAL[0]
@@ -104,8 +104,8 @@ class Costs:
 
 
 class Batcher:
-    def __init__(self, runner: Runner, limits: Limits, loop: asyncio.AbstractEventLoop) -> None:
-        self.runner, self.limits, self.costs, self.slow_costs = runner, limits, Costs(), Costs(*CAUTIOUS)
+    def __init__(self, runner: Runner, limits: BatchLimits, loop: asyncio.AbstractEventLoop) -> None:
+        self.runner, self.limits, self.costs, self.slow_costs = runner, limits, BatchCosts(), BatchCosts(*CAUTIOUS)
         self.costs.learn(1, runner.seconds)
         self.slow_costs.learn(1, runner.seconds)
         self.waiting = 0
@@ -116,7 +116,7 @@ class Batcher:
         """Called when the last work is done, for whoever waits to unload the model."""
         self.names = {tensor.name for tensor in runner.bundle.inputs}
         self._loop = loop
-        self._queue: deque[Work] = deque()
+        self._queue: deque[BatchItem] = deque()
         self._batchable = all(t.shape[0] is None for t in (*runner.bundle.inputs, *runner.bundle.outputs))
         self._single = len(runner.bundle.inputs) == 1
         self._busy = self._called = False
@@ -138,12 +138,14 @@ class Batcher:
         self._sizes, self._rows = [0] * SIZES, 0
         return found
 
-    def submit(self, inputs: dict[str, Array], rows: int, done: Done, deadline: float = 0.0) -> Work:
+    def submit(self, inputs: dict[str, Array], rows: int, done: Done, deadline: float = 0.0) -> BatchItem:
         """Queues a request, or raises Refused. `done` is called on the loop, once, unless the work is cancelled."""
         now = self.admit(rows)
         limits = self.limits
         until = now + limits.timeout
-        work = Work(inputs, rows, done, min(until, deadline) if deadline else until, now, _shape(inputs, self._single))
+        work = BatchItem(
+            inputs, rows, done, min(until, deadline) if deadline else until, now, _shape(inputs, self._single)
+        )
         self._queue.append(work)
         self.waiting += rows
         if not self._busy and not self._called:
@@ -156,15 +158,15 @@ class Batcher:
         now = time.monotonic()
         limits, name = self.limits, self.runner.bundle.name
         if self.waiting and self.waiting + rows > limits.queue:
-            raise Refused(Reason.BUSY, f"{self.waiting} rows wait for model {name!r} already")
+            raise RequestRefused(RefusalReason.BUSY, f"{self.waiting} rows wait for model {name!r} already")
         if limits.bound and self.working and self._expected(rows, now) > limits.bound:
             raise self._late()
         return now
 
-    def _late(self) -> Refused:
+    def _late(self) -> RequestRefused:
         bound = self.limits.bound * 1000
-        return Refused(
-            Reason.BUSY, f"model {self.runner.bundle.name!r} could not answer within its bound of {bound:g} ms"
+        return RequestRefused(
+            RefusalReason.BUSY, f"model {self.runner.bundle.name!r} could not answer within its bound of {bound:g} ms"
         )
 
     def at_once(self, inputs: dict[str, Array], rows: int) -> dict[str, Array] | None:
@@ -184,7 +186,7 @@ class Batcher:
         """The same for a coroutine: when it is cancelled, so is the work."""
         answer: asyncio.Future[dict[str, Array]] = self._loop.create_future()
 
-        def done(outputs: dict[str, Array] | None, refused: Refused | None) -> None:
+        def done(outputs: dict[str, Array] | None, refused: RequestRefused | None) -> None:
             if answer.done():
                 return
             if refused is not None:
@@ -199,7 +201,7 @@ class Batcher:
             work.gone = True
             raise
 
-    def cancel(self, work: Work) -> None:
+    def cancel(self, work: BatchItem) -> None:
         """The client is gone: the work is skipped when its turn comes."""
         work.gone = True
 
@@ -258,7 +260,7 @@ class Batcher:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="longboat-model")
         self._thread.submit(self._away, batch, rows)
 
-    def _away(self, batch: list[Work], rows: int) -> None:
+    def _away(self, batch: list[BatchItem], rows: int) -> None:
         """In the thread."""
         began = time.perf_counter()
         answers = _answers(self.runner, batch)
@@ -268,16 +270,16 @@ class Batcher:
         except RuntimeError:
             pass  # the loop has closed: nobody waits for this any more
 
-    def _back(self, batch: list[Work], answers: list[Any], rows: int, took: float) -> None:
+    def _back(self, batch: list[BatchItem], answers: list[Any], rows: int, took: float) -> None:
         self._busy = False
         self._finish(batch, answers, rows, took)
 
-    def _finish(self, batch: list[Work], answers: list[Any], rows: int, took: float) -> None:
+    def _finish(self, batch: list[BatchItem], answers: list[Any], rows: int, took: float) -> None:
         self._count(rows, took)
         for work, answer in zip(batch, answers, strict=True):
             if work.gone:
                 continue
-            if isinstance(answer, Refused):
+            if isinstance(answer, RequestRefused):
                 work.done(None, answer)
             else:
                 work.done(answer, None)
@@ -293,9 +295,9 @@ class Batcher:
         self._sizes[min((rows - 1).bit_length(), SIZES - 1)] += 1
         self._rows += rows
 
-    def _take(self) -> tuple[list[Work], int]:
+    def _take(self) -> tuple[list[BatchItem], int]:
         """The next batch: the oldest request and those of its shape behind it, as many as fit."""
-        batch: list[Work] = []
+        batch: list[BatchItem] = []
         rows, most, now = 0, self._most(), time.monotonic()
         queue = self._queue
         oldest = (
@@ -307,7 +309,7 @@ class Batcher:
                 queue.popleft()
                 self.waiting -= work.rows
                 if not work.gone:
-                    late = Refused(Reason.DEADLINE, "the deadline passed before the model was free")
+                    late = RequestRefused(RefusalReason.DEADLINE, "the deadline passed before the model was free")
                     work.done(None, late if work.deadline < now else self._late())
                 continue
             if batch and (not self._batchable or rows + work.rows > most or work.shape != batch[0].shape):
@@ -327,7 +329,7 @@ def _shape(inputs: dict[str, Array], single: bool) -> Any:
     return tuple(array.shape[1:] for _, array in sorted(inputs.items()))
 
 
-def _answers(runner: Runner, batch: list[Work]) -> list[Any]:
+def _answers(runner: Runner, batch: list[BatchItem]) -> list[Any]:
     """An answer or a Refused for each work. When a batch of several fails, each is computed alone: one client's
     input, or its size, must not fail the others."""
     try:
@@ -340,13 +342,13 @@ def _answers(runner: Runner, batch: list[Work]) -> list[Any]:
     return [_answers(runner, [work])[0] for work in batch]
 
 
-def _joined(batch: list[Work]) -> dict[str, Array]:
+def _joined(batch: list[BatchItem]) -> dict[str, Array]:
     import numpy as np
 
     return {name: np.concatenate([work.inputs[name] for work in batch]) for name in batch[0].inputs}
 
 
-def _split(outputs: dict[str, Array], batch: list[Work]) -> list[dict[str, Array]]:
+def _split(outputs: dict[str, Array], batch: list[BatchItem]) -> list[dict[str, Array]]:
     total = sum(work.rows for work in batch)
     for name, array in outputs.items():
         if len(array) != total:

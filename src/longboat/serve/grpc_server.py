@@ -24,13 +24,13 @@ from longboat.runtime.rank_env import bracketed
 from longboat.serve import grpc_fast_path, grpc_tensors, input_checks, tfs_rest
 from longboat.serve.batching import Batcher
 from longboat.serve.dtypes import BY_NAME
-from longboat.serve.metrics import Numbers
-from longboat.serve.model_versions import Models
-from longboat.serve.prediction import Counting
+from longboat.serve.metrics import ProcessMetrics
+from longboat.serve.model_versions import ServedModels
+from longboat.serve.prediction import RequestCounters
 from longboat.serve.protos import oip_pb2 as oip
 from longboat.serve.protos import tfs_pb2 as tfs
-from longboat.serve.request_errors import Reason, Refused, invalid, unforeseen
-from longboat.serve.settings import Settings
+from longboat.serve.request_errors import RefusalReason, RequestRefused, invalid, unforeseen
+from longboat.serve.settings import ServerSettings
 from longboat.serve.v2_rest import EXTENSIONS
 
 if TYPE_CHECKING:
@@ -47,12 +47,12 @@ _STATUS = "tensorflow.serving.ModelService"
 _OIP = "inference.GRPCInferenceService"
 
 
-class Grpc:
+class GrpcServer:
     """The gRPC side of a process."""
 
-    def __init__(self, models: Models, numbers: Numbers, settings: Settings) -> None:
+    def __init__(self, models: ServedModels, numbers: ProcessMetrics, settings: ServerSettings) -> None:
         self._models, self._numbers, self._settings = models, numbers, settings
-        self._countings: dict[tuple[str, str], Counting] = {}
+        self._countings: dict[tuple[str, str], RequestCounters] = {}
         self._specs: dict[tuple[str, int], bytes] = {}
         self._frames: dict[int, grpc_fast_path.Frame] = {}
         """By the length of the request."""
@@ -154,10 +154,10 @@ class Grpc:
             spec = self._specs[key] = grpc_fast_path.spec(*key, tfs_rest.SIGNATURE)
         return spec
 
-    def _counting(self, model: str, protocol: str) -> Counting:
+    def _counting(self, model: str, protocol: str) -> RequestCounters:
         counting = self._countings.get((model, protocol))
         if counting is None:
-            counting = self._countings[model, protocol] = Counting(self._numbers, model, protocol)
+            counting = self._countings[model, protocol] = RequestCounters(self._numbers, model, protocol)
         return counting
 
     async def _classify(self, request: Any, context: Any) -> Any:
@@ -214,7 +214,7 @@ class Grpc:
                 one.status.error_code = UNKNOWN if version.error else 0
                 one.status.error_message = version.error
         if not answer.model_version_status:
-            raise Refused(Reason.NOT_FOUND, f"Could not find version {only} of model {model.name}")
+            raise RequestRefused(RefusalReason.NOT_FOUND, f"Could not find version {only} of model {model.name}")
         return answer
 
     def _of_spec(self, spec: Any) -> Batcher:
@@ -238,8 +238,8 @@ class Grpc:
     async def _model_ready(self, request: Any, context: Any) -> Any:
         try:
             self._of_name(request.name, request.version)
-        except Refused as refused:
-            if refused.reason not in (Reason.NOT_FOUND, Reason.UNAVAILABLE):
+        except RequestRefused as refused:
+            if refused.reason not in (RefusalReason.NOT_FOUND, RefusalReason.UNAVAILABLE):
                 raise
             return oip.ModelReadyResponse(ready=False)
         return oip.ModelReadyResponse(ready=True)
@@ -286,7 +286,7 @@ class Grpc:
             if left is not None and (not wait or left < wait):
                 wait = left
             return await batcher.ask(inputs, rows, time.monotonic() + wait if wait else 0.0)
-        except Refused as refused:
+        except RequestRefused as refused:
             code = refused.reason.grpc
             raise
         except asyncio.CancelledError:
@@ -330,7 +330,7 @@ def _telling(method: Callable[[Any, Any], Awaitable[Any]], kind: Any) -> Callabl
     async def told(raw: bytes, context: Any) -> Any:
         try:
             return await method(raw if kind is None else _parsed(kind, raw), context)
-        except Refused as said:
+        except RequestRefused as said:
             refused = said
         except Exception as error:
             refused = unforeseen(error)

@@ -22,7 +22,7 @@ from typing import Any
 
 import httptools
 
-from longboat.serve.request_errors import Reason, Refused, unforeseen
+from longboat.serve.request_errors import RefusalReason, RequestRefused, unforeseen
 
 PHRASES = {
     200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 405: "Method Not Allowed",
@@ -38,7 +38,7 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 @dataclass(frozen=True)
-class Bounds:
+class HttpLimits:
     """What a client may ask of a connection."""
 
     body: int = 64 << 20
@@ -57,12 +57,12 @@ class Request:
 
     __slots__ = ("began", "body", "cancel", "connection", "headers", "keep", "method", "refused", "url")
 
-    def __init__(self, connection: Connection, method: bytes, url: bytes, headers: dict[bytes, bytes]) -> None:
+    def __init__(self, connection: ServerConnection, method: bytes, url: bytes, headers: dict[bytes, bytes]) -> None:
         self.connection = connection
         self.method, self.url, self.headers = method, url, headers
         self.body = b""
         self.keep = True
-        self.refused: Refused | None = None
+        self.refused: RequestRefused | None = None
         """Why it gets no answer, known from its headers."""
         self.began = 0.0
         self.cancel: Callable[[], None] | None = None
@@ -90,16 +90,16 @@ class Request:
             return self.body
         windows = {b"gzip": 31, b"x-gzip": 31, b"deflate": 15}.get(coding)
         if windows is None:
-            raise Refused(Reason.MEDIA, "Content-Encoding may be gzip, deflate or identity")
+            raise RequestRefused(RefusalReason.MEDIA, "Content-Encoding may be gzip, deflate or identity")
         unpacking = zlib.decompressobj(windows)
         try:
             found = unpacking.decompress(self.body, most + 1)
         except zlib.error as error:
-            raise Refused(Reason.INVALID, f"the body is not {coding.decode()}: {error}") from None
+            raise RequestRefused(RefusalReason.INVALID, f"the body is not {coding.decode()}: {error}") from None
         if len(found) > most:
-            raise Refused(Reason.TOO_LARGE, f"the unpacked body is larger than {most} bytes")
+            raise RequestRefused(RefusalReason.TOO_LARGE, f"the unpacked body is larger than {most} bytes")
         if not unpacking.eof:
-            raise Refused(Reason.INVALID, f"the {coding.decode()} body is cut off")
+            raise RequestRefused(RefusalReason.INVALID, f"the {coding.decode()} body is cut off")
         return found
 
 
@@ -107,24 +107,24 @@ Handler = Callable[[Request], None]
 """What answers: it calls request.reply(...) once, now or later, or raises Refused."""
 
 
-class Site:
+class HttpSite:
     """What the connections of a process share."""
 
     def __init__(
         self,
         handler: Handler,
-        admit: Callable[[Request], Refused | None],
-        error: Callable[[Refused], bytes],
-        bounds: Bounds,
+        admit: Callable[[Request], RequestRefused | None],
+        error: Callable[[RequestRefused], bytes],
+        bounds: HttpLimits,
     ) -> None:
         self.handler, self.admit, self.error, self.bounds = handler, admit, error, bounds
-        self.open: set[Connection] = set()
+        self.open: set[ServerConnection] = set()
         self.held = 0
         """Bytes of bodies."""
         self.draining = False
 
-    def connection(self) -> Connection:
-        return Connection(self)
+    def connection(self) -> ServerConnection:
+        return ServerConnection(self)
 
     def sweep(self) -> None:
         """Every second: ends connections that are over their time."""
@@ -144,13 +144,13 @@ class Site:
         return any(connection.busy for connection in self.open)
 
 
-class Connection(asyncio.Protocol):
+class ServerConnection(asyncio.Protocol):
     __slots__ = (
         "_chunks", "_closing", "_current", "_half", "_head", "_headers", "_heard", "_held", "_parser", "_paused",
         "_ready", "_request", "_seen", "_site", "_size", "_started", "_transport", "_url", "_written",
     )  # fmt: skip
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: HttpSite) -> None:
         self._site = site
         self._parser = httptools.HttpRequestParser(self)
         self._transport: Any = None
@@ -188,7 +188,7 @@ class Connection(asyncio.Protocol):
         self._transport = transport
         self._site.open.add(self)
         if len(self._site.open) > self._site.bounds.connections:
-            self._refuse(Refused(Reason.UNAVAILABLE, "too many connections"))
+            self._refuse(RequestRefused(RefusalReason.UNAVAILABLE, "too many connections"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._site.open.discard(self)
@@ -210,16 +210,16 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserUpgrade:
             self._half = True  # the wish is ignored; what follows it is not HTTP any more
         except httptools.HttpParserCallbackError as error:
-            refused = error.__context__ if isinstance(error.__context__, Refused) else None
-            self._refuse(refused or Refused(Reason.INVALID, "the request could not be read"))
+            refused = error.__context__ if isinstance(error.__context__, RequestRefused) else None
+            self._refuse(refused or RequestRefused(RefusalReason.INVALID, "the request could not be read"))
         except httptools.HttpParserError as error:
-            self._refuse(Refused(Reason.INVALID, f"this is not HTTP/1.1: {error}"))
+            self._refuse(RequestRefused(RefusalReason.INVALID, f"this is not HTTP/1.1: {error}"))
         else:
             if self._request is None and self._seen > self._site.bounds.headers and self._started:
                 self._refuse(self._too_many_headers())
 
-    def _too_many_headers(self) -> Refused:
-        return Refused(Reason.HEADERS, f"more than {self._site.bounds.headers} bytes of headers")
+    def _too_many_headers(self) -> RequestRefused:
+        return RequestRefused(RefusalReason.HEADERS, f"more than {self._site.bounds.headers} bytes of headers")
 
     def eof_received(self) -> bool:
         """The client sends no more. It may wait for answers still."""
@@ -256,13 +256,15 @@ class Connection(asyncio.Protocol):
             raise self._too_many_headers()
         told = headers.get(b"content-length")
         if told is not None and int(told) > most:
-            raise Refused(Reason.TOO_LARGE, f"the body has {int(told)} bytes; the limit is {most} (--max-body)")
+            raise RequestRefused(
+                RefusalReason.TOO_LARGE, f"the body has {int(told)} bytes; the limit is {most} (--max-body)"
+            )
         request = Request(self, self._parser.get_method(), self._url, headers)
         request.keep = self._parser.should_keep_alive() and not self._site.draining
         if self._parser.should_upgrade():
             request.keep = False
             if told is not None or b"transfer-encoding" in headers or request.method == b"CONNECT":
-                raise Refused(Reason.INVALID, "this server does not change protocols")
+                raise RequestRefused(RefusalReason.INVALID, "this server does not change protocols")
         request.refused = self._site.admit(request)
         if request.refused is not None and (b"transfer-encoding" in headers or int(told or 0) > 0):
             raise request.refused
@@ -274,12 +276,12 @@ class Connection(asyncio.Protocol):
         site, bounds = self._site, self._site.bounds
         self._size += len(body)
         if self._size > bounds.body:
-            raise Refused(Reason.TOO_LARGE, f"the body is larger than {bounds.body} bytes (--max-body)")
+            raise RequestRefused(RefusalReason.TOO_LARGE, f"the body is larger than {bounds.body} bytes (--max-body)")
         most = max(bounds.held, bounds.body)
         if site.held + len(body) > most:
             others = site.held - self._held
-            raise Refused(
-                Reason.UNAVAILABLE,
+            raise RequestRefused(
+                RefusalReason.UNAVAILABLE,
                 f"the server holds {others} bytes of other requests, and {most} is the most: try again",
             )
         self._held += len(body)
@@ -317,15 +319,15 @@ class Connection(asyncio.Protocol):
             if request.refused is not None:
                 raise request.refused
             self._site.handler(request)
-        except Refused as refused:
+        except RequestRefused as refused:
             self.fail(request, refused)
         except Exception as error:
             self.fail(request, unforeseen(error))
 
-    def fail(self, request: Request, refused: Refused) -> None:
+    def fail(self, request: Request, refused: RequestRefused) -> None:
         body = self._site.error(refused)
-        extra = ((b"Retry-After", b"1"),) if refused.reason in (Reason.BUSY, Reason.UNAVAILABLE) else ()
-        if refused.reason is Reason.UNAUTHENTICATED:
+        extra = ((b"Retry-After", b"1"),) if refused.reason in (RefusalReason.BUSY, RefusalReason.UNAVAILABLE) else ()
+        if refused.reason is RefusalReason.UNAUTHENTICATED:
             extra = ((b"WWW-Authenticate", b"Bearer"),)
         request.reply(refused.reason.http, body, JSON, extra)
 
@@ -355,7 +357,7 @@ class Connection(asyncio.Protocol):
             self._paused = False
             self._transport.resume_reading()
 
-    def _refuse(self, refused: Refused) -> None:
+    def _refuse(self, refused: RequestRefused) -> None:
         """Answers a request that could not be read. What was asked before it on this connection is lost with it."""
         if self._closing:
             return
@@ -399,6 +401,8 @@ class Connection(asyncio.Protocol):
             return
         elif self._started:
             if now - self._started > bounds.request:
-                self._refuse(Refused(Reason.SLOW, f"the request was not whole after {bounds.request:g} seconds"))
+                self._refuse(
+                    RequestRefused(RefusalReason.SLOW, f"the request was not whole after {bounds.request:g} seconds")
+                )
         elif now - self._heard > bounds.idle:
             self._transport.close()

@@ -24,22 +24,22 @@ Labels = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
-class Family:
+class MetricFamily:
     name: str
     kind: str
     help: str
 
 
 FAMILIES = (
-    Family("longboat_requests_total", "counter", "requests answered, by model, protocol and status"),
-    Family("longboat_request_seconds", "histogram", "from the last byte of a request to its answer"),
-    Family("longboat_batches_total", "counter", "batches computed, by the power of two of their rows"),
-    Family("longboat_rows_total", "counter", "rows computed"),
-    Family("longboat_queue_rows", "gauge", "rows that wait now"),
-    Family("longboat_connections", "gauge", "open HTTP connections"),
-    Family("longboat_model_state", "gauge", "1 for a version that answers, 0 for one that could not be loaded"),
-    Family("longboat_resident_bytes", "gauge", "memory of the server's processes"),
-    Family("longboat_start_time_seconds", "gauge", "when the server was started"),
+    MetricFamily("longboat_requests_total", "counter", "requests answered, by model, protocol and status"),
+    MetricFamily("longboat_request_seconds", "histogram", "from the last byte of a request to its answer"),
+    MetricFamily("longboat_batches_total", "counter", "batches computed, by the power of two of their rows"),
+    MetricFamily("longboat_rows_total", "counter", "rows computed"),
+    MetricFamily("longboat_queue_rows", "gauge", "rows that wait now"),
+    MetricFamily("longboat_connections", "gauge", "open HTTP connections"),
+    MetricFamily("longboat_model_state", "gauge", "1 for a version that answers, 0 for one that could not be loaded"),
+    MetricFamily("longboat_resident_bytes", "gauge", "memory of the server's processes"),
+    MetricFamily("longboat_start_time_seconds", "gauge", "when the server was started"),
 )
 
 
@@ -56,7 +56,7 @@ class Timing:
 
 
 @dataclass
-class Numbers:
+class ProcessMetrics:
     """All numbers of one process, by family and labels."""
 
     counters: dict[tuple[str, Labels], float] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class Numbers:
         return json.dumps(told, separators=(",", ":")).encode()
 
     @classmethod
-    def unpacked(cls, content: bytes) -> Numbers:
+    def unpacked(cls, content: bytes) -> ProcessMetrics:
         told = json.loads(content)
         return cls(
             {(name, _labels(labels)): value for name, labels, value in told["counters"]},
@@ -95,14 +95,14 @@ def _labels(pairs: Iterable[Iterable[str]]) -> Labels:
     return tuple((key, value) for key, value in pairs)
 
 
-class Slots:
+class SharedMetrics:
     """The shared block: made before the processes are, and inherited by them."""
 
     def __init__(self, count: int) -> None:
         self.count = count
         self._block = mmap.mmap(-1, count * SLOT)
 
-    def write(self, index: int, numbers: Numbers) -> None:
+    def write(self, index: int, numbers: ProcessMetrics) -> None:
         content = numbers.packed()
         if len(content) > SLOT - _HEAD.size:
             return  # thousands of models: what was written before stays readable
@@ -112,7 +112,7 @@ class Slots:
         self._block[at + _HEAD.size : at + _HEAD.size + len(content)] = content
         _HEAD.pack_into(self._block, at, version + 2, len(content))
 
-    def read(self, index: int) -> Numbers:
+    def read(self, index: int) -> ProcessMetrics:
         at = index * SLOT
         for _ in range(100):
             version, length = _HEAD.unpack_from(self._block, at)
@@ -123,13 +123,13 @@ class Slots:
             content = self._block[at + _HEAD.size : at + _HEAD.size + length]
             if _HEAD.unpack_from(self._block, at) == (version, length):
                 try:
-                    return Numbers.unpacked(content)
+                    return ProcessMetrics.unpacked(content)
                 except (ValueError, KeyError):
                     continue
-        return Numbers()
+        return ProcessMetrics()
 
 
-def text(all_numbers: Iterable[Numbers]) -> str:
+def text(all_numbers: Iterable[ProcessMetrics]) -> str:
     """Prometheus' text format, the processes added up."""
     counters: dict[tuple[str, Labels], float] = {}
     timings: dict[Labels, Timing] = {}
@@ -184,5 +184,5 @@ def resident() -> int:
         return 0
 
 
-def gauges(numbers: Numbers, values: Mapping[tuple[str, Labels], float]) -> None:
+def gauges(numbers: ProcessMetrics, values: Mapping[tuple[str, Labels], float]) -> None:
     numbers.gauges = {**values, ("longboat_resident_bytes", ()): float(resident())}

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from longboat.runtime import bundle as bundles
 from longboat.runtime.errors import LongboatError
-from longboat.serve.request_errors import Reason, Refused, invalid
+from longboat.serve.request_errors import RefusalReason, RequestRefused, invalid
 
 if TYPE_CHECKING:
     import numpy as np
@@ -131,7 +131,7 @@ def warm(runner: Runner) -> None:
             outputs = runner.run(inputs)
             times.append(time.perf_counter() - began)
         runner.seconds = min(times)
-    except Refused as refused:
+    except RequestRefused as refused:
         raise LongboatError(f"{runner.bundle.path}: its own example is no input for it: {refused.message}") from None
     except Exception as error:
         if not runner.bundle.examples:
@@ -144,18 +144,20 @@ def warm(runner: Runner) -> None:
             raise LongboatError(f"{runner.bundle.path}: output {output.name!r} has no batch dimension")
 
 
-def failure(error: BaseException, name: str) -> Refused:
+def failure(error: BaseException, name: str) -> RequestRefused:
     """What a client is told when the model itself raised."""
-    if isinstance(error, Refused):
+    if isinstance(error, RequestRefused):
         return error
     said = _short(error)
     if isinstance(error, MemoryError) or "allocate memory" in said or "bad_alloc" in said:
-        return Refused(Reason.MEMORY, f"model {name!r} ran out of memory on this batch: send fewer rows at a time")
+        return RequestRefused(
+            RefusalReason.MEMORY, f"model {name!r} ran out of memory on this batch: send fewer rows at a time"
+        )
     if isinstance(error, (ValueError, TypeError, KeyError, IndexError, UnicodeError)):
         return invalid(f"model {name!r} cannot take this input: {said}")
     if type(error).__module__.startswith("onnxruntime"):
         return invalid(f"model {name!r} cannot compute this input: {said}")
-    return Refused(Reason.FAILED, f"model {name!r} failed: {type(error).__name__}: {said}")
+    return RequestRefused(RefusalReason.FAILED, f"model {name!r} failed: {type(error).__name__}: {said}")
 
 
 def _trial(bundle: bundles.Bundle) -> dict[str, np.ndarray[Any, Any]]:

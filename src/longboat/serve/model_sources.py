@@ -16,7 +16,7 @@ FOREIGN = (".h5", ".hdf5", ".keras")
 
 
 @dataclass(frozen=True)
-class Source:
+class ModelSource:
     """A model on disk under the name that clients use."""
 
     name: str
@@ -47,9 +47,9 @@ def _mark(path: str) -> object:
     return told.st_ino, told.st_mtime_ns, told.st_size
 
 
-def find(words: list[str], name: str, store: Store) -> list[Source]:
+def find(words: list[str], name: str, store: Store) -> list[ModelSource]:
     """The sources that the words of a command line mean: PATH, NAME=PATH, RUN or NAME=RUN."""
-    found: list[Source] = []
+    found: list[ModelSource] = []
     for word in words:
         given, equals, place = word.partition("=")
         if not equals or os.path.exists(word):
@@ -63,9 +63,9 @@ def find(words: list[str], name: str, store: Store) -> list[Source]:
                     f"{place} holds several models, which cannot all be {wanted!r}", f"they are {names}"
                 )
             _check_name(wanted)
-            sources = [Source(wanted, s.directory, s.only, s.foreign) for s in sources]
+            sources = [ModelSource(wanted, s.directory, s.only, s.foreign) for s in sources]
         found += sources
-    seen: dict[str, Source] = {}
+    seen: dict[str, ModelSource] = {}
     for source in found:
         if source.name in seen:
             raise LongboatError(
@@ -83,12 +83,12 @@ def _check_name(name: str) -> None:
         )
 
 
-def _of_place(place: str) -> list[Source]:
+def _of_place(place: str) -> list[ModelSource]:
     """Models at a path; none: the word may mean a run."""
     path = os.path.abspath(os.path.expanduser(place))
     if os.path.isfile(path):
         if path.endswith(FOREIGN):
-            return [Source(_plain(Path(path).stem), path, foreign=True)]
+            return [ModelSource(_plain(Path(path).stem), path, foreign=True)]
         if os.path.basename(path) == MANIFEST:
             path = os.path.dirname(path)
         else:
@@ -99,12 +99,12 @@ def _of_place(place: str) -> list[Source]:
         return []
     if os.path.isfile(os.path.join(path, MANIFEST)):
         bundle = bundles.read(path, verify=False)
-        return [Source(bundle.name, os.path.dirname(path), _number(path, bundle.version))]
+        return [ModelSource(bundle.name, os.path.dirname(path), _number(path, bundle.version))]
     if bundles.versions(path):
-        return [Source(_plain(os.path.basename(path)), path)]
+        return [ModelSource(_plain(os.path.basename(path)), path)]
     if saved := _saved_model(path):
         return [saved]
-    below = [Source(_plain(name), os.path.join(path, name)) for name in sorted(os.listdir(path)) if name[0] != "."]
+    below = [ModelSource(_plain(name), os.path.join(path, name)) for name in sorted(os.listdir(path)) if name[0] != "."]
     below = [source for source in below if bundles.versions(source.directory)]
     if not below and os.sep in place:
         raise LongboatError(
@@ -124,23 +124,23 @@ def _number(path: str, version: int) -> int:
     )
 
 
-def _saved_model(path: str) -> Source | None:
+def _saved_model(path: str) -> ModelSource | None:
     """A SavedModel, bare or as a version of TensorFlow Serving's layout (the newest)."""
     if os.path.isfile(os.path.join(path, "saved_model.pb")):
-        return Source(_plain(os.path.basename(path)), path, foreign=True)
+        return ModelSource(_plain(os.path.basename(path)), path, foreign=True)
     numbers = [int(n) for n in os.listdir(path) if n.isdecimal()]
     numbers = [n for n in numbers if os.path.isfile(os.path.join(path, str(n), "saved_model.pb"))]
     if not numbers:
         return None
     newest = max(numbers)
-    return Source(_plain(os.path.basename(path)), os.path.join(path, str(newest)), newest, foreign=True)
+    return ModelSource(_plain(os.path.basename(path)), os.path.join(path, str(newest)), newest, foreign=True)
 
 
 def _plain(name: str) -> str:
     return "".join(c if c.isalnum() and c.isascii() or c in "._-" else "-" for c in name) or "model"
 
 
-def _of_run(place: str, store: Store) -> list[Source]:
+def _of_run(place: str, store: Store) -> list[ModelSource]:
     try:
         run = store.find(place)
     except LongboatError as error:
@@ -158,14 +158,14 @@ def _of_run(place: str, store: Store) -> list[Source]:
     return sources
 
 
-def in_run(run: Path) -> list[Source]:
+def in_run(run: Path) -> list[ModelSource]:
     """The models below a run's outputs."""
     return below(run / "output")
 
 
-def below(root: Path) -> list[Source]:
+def below(root: Path) -> list[ModelSource]:
     """Every model under a directory. Two of one name: the one that was written last."""
-    found: dict[str, tuple[float, Source]] = {}
+    found: dict[str, tuple[float, ModelSource]] = {}
     for directory, names, files in os.walk(root):
         names[:] = sorted(name for name in names if not name.startswith("."))
         if MANIFEST in files:
@@ -176,5 +176,5 @@ def below(root: Path) -> list[Source]:
             written = os.stat(os.path.join(directory, MANIFEST)).st_mtime
             name = _plain(os.path.basename(model))
             if name not in found or written > found[name][0]:
-                found[name] = (written, Source(name, model))
+                found[name] = (written, ModelSource(name, model))
     return [source for _, source in found.values()]

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from longboat.runtime.errors import LongboatError
-from longboat.serve.batching import Batcher, Limits
+from longboat.serve.batching import Batcher, BatchLimits
 from longboat.serve.model_loading import Runner
-from longboat.serve.model_sources import Source
-from longboat.serve.request_errors import Reason, Refused
+from longboat.serve.model_sources import ModelSource
+from longboat.serve.request_errors import RefusalReason, RequestRefused
 
 PAUSE = 1.0
 """Seconds between two looks at the directories."""
@@ -24,7 +24,7 @@ PAUSE = 1.0
 LATEST, ALL = "latest", "all"
 
 
-class State(enum.Enum):
+class VersionState(enum.Enum):
     """TensorFlow Serving's numbers."""
 
     LOADING = 20
@@ -34,52 +34,52 @@ class State(enum.Enum):
 
 
 @dataclass
-class Version:
+class ModelVersion:
     number: int
     path: str
     mark: object
-    state: State = State.LOADING
+    state: VersionState = VersionState.LOADING
     error: str = ""
     batcher: Batcher | None = None
 
 
 @dataclass
-class Model:
+class ServedModel:
     """One name and its versions."""
 
-    source: Source
-    versions: dict[int, Version] = field(default_factory=dict)
+    source: ModelSource
+    versions: dict[int, ModelVersion] = field(default_factory=dict)
     newest: Batcher | None = None
-    leaving: list[Version] = field(default_factory=list)
+    leaving: list[ModelVersion] = field(default_factory=list)
     """Replaced, and finishing their requests."""
 
     @property
     def name(self) -> str:
         return self.source.name
 
-    def available(self) -> list[Version]:
+    def available(self) -> list[ModelVersion]:
         return [v for _, v in sorted(self.versions.items()) if v.batcher is not None]
 
     def settle(self) -> None:
         ready = self.available()
         self.newest = ready[-1].batcher if ready else None
 
-    def status(self) -> list[Version]:
+    def status(self) -> list[ModelVersion]:
         return [version for _, version in sorted(self.versions.items(), reverse=True)] + self.leaving
 
 
-class Models:
+class ServedModels:
     """All models of a process."""
 
     def __init__(
         self,
-        sources: Iterable[Source],
-        load: Callable[[Source, str], Runner],
-        limits: Limits,
+        sources: Iterable[ModelSource],
+        load: Callable[[ModelSource, str], Runner],
+        limits: BatchLimits,
         policy: str,
         tell: Callable[[str], None],
     ) -> None:
-        self.by_name = {source.name: Model(source) for source in sources}
+        self.by_name = {source.name: ServedModel(source) for source in sources}
         self._load, self._limits, self._policy, self._tell = load, limits, policy, tell
 
     def find(self, name: str, version: int | None = None) -> Batcher:
@@ -87,23 +87,26 @@ class Models:
         model = self.by_name.get(name)
         if model is None:
             known = ", ".join(self.by_name)
-            raise Refused(Reason.NOT_FOUND, f"Servable not found for request: Latest({name}); models here: {known}")
+            raise RequestRefused(
+                RefusalReason.NOT_FOUND, f"Servable not found for request: Latest({name}); models here: {known}"
+            )
         if version is None:
             if model.newest is None:
-                raise Refused(Reason.UNAVAILABLE, f"model {name!r} has no version that could be loaded")
+                raise RequestRefused(RefusalReason.UNAVAILABLE, f"model {name!r} has no version that could be loaded")
             return model.newest
         found = model.versions.get(version)
         if found is None or found.batcher is None:
             known = ", ".join(str(v.number) for v in model.available()) or "none"
-            raise Refused(
-                Reason.NOT_FOUND, f"Servable not found for request: Specific({name}, {version}); versions here: {known}"
+            raise RequestRefused(
+                RefusalReason.NOT_FOUND,
+                f"Servable not found for request: Specific({name}, {version}); versions here: {known}",
             )
         return found.batcher
 
-    def model(self, name: str) -> Model:
+    def model(self, name: str) -> ServedModel:
         model = self.by_name.get(name)
         if model is None:
-            raise Refused(Reason.NOT_FOUND, f"Could not find any versions of model {name}")
+            raise RequestRefused(RefusalReason.NOT_FOUND, f"Could not find any versions of model {name}")
         return model
 
     @property
@@ -122,12 +125,12 @@ class Models:
                 )
             broken: dict[int, LongboatError] = {}
             for number in sorted(found, reverse=True):
-                version = Version(number, *found[number])
+                version = ModelVersion(number, *found[number])
                 model.versions[number] = version
                 try:
                     self._place(model, version, self._loaded(model, version), loop)
                 except LongboatError as error:
-                    version.state, version.error = State.END, error.message
+                    version.state, version.error = VersionState.END, error.message
                     broken[number] = error
                 if version.batcher is not None and self._policy == LATEST:
                     break
@@ -149,7 +152,7 @@ class Models:
                 except Exception as error:  # the next look may find what this one did not
                     self._tell(f"warning: no new version of {model.name} was looked for: {_named(error)}")
 
-    async def refresh(self, model: Model) -> None:
+    async def refresh(self, model: ServedModel) -> None:
         """Loads what is new, drops what is gone."""
         found = await asyncio.to_thread(model.source.versions)
         loop = asyncio.get_running_loop()
@@ -158,7 +161,7 @@ class Models:
             path, mark = found[number]
             if known is not None and known.mark == mark:
                 continue
-            await self._replace(model, known, Version(number, path, mark), loop)
+            await self._replace(model, known, ModelVersion(number, path, mark), loop)
         for number, version in list(model.versions.items()):
             gone = number not in found
             if gone and version.batcher is not None and len(model.available()) == 1:
@@ -169,7 +172,7 @@ class Models:
                 model.settle()
         self._part(model)
 
-    def _wanted(self, model: Model, found: dict[int, tuple[str, object]]) -> list[int]:
+    def _wanted(self, model: ServedModel, found: dict[int, tuple[str, object]]) -> list[int]:
         """Which of the versions on disk ought to be loaded: all, or the newest (when it is broken the one before it
         is there already, or will be when it is the newest)."""
         numbers = sorted(found)
@@ -177,14 +180,14 @@ class Models:
             return numbers
         return numbers[-1:]
 
-    def _superseded(self, model: Model, version: Version) -> bool:
+    def _superseded(self, model: ServedModel, version: ModelVersion) -> bool:
         if self._policy == ALL:
             return False
         newest = max((v.number for v in model.available()), default=0)
         return version.number < newest
 
     async def _replace(
-        self, model: Model, known: Version | None, version: Version, loop: asyncio.AbstractEventLoop
+        self, model: ServedModel, known: ModelVersion | None, version: ModelVersion, loop: asyncio.AbstractEventLoop
     ) -> None:
         if known is None:
             model.versions[version.number] = version
@@ -195,7 +198,7 @@ class Models:
             if known is not None and known.batcher is not None:
                 known.mark, known.error = version.mark, f"changed on disk, and not loaded again: {error.message}"
             else:
-                version.state, version.error = State.END, error.message
+                version.state, version.error = VersionState.END, error.message
                 model.versions[version.number] = version
             return
         if known is not None:
@@ -204,7 +207,7 @@ class Models:
         self._place(model, version, runner, loop)
         self._tell(f"{model.name}: version {version.number} is served now")
 
-    def _loaded(self, model: Model, version: Version) -> Runner:
+    def _loaded(self, model: ServedModel, version: ModelVersion) -> Runner:
         """The version as something that can be called; whatever is wrong with it is a LongboatError."""
         try:
             return self._load(model.source, version.path)
@@ -213,17 +216,19 @@ class Models:
         except Exception as error:
             raise LongboatError(f"{version.path}: it cannot be loaded: {_named(error)}") from error
 
-    def _place(self, model: Model, version: Version, runner: Runner, loop: asyncio.AbstractEventLoop) -> None:
+    def _place(
+        self, model: ServedModel, version: ModelVersion, runner: Runner, loop: asyncio.AbstractEventLoop
+    ) -> None:
         version.batcher = Batcher(runner, self._limits, loop)
-        version.state, version.error = State.AVAILABLE, ""
+        version.state, version.error = VersionState.AVAILABLE, ""
         model.settle()
 
-    def _leave(self, model: Model, version: Version) -> None:
+    def _leave(self, model: ServedModel, version: ModelVersion) -> None:
         if version.batcher is not None:
-            version.state = State.UNLOADING
+            version.state = VersionState.UNLOADING
             model.leaving.append(version)
 
-    def _part(self, model: Model) -> None:
+    def _part(self, model: ServedModel) -> None:
         """Lets go of replaced versions whose last request is answered."""
         for version in list(model.leaving):
             if version.batcher is not None and not version.batcher.working:

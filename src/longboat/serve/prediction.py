@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from longboat.serve.batching import Batcher, Work
+from longboat.serve.batching import Batcher, BatchItem
 from longboat.serve.http_server import Handler, Request
-from longboat.serve.metrics import Numbers
-from longboat.serve.request_errors import Refused, unforeseen
+from longboat.serve.metrics import ProcessMetrics
+from longboat.serve.request_errors import RequestRefused, unforeseen
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 TIMEOUT_HEADER = b"x-request-timeout-ms"
 
 
-class Counting:
+class RequestCounters:
     """The numbers of one model over one protocol, looked up once and kept by the route."""
 
     __slots__ = ("_base", "_codes", "_numbers", "_timing")
 
-    def __init__(self, numbers: Numbers, model: str, protocol: str) -> None:
+    def __init__(self, numbers: ProcessMetrics, model: str, protocol: str) -> None:
         self._numbers = numbers
         self._base = (("model", model), ("protocol", protocol))
         self._timing = numbers.timing(self._base)
@@ -43,27 +43,27 @@ class Counting:
         self._timing.add(seconds)
 
 
-def counted(counting: Counting, handler: Handler) -> Handler:
+def counted(counting: RequestCounters, handler: Handler) -> Handler:
     """The same handler; a request that it refuses outright is counted too."""
 
     def handle(request: Request) -> None:
         try:
             handler(request)
-        except Refused as refused:
+        except RequestRefused as refused:
             counting.add(refused.reason.http, time.perf_counter() - request.began)
             raise
 
     return handle
 
 
-class Answer:
+class HttpPrediction:
     """One HTTP request on its way through a batcher."""
 
     __slots__ = ("_batcher", "_counting", "_request", "_work", "_write")
 
-    def __init__(self, request: Request, batcher: Batcher, write: Write, counting: Counting) -> None:
+    def __init__(self, request: Request, batcher: Batcher, write: Write, counting: RequestCounters) -> None:
         self._request, self._batcher, self._write, self._counting = request, batcher, write, counting
-        self._work: Work | None = None
+        self._work: BatchItem | None = None
 
     def ask(self, inputs: Outputs, rows: int, deadline: float = 0.0) -> None:
         request = self._request
@@ -72,14 +72,14 @@ class Answer:
         self._work = self._batcher.submit(inputs, rows, self._done, deadline)
         request.cancel = self._cancel
 
-    def _done(self, outputs: Outputs | None, refused: Refused | None) -> None:
+    def _done(self, outputs: Outputs | None, refused: RequestRefused | None) -> None:
         request = self._request
         request.cancel = None
         code = 200
         if outputs is not None:
             try:
                 self._write(request, outputs)
-            except Refused as late:
+            except RequestRefused as late:
                 refused = late
             except Exception as error:  # the others of this batch still want their answers
                 refused = unforeseen(error)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 
 
-class Reason(enum.Enum):
+class RefusalReason(enum.Enum):
     """(HTTP status, gRPC status code, its name)."""
 
     INVALID = (400, 3, "INVALID_ARGUMENT")
@@ -37,23 +37,23 @@ class Reason(enum.Enum):
         return self.value[1]
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """A request that gets an error instead of a prediction."""
 
-    def __init__(self, reason: Reason, message: str) -> None:
+    def __init__(self, reason: RefusalReason, message: str) -> None:
         super().__init__(message)
         self.reason = reason
         self.message = message
 
 
-def unforeseen(error: BaseException) -> Refused:
+def unforeseen(error: BaseException) -> RequestRefused:
     """What a client is told of a mistake of ours. The place in the code is for whoever gets to see the report."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     where = f" ({trace.tb_frame.f_code.co_filename.rpartition('/')[2]}:{trace.tb_lineno})" if trace else ""
-    return Refused(Reason.FAILED, f"the server itself failed: {type(error).__name__}: {error}{where}")
+    return RequestRefused(RefusalReason.FAILED, f"the server itself failed: {type(error).__name__}: {error}{where}")
 
 
-def invalid(message: str) -> Refused:
-    return Refused(Reason.INVALID, message)
+def invalid(message: str) -> RequestRefused:
+    return RequestRefused(RefusalReason.INVALID, message)

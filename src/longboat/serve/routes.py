@@ -15,9 +15,9 @@ import orjson
 from longboat.serve import metrics, tfs_rest, v2_rest
 from longboat.serve.batching import Batcher
 from longboat.serve.http_server import Handler, Request
-from longboat.serve.model_versions import Models
-from longboat.serve.prediction import Counting, counted
-from longboat.serve.request_errors import Reason, Refused
+from longboat.serve.model_versions import ServedModels
+from longboat.serve.prediction import RequestCounters, counted
+from longboat.serve.request_errors import RefusalReason, RequestRefused
 
 TEXT = b"text/plain; version=0.0.4; charset=utf-8"
 HTML = b"text/html; charset=utf-8"
@@ -34,20 +34,20 @@ class Routes:
     """The handler of all requests."""
 
     def __init__(
-        self, models: Models, numbers: metrics.Numbers, token: str, most: int, scrape: Callable[[], str]
+        self, models: ServedModels, numbers: metrics.ProcessMetrics, token: str, most: int, scrape: Callable[[], str]
     ) -> None:
         self._models, self._numbers, self._most, self._scrape = models, numbers, most, scrape
         self._bearer = b"Bearer " + token.encode() if token else b""
         self._made: dict[tuple[bytes, bytes], Handler] = {}
         self.draining = False
 
-    def admit(self, request: Request) -> Refused | None:
+    def admit(self, request: Request) -> RequestRefused | None:
         """Why this client may not ask that, if it may not; its headers are all that is known."""
         if self._bearer and not hmac.compare_digest(request.headers.get(b"authorization", b""), self._bearer):
             path = request.url.partition(b"?")[0]
             if path not in OPEN and not path.startswith(b"/models/"):
-                return Refused(
-                    Reason.UNAUTHENTICATED, "a token is needed: send the header `Authorization: Bearer TOKEN`"
+                return RequestRefused(
+                    RefusalReason.UNAUTHENTICATED, "a token is needed: send the header `Authorization: Bearer TOKEN`"
                 )
         return None
 
@@ -65,7 +65,7 @@ class Routes:
         try:
             path = urllib.parse.unquote_to_bytes(url.partition(b"?")[0]).decode()
         except UnicodeDecodeError:
-            raise Refused(Reason.INVALID, "the URL is not UTF-8") from None
+            raise RequestRefused(RefusalReason.INVALID, "the URL is not UTF-8") from None
         if found := _V1.fullmatch(path):
             return self._v1(method, found["name"], found["version"], found["rest"] or "")
         if found := _V2.fullmatch(path):
@@ -91,8 +91,10 @@ class Routes:
         if path.startswith("/models/") and method in _GET:
             return lambda request: self._model_page(request, path.removeprefix("/models/"))
         if path.startswith("/v1/"):
-            raise Refused(Reason.INVALID, f"Malformed request: {method.decode()} {path}")
-        raise Refused(Reason.NOT_FOUND, f"there is nothing at {path}; GET / lists the models, /v1/models/NAME is one")
+            raise RequestRefused(RefusalReason.INVALID, f"Malformed request: {method.decode()} {path}")
+        raise RequestRefused(
+            RefusalReason.NOT_FOUND, f"there is nothing at {path}; GET / lists the models, /v1/models/NAME is one"
+        )
 
     def _v1(self, method: bytes, name: str, number: str | None, rest: str) -> Handler:
         version = None if number is None else int(number)
@@ -109,7 +111,7 @@ class Routes:
             ":regress": lambda *words: tfs_rest.examples("regress", *words),
         }
         if rest not in makers:
-            raise Refused(Reason.INVALID, f"Malformed request: {method.decode()} /v1/models/{name}{rest}")
+            raise RequestRefused(RefusalReason.INVALID, f"Malformed request: {method.decode()} /v1/models/{name}{rest}")
         if method != b"POST":
             raise _method("POST")
         counting = self._counting(name, "rest")
@@ -139,15 +141,17 @@ class Routes:
             return lambda: models.find(name, version)
         return lambda: model.newest or models.find(name)
 
-    def _counting(self, name: str, protocol: str) -> Counting:
-        return Counting(self._numbers, name if name in self._models.by_name else "", protocol)
+    def _counting(self, name: str, protocol: str) -> RequestCounters:
+        return RequestCounters(self._numbers, name if name in self._models.by_name else "", protocol)
 
     def _live(self, request: Request) -> None:
         request.json(b'{"live":true}')
 
     def _ready(self, request: Request) -> None:
         if self.draining or not self._models.ready:
-            raise Refused(Reason.UNAVAILABLE, "the server is stopping" if self.draining else "a model is not loaded")
+            raise RequestRefused(
+                RefusalReason.UNAVAILABLE, "the server is stopping" if self.draining else "a model is not loaded"
+            )
         request.json(b'{"ready":true}')
 
     def _model_ready(self, request: Request, find: Callable[[], Batcher]) -> None:
@@ -182,10 +186,10 @@ class Routes:
         )
 
 
-def _method(allowed: str) -> Refused:
-    return Refused(Reason.METHOD, f"this URL takes {allowed}")
+def _method(allowed: str) -> RequestRefused:
+    return RequestRefused(RefusalReason.METHOD, f"this URL takes {allowed}")
 
 
-def error(refused: Refused) -> bytes:
+def error(refused: RequestRefused) -> bytes:
     """Both REST protocols tell errors as {"error": ...}."""
     return tfs_rest.error(refused.message)

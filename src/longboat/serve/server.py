@@ -17,18 +17,18 @@ from typing import Any
 from longboat.runtime.errors import LongboatError
 from longboat.serve import metrics, model_loading, routes
 from longboat.serve.batching import Batcher
-from longboat.serve.http_server import Site
+from longboat.serve.http_server import HttpSite
 from longboat.serve.model_loading import Runner
-from longboat.serve.model_sources import Source
-from longboat.serve.model_versions import Model, Models
-from longboat.serve.settings import Settings
+from longboat.serve.model_sources import ModelSource
+from longboat.serve.model_versions import ServedModel, ServedModels
+from longboat.serve.settings import ServerSettings
 
 BACKLOG = 4096
 TICK = 1.0
 
 
-def loader(settings: Settings) -> Callable[[Source, str], Runner]:
-    def load(source: Source, path: str) -> Runner:
+def loader(settings: ServerSettings) -> Callable[[ModelSource, str], Runner]:
+    def load(source: ModelSource, path: str) -> Runner:
         if source.foreign:
             from longboat.serve import tensorflow_models
 
@@ -38,7 +38,7 @@ def loader(settings: Settings) -> Callable[[Source, str], Runner]:
     return load
 
 
-def secure(settings: Settings) -> ssl.SSLContext | None:
+def secure(settings: ServerSettings) -> ssl.SSLContext | None:
     """The TLS context, or None for plain HTTP."""
     if not settings.tls_cert:
         return None
@@ -54,26 +54,26 @@ def secure(settings: Settings) -> ssl.SSLContext | None:
     return context
 
 
-class Server:
+class ModelServer:
     def __init__(
         self,
-        settings: Settings,
+        settings: ServerSettings,
         listening: socket.socket,
-        slots: metrics.Slots,
+        slots: metrics.SharedMetrics,
         index: int,
         tell: Callable[[str], None],
     ) -> None:
         self._settings, self._listening, self._slots, self._index = settings, listening, slots, index
         self._numbers = slots.read(index)
         self._began = time.time()
-        self.models = Models(settings.sources, loader(settings), settings.limits, settings.policy, tell)
+        self.models = ServedModels(settings.sources, loader(settings), settings.limits, settings.policy, tell)
         self._routes = routes.Routes(self.models, self._numbers, settings.token, settings.bounds.body, self._scrape)
-        self._site = Site(self._routes, self._routes.admit, routes.error, settings.bounds)
+        self._site = HttpSite(self._routes, self._routes.admit, routes.error, settings.bounds)
         self.asked = 0
         """The signal that asked it to stop."""
         self._hurry = False
 
-    async def run(self, ready: Callable[[Server], None]) -> None:
+    async def run(self, ready: Callable[[ModelServer], None]) -> None:
         """Serves until SIGTERM or SIGINT, then until what is under way has been answered; a second signal ends it."""
         loop = asyncio.get_running_loop()
         stop = asyncio.Event()
@@ -93,9 +93,9 @@ class Server:
         )  # fmt: skip
         grpc = None
         if self._settings.grpc_port >= 0:
-            from longboat.serve.grpc_server import Grpc
+            from longboat.serve.grpc_server import GrpcServer
 
-            grpc = Grpc(self.models, self._numbers, self._settings)
+            grpc = GrpcServer(self.models, self._numbers, self._settings)
             await grpc.start()
         tasks = [loop.create_task(self.models.watch()), loop.create_task(self._tick())]
         try:
@@ -174,7 +174,7 @@ class Server:
             self._numbers.count("longboat_rows_total", labels, rows)
 
 
-def described(model: Model) -> str:
+def described(model: ServedModel) -> str:
     """A model in one line of the ready message."""
     numbers = ", ".join(str(version.number) for version in model.available())
     return f"{model.name} (version {numbers})"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from longboat.serve.batching import Limits
-from longboat.serve.http_server import Bounds
-from longboat.serve.model_sources import Source
+from longboat.serve.batching import BatchLimits
+from longboat.serve.http_server import HttpLimits
+from longboat.serve.model_sources import ModelSource
 
 
 @dataclass(frozen=True)
-class Settings:
-    sources: tuple[Source, ...]
+class ServerSettings:
+    sources: tuple[ModelSource, ...]
     host: str = "127.0.0.1"
     port: int = 8501
     """HTTP: TensorFlow Serving's REST, the Open Inference Protocol, pages, metrics. 0: any that is free."""
@@ -26,7 +26,7 @@ class Settings:
     tls_key: str = ""
     drain: float = 30.0
     """Seconds that requests under way have when the server is stopped."""
-    limits: Limits = field(default_factory=Limits)
-    bounds: Bounds = field(default_factory=Bounds)
+    limits: BatchLimits = field(default_factory=BatchLimits)
+    bounds: HttpLimits = field(default_factory=HttpLimits)
     linger: float = 0.0
     """Seconds that it goes on taking requests after SIGTERM, until whoever sends them knows that it is going."""

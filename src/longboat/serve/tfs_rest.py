@@ -20,9 +20,9 @@ from longboat.serve.batching import Batcher
 from longboat.serve.dtypes import BY_NAME
 from longboat.serve.http_server import Request
 from longboat.serve.model_loading import failure
-from longboat.serve.model_versions import Model, Version
-from longboat.serve.prediction import Answer, Counting
-from longboat.serve.request_errors import Reason, Refused, invalid
+from longboat.serve.model_versions import ModelVersion, ServedModel
+from longboat.serve.prediction import HttpPrediction, RequestCounters
+from longboat.serve.request_errors import RefusalReason, RequestRefused, invalid
 
 if TYPE_CHECKING:
     import numpy as np
@@ -71,7 +71,7 @@ def error(message: str) -> bytes:
     return orjson.dumps({"error": message})
 
 
-def predict(find: Callable[[], Batcher], counting: Counting, most: int) -> Callable[[Request], None]:
+def predict(find: Callable[[], Batcher], counting: RequestCounters, most: int) -> Callable[[Request], None]:
     """The handler of one model's :predict."""
 
     def handle(request: Request) -> None:
@@ -80,7 +80,7 @@ def predict(find: Callable[[], Batcher], counting: Counting, most: int) -> Calla
         told = loads(request.body if b"content-encoding" not in request.headers else request.content(most))
         inputs, columns = read(told, batcher.runner.bundle)
         rows = input_checks.rows_of(inputs) if len(inputs) > 1 else len(next(iter(inputs.values())))
-        Answer(request, batcher, write_columns if columns else write_rows, counting).ask(inputs, rows)
+        HttpPrediction(request, batcher, write_columns if columns else write_rows, counting).ask(inputs, rows)
 
     return handle
 
@@ -157,7 +157,7 @@ def sendable(array: Array) -> Any:
     return array
 
 
-def explain(find: Callable[[], Batcher], counting: Counting, most: int) -> Callable[[Request], None]:
+def explain(find: Callable[[], Batcher], counting: RequestCounters, most: int) -> Callable[[Request], None]:
     """What weighed most in each row: slower than a prediction, so in a thread."""
 
     def handle(request: Request) -> None:
@@ -186,7 +186,7 @@ def explain(find: Callable[[], Batcher], counting: Counting, most: int) -> Calla
     return handle
 
 
-def examples(kind: str, find: Callable[[], Batcher], counting: Counting, most: int) -> Callable[[Request], None]:
+def examples(kind: str, find: Callable[[], Batcher], counting: RequestCounters, most: int) -> Callable[[Request], None]:
     """The handler of :classify or :regress."""
 
     def handle(request: Request) -> None:
@@ -204,7 +204,7 @@ def examples(kind: str, find: Callable[[], Batcher], counting: Counting, most: i
             found: Any = classes(bundle, outputs) if kind == "classify" else values(bundle, outputs)
             request.json(dumps({"result": found}))
 
-        Answer(request, batcher, write, counting).ask(inputs, input_checks.rows_of(inputs))
+        HttpPrediction(request, batcher, write, counting).ask(inputs, input_checks.rows_of(inputs))
 
     return handle
 
@@ -243,14 +243,14 @@ def _scores(bundle: Bundle, outputs: Outputs) -> Array:
     return (fitting or floats)[0]
 
 
-def status(model: Model, version: int | None) -> bytes:
+def status(model: ServedModel, version: int | None) -> bytes:
     versions = [v for v in model.status() if version is None or v.number == version]
     if not versions:
-        raise Refused(Reason.NOT_FOUND, f"Could not find version {version} of model {model.name}")
+        raise RequestRefused(RefusalReason.NOT_FOUND, f"Could not find version {version} of model {model.name}")
     return orjson.dumps({"model_version_status": [_status(each) for each in versions]})
 
 
-def _status(version: Version) -> dict[str, Any]:
+def _status(version: ModelVersion) -> dict[str, Any]:
     told = {"error_code": "UNKNOWN" if version.error else "OK", "error_message": version.error}
     return {"version": str(version.number), "state": version.state.name, "status": told}
 

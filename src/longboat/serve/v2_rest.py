@@ -15,8 +15,8 @@ from longboat.serve import input_checks
 from longboat.serve.batching import Batcher
 from longboat.serve.dtypes import BY_NAME
 from longboat.serve.http_server import Request
-from longboat.serve.model_versions import Model
-from longboat.serve.prediction import Answer, Counting
+from longboat.serve.model_versions import ServedModel
+from longboat.serve.prediction import HttpPrediction, RequestCounters
 from longboat.serve.request_errors import invalid
 from longboat.serve.tfs_rest import dumps, loads
 
@@ -34,7 +34,7 @@ def server() -> bytes:
     return orjson.dumps({"name": "longboat", "version": __version__, "extensions": EXTENSIONS})
 
 
-def metadata(model: Model, bundle: Bundle) -> bytes:
+def metadata(model: ServedModel, bundle: Bundle) -> bytes:
     def told(tensor: Tensor) -> dict[str, Any]:
         shape = [-1 if length is None else length for length in tensor.shape]
         return {"name": tensor.name, "datatype": BY_NAME[tensor.dtype].oip, "shape": shape}
@@ -50,7 +50,7 @@ def metadata(model: Model, bundle: Bundle) -> bytes:
     )
 
 
-def infer(find: Callable[[], Batcher], counting: Counting, most: int) -> Callable[[Request], None]:
+def infer(find: Callable[[], Batcher], counting: RequestCounters, most: int) -> Callable[[Request], None]:
     """The handler of one model's infer."""
 
     def handle(request: Request) -> None:
@@ -66,7 +66,7 @@ def infer(find: Callable[[], Batcher], counting: Counting, most: int) -> Callabl
             bundle = batcher.runner.bundle
             _write(request, asked, outputs, {"model_name": bundle.name, "model_version": str(bundle.version)})
 
-        Answer(request, batcher, write, counting).ask(inputs, rows, asked.deadline)
+        HttpPrediction(request, batcher, write, counting).ask(inputs, rows, asked.deadline)
 
     return handle
 
@@ -79,7 +79,7 @@ def _split(body: bytes, length: bytes) -> tuple[Any, memoryview]:
     return loads(body[:at]), memoryview(body)[at:]
 
 
-class Asked:
+class InferRequest:
     """What a request says about its answer."""
 
     __slots__ = ("binary", "deadline", "id", "outputs")
@@ -122,10 +122,10 @@ def _parameters(told: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def read(told: Any, rest: memoryview | None, bundle: Bundle) -> tuple[Outputs, Asked]:
+def read(told: Any, rest: memoryview | None, bundle: Bundle) -> tuple[Outputs, InferRequest]:
     if type(told) is not dict or type(told.get("inputs")) is not list:
         raise invalid("the body must be a JSON object with a list of 'inputs'")
-    asked = Asked(told, bundle)
+    asked = InferRequest(told, bundle)
     tensors = {tensor.name: tensor for tensor in bundle.inputs}
     found: Outputs = {}
     names = []
@@ -187,7 +187,7 @@ def _listed(tensor: Tensor, data: list[Any], shape: list[int]) -> Array:
     return flat.reshape(shape)
 
 
-def _write(request: Request, asked: Asked, outputs: Outputs, told: dict[str, Any]) -> None:
+def _write(request: Request, asked: InferRequest, outputs: Outputs, told: dict[str, Any]) -> None:
     names = asked.outputs if asked.outputs is not None else list(outputs)
     if asked.id is not None:
         told["id"] = asked.id
@@ -212,7 +212,7 @@ def _write(request: Request, asked: Asked, outputs: Outputs, told: dict[str, Any
     request.reply(200, head + b"".join(parts), OCTETS, ((_HEADER_OUT, b"%d" % len(head)),))
 
 
-def index(models: list[Model]) -> bytes:
+def index(models: list[ServedModel]) -> bytes:
     """The repository index: every version, and why one is not served."""
     told = [
         {

@@ -19,14 +19,14 @@ from dataclasses import dataclass, replace
 from longboat.runtime.agent import syscalls
 from longboat.runtime.errors import FAILED, INTERRUPTED, OK, LongboatError
 from longboat.serve import metrics
-from longboat.serve.settings import Settings
+from longboat.serve.settings import ServerSettings
 
 BREATHER = 1.0
 """Seconds before a process that died young is started again."""
 
 
 @dataclass(frozen=True)
-class Ready:
+class ServerReady:
     """What the server tells when it answers."""
 
     port: int
@@ -64,7 +64,7 @@ def bind(host: str, port: int, shared: bool) -> socket.socket:
     return opened
 
 
-def serve(settings: Settings, ready: Callable[[Ready], None], tell: Callable[[str], None]) -> int:
+def serve(settings: ServerSettings, ready: Callable[[ServerReady], None], tell: Callable[[str], None]) -> int:
     """Serves until told to stop; the exit code. `ready` is called once, when all processes answer."""
     _more_files()
     began = time.monotonic()
@@ -85,9 +85,9 @@ def serve(settings: Settings, ready: Callable[[Ready], None], tell: Callable[[st
             return _Parent(settings, http, ready, tell, began).run()
 
         def first(names: tuple[str, ...]) -> None:
-            ready(Ready(settings.port, settings.grpc_port, names, time.monotonic() - began))
+            ready(ServerReady(settings.port, settings.grpc_port, names, time.monotonic() - began))
 
-        asked = _one(settings, http, metrics.Slots(1), 0, tell, first)
+        asked = _one(settings, http, metrics.SharedMetrics(1), 0, tell, first)
         return INTERRUPTED if asked == signal.SIGINT else OK
     finally:
         for each in held:
@@ -95,19 +95,19 @@ def serve(settings: Settings, ready: Callable[[Ready], None], tell: Callable[[st
 
 
 def _one(
-    settings: Settings,
+    settings: ServerSettings,
     listening: socket.socket,
-    slots: metrics.Slots,
+    slots: metrics.SharedMetrics,
     index: int,
     tell: Callable[[str], None],
     ready: Callable[[tuple[str, ...]], None],
 ) -> int:
     """This process serves; the signal that ended it."""
-    from longboat.serve.server import Server, described, start_loop
+    from longboat.serve.server import ModelServer, described, start_loop
 
-    server = Server(settings, listening, slots, index, tell)
+    server = ModelServer(settings, listening, slots, index, tell)
 
-    def up(server: Server) -> None:
+    def up(server: ModelServer) -> None:
         ready(tuple(described(model) for model in server.models.by_name.values()))
 
     start_loop(lambda: server.run(up))
@@ -137,14 +137,14 @@ class _Parent:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: ServerSettings,
         http: socket.socket,
-        ready: Callable[[Ready], None],
+        ready: Callable[[ServerReady], None],
         tell: Callable[[str], None],
         began: float,
     ) -> None:
         self._settings, self._http, self._ready, self._tell, self._began = settings, http, ready, tell, began
-        self._slots = metrics.Slots(settings.workers)
+        self._slots = metrics.SharedMetrics(settings.workers)
         self._children: dict[int, _Child] = {}
         self._due: dict[int, float] = {}
         self._asked = 0
@@ -228,7 +228,9 @@ class _Parent:
         if not self._told and all(each.names for each in self._children.values()):
             self._told = True
             names = next(iter(self._children.values())).names
-            self._ready(Ready(self._settings.port, self._settings.grpc_port, names, time.monotonic() - self._began))
+            self._ready(
+                ServerReady(self._settings.port, self._settings.grpc_port, names, time.monotonic() - self._began)
+            )
 
     def _reap(self, stopping: bool) -> bool:
         """Looks after children that ended; True when the server cannot go on."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from longboat.spec.loading import Job, find, load
+from longboat.spec.loading import LoadedJob, find, load
 from longboat.spec.problems import JobError, Problem
 
 if TYPE_CHECKING:
@@ -22,4 +22,4 @@ def set_param(path: str | os.PathLike[str], name: str, text: str) -> int:
     return change(path, name, text).count
 
 
-__all__ = ["Job", "JobError", "Problem", "find", "load", "set_param"]
+__all__ = ["JobError", "LoadedJob", "Problem", "find", "load", "set_param"]

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from longboat.spec.problems import LINE_BREAK, Problems, Span, did_you_mean
 from longboat.spec.stage_keys import VARIABLE
-from longboat.spec.yaml_nodes import Scalar
+from longboat.spec.yaml_nodes import ScalarNode
 
 _LARGEST = 1 << 20
 _NESTED = 8
@@ -26,7 +26,7 @@ class EnvFile(NamedTuple):
     """Where the job file names it; None: the command line does."""
 
 
-def read_env_files(files: list[EnvFile], params: Mapping[str, Scalar], problems: Problems) -> dict[str, str]:
+def read_env_files(files: list[EnvFile], params: Mapping[str, ScalarNode], problems: Problems) -> dict[str, str]:
     """Variables of all the files, in order; a later one wins.
 
     A value may use `${NAME}`: a variable defined above, in the same file or an earlier one, else a
@@ -43,7 +43,7 @@ def read_env_files(files: list[EnvFile], params: Mapping[str, Scalar], problems:
 
 
 def _read_line(
-    line: str, number: int, file: str, found: dict[str, str], params: Mapping[str, Scalar], problems: Problems
+    line: str, number: int, file: str, found: dict[str, str], params: Mapping[str, ScalarNode], problems: Problems
 ) -> None:
     stripped = line.strip()
     if not stripped or stripped.startswith("#"):
@@ -79,7 +79,7 @@ def _unquoted(value: str) -> tuple[str, bool] | None:
 
 
 def _filled(
-    text: str, span: Span, file: str, found: Mapping[str, str], params: Mapping[str, Scalar], problems: Problems
+    text: str, span: Span, file: str, found: Mapping[str, str], params: Mapping[str, ScalarNode], problems: Problems
 ) -> str:
     def put(match: re.Match[str]) -> str:
         name = match[1]

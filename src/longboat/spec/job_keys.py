@@ -16,13 +16,13 @@ from longboat.spec.value_types import (
     ListOf,
     MapOf,
     Measure,
-    Record,
+    RecordOf,
     Text,
 )
 
 VERSION = 1
 
-PARAM = Record(
+PARAM = RecordOf(
     "param",
     "A named value of the job. `NAME: value` is short for `NAME: {value: value}`.",
     (
@@ -32,7 +32,7 @@ PARAM = Record(
     ),
 )
 
-NFS = Record(
+NFS = RecordOf(
     "nfs",
     "An NFS export.",
     (
@@ -45,7 +45,7 @@ NFS = Record(
 
 SIZE = Measure("a size such as 10Gi, 500M or a number of bytes", scalars.memory, scalars.MEMORY_PATTERN)
 
-MAKE = Record(
+MAKE = RecordOf(
     "make",
     "Storage that a cluster makes where there is none, named after job and mount. It outlives the run: `rm --data` "
     "removes it. A size alone is short for `{size: …}`.",
@@ -78,7 +78,7 @@ MAKE = Record(
     ),
 )
 
-MOUNT = Record(
+MOUNT = RecordOf(
     "mount",
     "A place for data. A text is short for `{path: …}`, `{gs: …}` or `{s3: …}`.",
     (
@@ -105,7 +105,7 @@ MOUNT = Record(
     one_of=("path", "nfs", "pvc", "hostPath", "emptyDir", "gs", "s3", "make"),
 )
 
-SECRET = Record(
+SECRET = RecordOf(
     "secret",
     "Where a secret's value is to be had; the value itself never stands in a job file or plan. Where an error or a "
     "note would repeat it, the run's journal, and with it `status` and `why`, has `***`; a value of fewer than 4 "
@@ -122,7 +122,7 @@ SECRET = Record(
 ID = Integer(0, 2**31 - 1)
 LOGIN = Text("a name of up to 32 letters, digits, _, - and .", r"(?:[A-Za-z_][A-Za-z0-9_.-]{0,31})?")
 
-SECURITY = Record(
+SECURITY = RecordOf(
     "security",
     "As whom the ranks run on a cluster.",
     (
@@ -147,7 +147,7 @@ SECURITY = Record(
     ),
 )
 
-BOARD = Record(
+BOARD = RecordOf(
     "board",
     "TensorBoard in the cluster, for as long as the run is there. It has no login.",
     (
@@ -237,11 +237,11 @@ STAGES = Field(
     also=("steps", "tasks", "jobs"),
 )
 
-JOB = Record("job", "The job file.", (*_JOB_FIELDS, STAGES), extensions=True)
+JOB = RecordOf("job", "The job file.", (*_JOB_FIELDS, STAGES), extensions=True)
 
 _TAKEN = {field.name for field in _JOB_FIELDS} | {"gate", "serve", "bench"}
 
-SHORT_STAGE = Record(
+SHORT_STAGE = RecordOf(
     "short stage",
     STAGE.help,
     tuple(f for f in STAGE.fields if f.name not in _TAKEN and f.name != "after"),
@@ -249,7 +249,7 @@ SHORT_STAGE = Record(
 )
 """What a job of one stage may say at the top, without `stages`."""
 
-SHORT_JOB = Record(
+SHORT_JOB = RecordOf(
     "short job",
     "A job of one stage, `main`.",
     (*_JOB_FIELDS, STAGES, *SHORT_STAGE.fields),

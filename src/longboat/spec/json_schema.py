@@ -77,14 +77,14 @@ def _anything(kind: value_types.Anything) -> Schema:
     return {"type": {"mapping": "object", "list": "array"}[kind.shape]} if kind.shape != "any" else {}
 
 
-def _record(kind: value_types.Record, definitions: dict[str, Schema]) -> Schema:
+def _record(kind: value_types.RecordOf, definitions: dict[str, Schema]) -> Schema:
     if kind.name not in definitions:
         definitions[kind.name] = {}
         definitions[kind.name].update(_object(kind, definitions))
     return {"$ref": f"#/$defs/{kind.name.replace(' ', '%20')}"}
 
 
-def _object(kind: value_types.Record, definitions: dict[str, Schema]) -> Schema:
+def _object(kind: value_types.RecordOf, definitions: dict[str, Schema]) -> Schema:
     properties: dict[str, Schema] = {}
     for field in kind.fields:
         schema = _schema(field.kind, definitions)
@@ -110,7 +110,7 @@ def _object(kind: value_types.Record, definitions: dict[str, Schema]) -> Schema:
     return found
 
 
-def _alternative(kind: value_types.Record, key: str) -> Schema:
+def _alternative(kind: value_types.RecordOf, key: str) -> Schema:
     """With this one of the record's alternatives, the keys that belong to others are shut out."""
     barred = [field.name for field in kind.fields if field.only and key not in field.only]
     return {"required": [key], **({"properties": dict.fromkeys(barred, False)} if barred else {})}
@@ -122,7 +122,7 @@ def _either(kind: value_types.Either, definitions: dict[str, Schema]) -> Schema:
 
 def _or_null(schema: Schema, kind: Kind) -> Schema:
     """A key with nothing behind it counts as left out, except where a whole mapping is needed."""
-    if isinstance(kind, value_types.Record) or schema == {}:
+    if isinstance(kind, value_types.RecordOf) or schema == {}:
         return schema
     return {"anyOf": [schema, _NULL]}
 
@@ -140,6 +140,6 @@ _LEAVES: dict[type, Callable[[Any], Schema]] = {
 _NESTED: dict[type, Callable[[Any, dict[str, Schema]], Schema]] = {
     value_types.ListOf: _list_of,
     value_types.MapOf: _map_of,
-    value_types.Record: _record,
+    value_types.RecordOf: _record,
     value_types.Either: _either,
 }

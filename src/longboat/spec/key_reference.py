@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from longboat.spec import job_keys, value_types
 from longboat.spec.scalars import written
-from longboat.spec.value_types import Field, Kind, Record
+from longboat.spec.value_types import Field, Kind, RecordOf
 
 _INTRODUCTION = """\
 # The job file
@@ -28,13 +28,13 @@ above env files, a stage's `env` above the job's, a role's above its stage's.
 
 def reference_markdown() -> str:
     """The whole page."""
-    records: list[Record] = []
+    records: list[RecordOf] = []
     _collect(job_keys.JOB, records)
     return "\n".join([_INTRODUCTION, *(_section(record) for record in records)])
 
 
-def _collect(kind: Kind, records: list[Record]) -> None:
-    if isinstance(kind, value_types.Record) and kind not in records:
+def _collect(kind: Kind, records: list[RecordOf]) -> None:
+    if isinstance(kind, value_types.RecordOf) and kind not in records:
         records.append(kind)
         for field in kind.fields:
             _collect(field.kind, records)
@@ -45,7 +45,7 @@ def _collect(kind: Kind, records: list[Record]) -> None:
         _collect(kind.item, records)
 
 
-def _section(record: Record) -> str:
+def _section(record: RecordOf) -> str:
     lines = [f"## `{record.name}`" if record is not job_keys.JOB else "## The top of the file", "", record.help]
     if record.one_of:
         lines += ["", "Exactly one of " + ", ".join(f"`{key}`" for key in record.one_of) + " must be there."]
@@ -73,7 +73,7 @@ def _words(kind: Kind) -> str:
         return _listed(kind.allowed)
     if isinstance(kind, value_types.Either):
         return " or ".join(_words(choice) for choice in kind.choices)
-    if isinstance(kind, value_types.Record):
+    if isinstance(kind, value_types.RecordOf):
         return f"[{kind.name}](#{kind.name})"
     if isinstance(kind, (value_types.MapOf, value_types.ListOf)) and (inner := _records(kind.item)):
         return f"{kind.what}, each {inner}"
@@ -82,6 +82,6 @@ def _words(kind: Kind) -> str:
 
 def _records(kind: Kind) -> str:
     """The kind in words, if there is more to say of it than its own name."""
-    found: list[Record] = []
+    found: list[RecordOf] = []
     _collect(kind, found)
     return _words(kind) if found else ""

@@ -13,7 +13,7 @@ from longboat.spec.env_and_requirements import EnvFile, read_env_files, read_req
 from longboat.spec.params import Params
 from longboat.spec.problems import JobError, Problem, Problems
 from longboat.spec.validation import Section
-from longboat.spec.yaml_nodes import Entries, Entry, Scalar, compose
+from longboat.spec.yaml_nodes import MapEntry, MapNode, ScalarNode, compose
 
 FILE_NAMES = ("job.yaml", "job.yml")
 SHORT_STAGE_NAME = "main"
@@ -21,7 +21,7 @@ _LARGEST = 4 << 20
 
 
 @dataclass(frozen=True)
-class Job:
+class LoadedJob:
     """A job file that was read and found right, with its params resolved."""
 
     file: str
@@ -83,7 +83,7 @@ def load(
     preset: str | None = None,
     engine: str = "local",
     env_files: Sequence[str] = (),
-) -> Job:
+) -> LoadedJob:
     """The job in the file, or in the directory's job.yaml. JobError holds everything that is wrong with it."""
     if engine not in plan.ENGINES:
         raise LongboatError(f"there is no engine {engine!r}", f"engines: {', '.join(plan.ENGINES)}")
@@ -108,13 +108,13 @@ def from_text(
     preset: str | None = None,
     engine: str = "local",
     env_files: Sequence[str] = (),
-) -> Job:
+) -> LoadedJob:
     """The job in the text, as if it stood in the file."""
     problems = Problems(file, text)
     tree = compose(text, problems)
     if tree is None:
         raise problems.error()
-    if not isinstance(tree, Entries):
+    if not isinstance(tree, MapNode):
         problems.add(tree.span, "a job file is a mapping: lines of `key: value`", "it begins with `name:`")
         raise problems.error()
     _check_version(tree, problems)
@@ -136,13 +136,13 @@ def from_text(
         params=params.as_plan(),
         requirements=requirements,
     )
-    return Job(built.file, built.name, built.params, tuple(params.presets), missing, built, problems.texts)
+    return LoadedJob(built.file, built.name, built.params, tuple(params.presets), missing, built, problems.texts)
 
 
-def _check_version(tree: Entries, problems: Problems) -> None:
+def _check_version(tree: MapNode, problems: Problems) -> None:
     """Of a file for another version nothing else is worth saying."""
     entry = tree.entries.get("longboat")
-    value = entry.value.value if entry and isinstance(entry.value, Scalar) else None
+    value = entry.value.value if entry and isinstance(entry.value, ScalarNode) else None
     if entry and isinstance(value, int) and not isinstance(value, bool) and value != job_keys.VERSION:
         message = f"this is a job file of version {value}; this Longboat reads version {job_keys.VERSION}"
         problems.found.clear()
@@ -150,14 +150,14 @@ def _check_version(tree: Entries, problems: Problems) -> None:
         raise problems.error()
 
 
-def _filled(tree: Entries, params: Params) -> Entries:
+def _filled(tree: MapNode, params: Params) -> MapNode:
     """Everything but params and presets, which are resolved already, with `${NAME}` replaced."""
     kept = ("params", "presets")
-    entries = {k: e if k in kept else Entry(e.key, params.fill_all(e.value)) for k, e in tree.entries.items()}
+    entries = {k: e if k in kept else MapEntry(e.key, params.fill_all(e.value)) for k, e in tree.entries.items()}
     return tree._replace(entries=entries)
 
 
-def _read(tree: Entries, problems: Problems) -> Section:
+def _read(tree: MapNode, problems: Problems) -> Section:
     """The checked file; one that has no `stages` is read as a job of one stage."""
     if "stages" in tree.entries:
         entries = dict(tree.entries)

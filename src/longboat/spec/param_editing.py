@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 from longboat.runtime.errors import LongboatError
 from longboat.spec import loading
-from longboat.spec.params import Declared, Params, mismatch, typed
+from longboat.spec.params import DeclaredParam, Params, mismatch, typed
 from longboat.spec.problems import Problems, did_you_mean
 from longboat.spec.scalars import plain
-from longboat.spec.yaml_nodes import Entries, Entry, Scalar, compose
+from longboat.spec.yaml_nodes import MapEntry, MapNode, ScalarNode, compose
 
 _BOM = b"\xef\xbb\xbf"
 _PROPERTIES = re.compile(r"(?:[&!][^\s,\[\]{}]*\s+)+")
@@ -64,18 +64,18 @@ def change(path: str | os.PathLike[str], name: str, text: str) -> Change:
 def _params_of(text: str, file: str) -> Params:
     problems = Problems(file, text)
     root = compose(text, problems)
-    if problems.found or not isinstance(root, Entries):
+    if problems.found or not isinstance(root, MapNode):
         # The reader of whole jobs says best what is wrong.
         loading.from_text(text, file, sets={}, environ={})
         raise LongboatError(f"{file} is no job file")
     return Params(root, problems)
 
 
-def _reads_back(text: str, file: str, before: Params, name: str, wanted: Scalar) -> bool:
+def _reads_back(text: str, file: str, before: Params, name: str, wanted: ScalarNode) -> bool:
     """The text is YAML in which this param has the wanted value and no other has changed."""
     problems = Problems(file, text)
     root = compose(text, problems)
-    if problems.found or not isinstance(root, Entries):
+    if problems.found or not isinstance(root, MapNode):
         return False
     after = Params(root, problems).declared
     if list(after) != list(before.declared):
@@ -83,13 +83,13 @@ def _reads_back(text: str, file: str, before: Params, name: str, wanted: Scalar)
     return all(_same(d.value, wanted if key == name else before.declared[key].value) for key, d in after.items())
 
 
-def _same(one: Scalar | None, other: Scalar | None) -> bool:
+def _same(one: ScalarNode | None, other: ScalarNode | None) -> bool:
     if one is None or other is None:
         return one is other
     return type(one.value) is type(other.value) and (one.value == other.value or one.text == other.text)
 
 
-def _candidates(text: str, entry: Entry, declared: Declared, wanted: Scalar) -> Iterator[str]:
+def _candidates(text: str, entry: MapEntry, declared: DeclaredParam, wanted: ScalarNode) -> Iterator[str]:
     """The file with the new value, written in the ways that may do, the one nearest to the old first."""
     old = declared.value
     styles = _styles(wanted.value, wanted.text)
@@ -112,10 +112,10 @@ def _styles(value: object, text: str) -> dict[str, str]:
     return styles
 
 
-def _placed(text: str, entry: Entry, new: str) -> str:
-    if isinstance(entry.value, Entries) and "value" not in entry.value.entries:
+def _placed(text: str, entry: MapEntry, new: str) -> str:
+    if isinstance(entry.value, MapNode) and "value" not in entry.value.entries:
         return _added(text, entry.value, new)
-    if isinstance(entry.value, Entries):
+    if isinstance(entry.value, MapNode):
         entry = entry.value.entries["value"]
     start, end = entry.start, entry.end
     properties = _PROPERTIES.match(text, start, end)
@@ -132,7 +132,7 @@ def _placed(text: str, entry: Entry, new: str) -> str:
     return text[:start] + new + breaks + text[end:]
 
 
-def _added(text: str, mapping: Entries, new: str) -> str:
+def _added(text: str, mapping: MapNode, new: str) -> str:
     """The mapping of a param that has no `value` yet, with one in front of its other keys."""
     inside = [entry.key_start for entry in mapping.entries.values() if mapping.start <= entry.key_start < mapping.end]
     if mapping.flow:

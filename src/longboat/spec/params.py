@@ -16,7 +16,7 @@ from longboat.runtime import plan
 from longboat.spec import scalars
 from longboat.spec.problems import Problem, Problems, Span, did_you_mean
 from longboat.spec.stage_keys import VARIABLE
-from longboat.spec.yaml_nodes import Entries, Entry, Items, Node, Scalar, place
+from longboat.spec.yaml_nodes import ListNode, MapEntry, MapNode, Node, ScalarNode, place
 
 ENVIRONMENT = "LONGBOAT_PARAM_"
 PLACEHOLDERS = ("", "0.0.0.0")
@@ -25,12 +25,12 @@ PLACEHOLDERS = ("", "0.0.0.0")
 _USE = re.compile(r"\$\$\{|\$\{([^}\n]*)(\}?)")
 
 
-class Declared(NamedTuple):
+class DeclaredParam(NamedTuple):
     """A param as the file writes it."""
 
     name: str
     span: Span
-    value: Scalar | None
+    value: ScalarNode | None
     help: str = ""
     required: bool = False
 
@@ -38,7 +38,7 @@ class Declared(NamedTuple):
 class _Setting(NamedTuple):
     """A value and who set it."""
 
-    node: Scalar
+    node: ScalarNode
     set_by: str
     literal: bool = False
 
@@ -46,19 +46,19 @@ class _Setting(NamedTuple):
 class Params:
     """The params of one job file, resolved."""
 
-    def __init__(self, root: Entries, problems: Problems) -> None:
+    def __init__(self, root: MapNode, problems: Problems) -> None:
         self.problems = problems
         self.root = root
         self.declared = {d.name: d for d in _declarations(root)}
         self.presets = _presets(root)
         self.settings: dict[str, _Setting] = {}
-        self.resolved: dict[str, Scalar] = {}
+        self.resolved: dict[str, ScalarNode] = {}
         self.uses: dict[str, set[tuple[int, int]]] = {name: set() for name in self.declared}
 
-    def entry(self, name: str) -> Entry:
+    def entry(self, name: str) -> MapEntry:
         """Where the file declares the param."""
         params = self.root.entries["params"].value
-        assert isinstance(params, Entries)
+        assert isinstance(params, MapNode)
         return params.entries[name]
 
     def resolve(self, sets: Mapping[str, str], environ: Mapping[str, str], preset: str | None) -> None:
@@ -86,12 +86,12 @@ class Params:
                 declared = self.declared.get(name)
                 if declared is None:
                     self.problems.add(entry.key, f"there is no param `{name}`", self._near(name))
-                elif isinstance(entry.value, Scalar) and "${" not in entry.value.text:
+                elif isinstance(entry.value, ScalarNode) and "${" not in entry.value.text:
                     wrong = mismatch(declared, entry.value)
                     if wrong:
                         self.problems.add(entry.value.span, f"`{name}` {wrong}")
 
-    def _preset(self, preset: str | None) -> Mapping[str, Entry]:
+    def _preset(self, preset: str | None) -> Mapping[str, MapEntry]:
         if preset is None:
             return {}
         if preset in self.presets:
@@ -102,10 +102,10 @@ class Params:
 
     def _setting(
         self,
-        declared: Declared,
+        declared: DeclaredParam,
         sets: Mapping[str, str],
         environ: Mapping[str, str],
-        chosen: Mapping[str, Entry],
+        chosen: Mapping[str, MapEntry],
         preset: str | None,
     ) -> _Setting:
         variable = ENVIRONMENT + declared.name
@@ -121,13 +121,17 @@ class Params:
                 return _Setting(node, set_by, literal=True)
         if declared.name in chosen:
             value = chosen[declared.name].value
-            if isinstance(value, Scalar):
-                if isinstance(declared.value, Scalar) and isinstance(declared.value.value, str) and not value.filled:
+            if isinstance(value, ScalarNode):
+                if (
+                    isinstance(declared.value, ScalarNode)
+                    and isinstance(declared.value.value, str)
+                    and not value.filled
+                ):
                     value = value._replace(value=None if value.value is None else value.text)
                 return _Setting(value, f"preset {preset}")
-        return _Setting(declared.value or Scalar(declared.span, None, ""), "file")
+        return _Setting(declared.value or ScalarNode(declared.span, None, ""), "file")
 
-    def _value(self, name: str, trail: tuple[str, ...]) -> Scalar:
+    def _value(self, name: str, trail: tuple[str, ...]) -> ScalarNode:
         if name in self.resolved:
             return self.resolved[name]
         setting = self.settings[name]
@@ -161,7 +165,7 @@ class Params:
                 found.append(Problem(self.problems.file, span.line, span.column, span.length, message, hint))
         return tuple(found)
 
-    def fill(self, node: Scalar, trail: tuple[str, ...] = ()) -> Scalar:
+    def fill(self, node: ScalarNode, trail: tuple[str, ...] = ()) -> ScalarNode:
         """The scalar with its `${NAME}` replaced. One that is nothing but `${N}` takes the type of N."""
         if "${" not in node.text:
             return node
@@ -185,7 +189,7 @@ class Params:
         text = _USE.sub(put, node.text)
         return node._replace(value=scalars.plain(text) if node.plain else text, text=text, filled=True, unset=unset)
 
-    def _known(self, node: Scalar, match: re.Match[str], offset: int) -> bool:
+    def _known(self, node: ScalarNode, match: re.Match[str], offset: int) -> bool:
         name = match[1]
         if name in self.declared and match[2]:
             self.uses[name].add((node.start, offset))
@@ -199,13 +203,13 @@ class Params:
         self.problems.add(self._place(node, match[0]), f"there is no param `{name}`", f"{near} {shell}".strip())
         return False
 
-    def _place(self, node: Scalar, use: str) -> Span:
+    def _place(self, node: ScalarNode, use: str) -> Span:
         """Where in the file the scalar writes `${NAME}`: a script may have many lines."""
         text = self.problems.texts[self.problems.file]
         at = text.find(use, node.start, node.end)
         return place(text, at, len(use)) if at >= 0 else node.span
 
-    def _count(self, node: Scalar) -> None:
+    def _count(self, node: ScalarNode) -> None:
         for match in _USE.finditer(node.text):
             if match[1] in self.declared and match[2]:
                 exact = match[0] == node.text
@@ -213,16 +217,16 @@ class Params:
 
     def fill_all(self, node: Node) -> Node:
         """The tree with every scalar filled; keys stay as they are."""
-        if isinstance(node, Scalar):
+        if isinstance(node, ScalarNode):
             return self.fill(node)
-        if isinstance(node, Items):
+        if isinstance(node, ListNode):
             return node._replace(items=tuple(self.fill_all(item) for item in node.items))
-        return node._replace(entries={k: Entry(e.key, self.fill_all(e.value)) for k, e in node.entries.items()})
+        return node._replace(entries={k: MapEntry(e.key, self.fill_all(e.value)) for k, e in node.entries.items()})
 
     def count_presets(self) -> None:
         for preset in self.presets.values():
             for entry in preset.entries.values():
-                if isinstance(entry.value, Scalar):
+                if isinstance(entry.value, ScalarNode):
                     self._count(entry.value)
 
     def as_plan(self) -> tuple[plan.Param, ...]:
@@ -239,7 +243,7 @@ class Params:
         )
 
 
-def typed(declared: Declared, text: str) -> Scalar:
+def typed(declared: DeclaredParam, text: str) -> ScalarNode:
     """A text from outside as a value of the param: where the file has a text, it stays one."""
     default = declared.value
     keep = default is not None and isinstance(default.value, str) and not _is_use(default)
@@ -251,19 +255,19 @@ def typed(declared: Declared, text: str) -> Scalar:
         and not isinstance(value, bool)
     ):
         value = float(value)
-    return Scalar(declared.span, value, text)
+    return ScalarNode(declared.span, value, text)
 
 
-def _is_use(node: Scalar) -> bool:
+def _is_use(node: ScalarNode) -> bool:
     match = _USE.fullmatch(node.text)
     return bool(match and match[1] is not None)
 
 
-def _is_missing(value: Scalar) -> bool:
+def _is_missing(value: ScalarNode) -> bool:
     return value.value is None or (isinstance(value.value, str) and value.value.strip() in PLACEHOLDERS)
 
 
-def mismatch(declared: Declared, node: Scalar) -> str:
+def mismatch(declared: DeclaredParam, node: ScalarNode) -> str:
     """What is wrong with a value that somebody else than the file gives, or ""."""
     if declared.value is None or _is_use(declared.value):
         return ""
@@ -279,20 +283,20 @@ def mismatch(declared: Declared, node: Scalar) -> str:
     return "" if right else f"must be {what} (the file has {declared.value.text}), not {scalars.describe(value)}"
 
 
-def _declarations(root: Entries) -> list[Declared]:
+def _declarations(root: MapNode) -> list[DeclaredParam]:
     found = []
     params = root.entries.get("params")
-    if params is None or not isinstance(params.value, Entries):
+    if params is None or not isinstance(params.value, MapNode):
         return []
     for name, entry in params.value.entries.items():
-        if isinstance(entry.value, Scalar):
-            found.append(Declared(name, entry.key, entry.value))
-        elif isinstance(entry.value, Entries):
-            parts = {key: e.value for key, e in entry.value.entries.items() if isinstance(e.value, Scalar)}
+        if isinstance(entry.value, ScalarNode):
+            found.append(DeclaredParam(name, entry.key, entry.value))
+        elif isinstance(entry.value, MapNode):
+            parts = {key: e.value for key, e in entry.value.entries.items() if isinstance(e.value, ScalarNode)}
             help_ = parts.get("help")
             required = parts.get("required")
             found.append(
-                Declared(
+                DeclaredParam(
                     name,
                     entry.key,
                     parts.get("value"),
@@ -301,12 +305,12 @@ def _declarations(root: Entries) -> list[Declared]:
                 )
             )
         else:
-            found.append(Declared(name, entry.key, None))
+            found.append(DeclaredParam(name, entry.key, None))
     return found
 
 
-def _presets(root: Entries) -> dict[str, Entries]:
+def _presets(root: MapNode) -> dict[str, MapNode]:
     presets = root.entries.get("presets")
-    if presets is None or not isinstance(presets.value, Entries):
+    if presets is None or not isinstance(presets.value, MapNode):
         return {}
-    return {name: entry.value for name, entry in presets.value.entries.items() if isinstance(entry.value, Entries)}
+    return {name: entry.value for name, entry in presets.value.entries.items() if isinstance(entry.value, MapNode)}

@@ -41,7 +41,7 @@ def build(
     """The Plan without file, preset, params and requirements, which the loader knows."""
     notes: list[str] = []
     secrets = _secrets(root, directory, engine, environ, problems, notes)
-    around = stages.Surroundings(directory, engine, _variables(root, env, secrets, problems))
+    around = stages.JobContext(directory, engine, _variables(root, env, secrets, problems))
     return plan.Plan(
         name=root.text("name"),
         engine=engine,
@@ -244,7 +244,7 @@ def _board(root: Section) -> plan.Board | None:
     return None if given is None else plan.Board(given.text("image"), given.integer("port"), given.text("expose"))
 
 
-def _stages(root: Section, around: stages.Surroundings, problems: Problems) -> tuple[plan.Stage, ...]:
+def _stages(root: Section, around: stages.JobContext, problems: Problems) -> tuple[plan.Stage, ...]:
     given = root.section("stages")
     if given is None:
         return ()

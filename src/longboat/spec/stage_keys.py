@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from longboat.runtime.shapes import SHAPES
 from longboat.spec import scalars
-from longboat.spec.value_types import Anything, Either, Field, Integer, ListOf, MapOf, Measure, Number, Record, Text
+from longboat.spec.value_types import Anything, Either, Field, Integer, ListOf, MapOf, Measure, Number, RecordOf, Text
 
 MOST_RANKS = 100_000
 
@@ -21,13 +21,13 @@ PULL_POLICY = Text(allowed=("Always", "IfNotPresent", "Never"))
 IMAGE = Text("the name of an image", r"\S*")
 EXPOSE = Text(allowed=("ClusterIP", "NodePort", "LoadBalancer"))
 
-LIMITS = Record(
+LIMITS = RecordOf(
     "limits",
     "What one rank may use at most.",
     (Field("cpu", CORES, "Cores."), Field("memory", MEMORY, "Memory.", also=("mem",))),
 )
 
-RESOURCES = Record(
+RESOURCES = RecordOf(
     "resources",
     "What each rank asks for.",
     (
@@ -40,7 +40,7 @@ RESOURCES = Record(
 
 RANKS = Integer(0, MOST_RANKS)
 
-ROLE = Record(
+ROLE = RecordOf(
     "role",
     "One role of a stage, where a number of ranks does not say enough.",
     (
@@ -55,7 +55,7 @@ ROLE = Record(
     ),
 )
 
-GATE = Record(
+GATE = RecordOf(
     "gate",
     "The condition that a model must meet. With neither target, or empty ones, nothing is checked.",
     (
@@ -69,7 +69,7 @@ GATE = Record(
     ),
 )
 
-AUTOSCALE = Record(
+AUTOSCALE = RecordOf(
     "autoscale",
     "On a cluster with a metrics server: more servers while they are busy, never fewer than `replicas`.",
     (
@@ -80,7 +80,7 @@ AUTOSCALE = Record(
     ),
 )
 
-SERVE = Record(
+SERVE = RecordOf(
     "serve",
     "A served model.",
     (
@@ -102,7 +102,7 @@ SERVE = Record(
     ),
 )
 
-BENCH = Record(
+BENCH = RecordOf(
     "bench",
     "A load test of the served model.",
     (
@@ -125,7 +125,7 @@ BENCH = Record(
 _GANG = ("run",)
 _PODS = ("run", "serve")
 
-STAGE = Record(
+STAGE = RecordOf(
     "stage",
     "One step of the job: a command run by a gang (`run`), or a `gate`, `serve` or `bench`.",
     (

@@ -15,7 +15,7 @@ from longboat.spec.stage_keys import MOST_RANKS, STAGE
 from longboat.spec.validation import Section
 
 
-class Surroundings(NamedTuple):
+class JobContext(NamedTuple):
     """What a stage takes from its job."""
 
     directory: str
@@ -23,7 +23,7 @@ class Surroundings(NamedTuple):
     env: tuple[plan.Variable, ...]
 
 
-def build(name: str, section: Section, around: Surroundings, problems: Problems) -> plan.Stage:
+def build(name: str, section: Section, around: JobContext, problems: Problems) -> plan.Stage:
     """The stage without its `after`, which is the business of the whole job."""
     kind = next((key for key in STAGE.one_of if section.has(key)), "run")
     stage = plan.Stage(
@@ -60,7 +60,7 @@ def check_variables(section: Section | None, problems: Problems) -> None:
             problems.add(span, f"`{name}`: variables that begin with LONGBOAT_ are Longboat's own")
 
 
-def _gang(stage: plan.Stage, section: Section, around: Surroundings, problems: Problems) -> plan.Stage:
+def _gang(stage: plan.Stage, section: Section, around: JobContext, problems: Problems) -> plan.Stage:
     run = command(section.values.get("run"))
     for key in ("run", "merge"):
         if section.has(key) and section.values.get(key) in ("", ()):
@@ -91,14 +91,14 @@ def _gang(stage: plan.Stage, section: Section, around: Surroundings, problems: P
     )
 
 
-def _env(section: Section, around: Surroundings, problems: Problems) -> tuple[plan.Variable, ...]:
+def _env(section: Section, around: JobContext, problems: Problems) -> tuple[plan.Variable, ...]:
     """The job's variables, and above them the stage's own."""
     check_variables(section.section("env"), problems)
     found = {variable.name: variable for variable in (*around.env, *variables(section.map("env")))}
     return tuple(found.values())
 
 
-def _python(section: Section, around: Surroundings, problems: Problems) -> str:
+def _python(section: Section, around: JobContext, problems: Problems) -> str:
     given = section.text("python")
     if not given:
         return ""

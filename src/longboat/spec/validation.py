@@ -16,7 +16,7 @@ from typing import Any, cast
 from longboat.spec import scalars, value_types
 from longboat.spec.problems import Problems, Span, did_you_mean
 from longboat.spec.value_types import Kind
-from longboat.spec.yaml_nodes import Entries, Items, Node, Scalar
+from longboat.spec.yaml_nodes import ListNode, MapNode, Node, ScalarNode
 
 
 @dataclass(frozen=True)
@@ -72,21 +72,21 @@ class Section:
 
 def read(kind: Kind, node: Node, problems: Problems, name: str) -> object:
     """The value of the node, or None if it is empty, wrong, or waits for a param to be set."""
-    if isinstance(node, Scalar) and node.unset:
+    if isinstance(node, ScalarNode) and node.unset:
         return None
     return _READERS[type(kind)](kind, node, problems, name)
 
 
 def _wrong(kind: Kind, node: Node, problems: Problems, name: str, hint: str = "") -> None:
-    if isinstance(node, Scalar):
+    if isinstance(node, ScalarNode):
         found = scalars.describe(node.value) + (" (from `${…}`)" if node.filled else "")
     else:
-        found = "a list" if isinstance(node, Items) else "a mapping"
+        found = "a list" if isinstance(node, ListNode) else "a mapping"
     problems.add(node.span, f"`{name}` must be {kind.what}, not {found}", hint)
 
 
 def _text(kind: value_types.Text, node: Node, problems: Problems, name: str) -> object:
-    if not isinstance(node, Scalar):
+    if not isinstance(node, ScalarNode):
         _wrong(kind, node, problems, name)
         return None
     if node.value is None and not kind.loose:
@@ -108,10 +108,10 @@ def _text(kind: value_types.Text, node: Node, problems: Problems, name: str) -> 
 
 
 def _integer(kind: value_types.Integer, node: Node, problems: Problems, name: str) -> object:
-    if isinstance(node, Scalar) and node.value is None:
+    if isinstance(node, ScalarNode) and node.value is None:
         return None
-    if not isinstance(node, Scalar) or isinstance(node.value, bool) or not isinstance(node.value, int):
-        unquoted = isinstance(node, Scalar) and isinstance(node.value, str) and scalars.plain(node.value)
+    if not isinstance(node, ScalarNode) or isinstance(node.value, bool) or not isinstance(node.value, int):
+        unquoted = isinstance(node, ScalarNode) and isinstance(node.value, str) and scalars.plain(node.value)
         _wrong(kind, node, problems, name, "leave out the quotes" if type(unquoted) is int else "")
         return None
     if not kind.least <= node.value <= kind.most:
@@ -121,9 +121,9 @@ def _integer(kind: value_types.Integer, node: Node, problems: Problems, name: st
 
 
 def _number(kind: value_types.Number, node: Node, problems: Problems, name: str) -> object:
-    if isinstance(node, Scalar) and node.value in (None, ""):  # a param that was left empty
+    if isinstance(node, ScalarNode) and node.value in (None, ""):  # a param that was left empty
         return None
-    if isinstance(node, Scalar) and isinstance(node.value, (int, float)) and not isinstance(node.value, bool):
+    if isinstance(node, ScalarNode) and isinstance(node.value, (int, float)) and not isinstance(node.value, bool):
         try:
             if math.isfinite(number := float(node.value)):
                 return number
@@ -134,21 +134,21 @@ def _number(kind: value_types.Number, node: Node, problems: Problems, name: str)
 
 
 def _flag(kind: value_types.Flag, node: Node, problems: Problems, name: str) -> object:
-    if isinstance(node, Scalar) and (node.value is None or isinstance(node.value, bool)):
+    if isinstance(node, ScalarNode) and (node.value is None or isinstance(node.value, bool)):
         return node.value
     _wrong(kind, node, problems, name)
     return None
 
 
 def _any_scalar(kind: value_types.AnyScalar, node: Node, problems: Problems, name: str) -> object:
-    if isinstance(node, Scalar):
+    if isinstance(node, ScalarNode):
         return node.value
     _wrong(kind, node, problems, name)
     return None
 
 
 def _measure(kind: value_types.Measure, node: Node, problems: Problems, name: str) -> object:
-    if isinstance(node, Scalar):
+    if isinstance(node, ScalarNode):
         if node.value is None:
             return None
         found = kind.parse(node.value)
@@ -159,16 +159,16 @@ def _measure(kind: value_types.Measure, node: Node, problems: Problems, name: st
 
 
 def _list_of(kind: value_types.ListOf, node: Node, problems: Problems, name: str) -> object:
-    if isinstance(node, Scalar) and node.value is None:
+    if isinstance(node, ScalarNode) and node.value is None:
         return None
-    if not isinstance(node, Items):
+    if not isinstance(node, ListNode):
         if not kind.or_one:
             _wrong(kind, node, problems, name)
             return None
-        node = Items(node.span, (node,))
+        node = ListNode(node.span, (node,))
     found = []
     for item in node.items:
-        if isinstance(item, Scalar) and item.value is None and not item.unset:
+        if isinstance(item, ScalarNode) and item.value is None and not item.unset:
             problems.add(item.span, f"an item of `{name}` is empty")
             continue
         value = read(kind.item, item, problems, f"item of {name}" if len(node.items) > 1 or not kind.or_one else name)
@@ -178,9 +178,9 @@ def _list_of(kind: value_types.ListOf, node: Node, problems: Problems, name: str
 
 
 def _map_of(kind: value_types.MapOf, node: Node, problems: Problems, name: str) -> object:
-    if isinstance(node, Scalar) and node.value is None and not kind.not_empty:
+    if isinstance(node, ScalarNode) and node.value is None and not kind.not_empty:
         return None
-    if not isinstance(node, Entries):
+    if not isinstance(node, MapNode):
         _wrong(kind, node, problems, name)
         return None
     if kind.not_empty and not node.entries:
@@ -195,15 +195,15 @@ def _map_of(kind: value_types.MapOf, node: Node, problems: Problems, name: str) 
             problems.add(entry.key, f"unknown {kind.word} `{key}`", did_you_mean(key, kind.key.allowed))
             continue
         spans[key] = entry.key
-        if isinstance(entry.value, Scalar) and entry.value.unset:
+        if isinstance(entry.value, ScalarNode) and entry.value.unset:
             continue
         values[key] = read(kind.item, entry.value, problems, key)
     return Section(node.span, values, spans)
 
 
 def _anything(kind: value_types.Anything, node: Node, problems: Problems, name: str) -> object:
-    is_list, is_map = isinstance(node, Items), isinstance(node, Entries)
-    if isinstance(node, Scalar) and node.value is None:
+    is_list, is_map = isinstance(node, ListNode), isinstance(node, MapNode)
+    if isinstance(node, ScalarNode) and node.value is None:
         return None
     if kind.shape != "any" and not (is_map if kind.shape == "mapping" else is_list):
         _wrong(kind, node, problems, name)
@@ -213,9 +213,9 @@ def _anything(kind: value_types.Anything, node: Node, problems: Problems, name: 
 
 def plain_value(node: Node, problems: Problems) -> object:
     """The node as lists, dicts and scalars, as JSON has them."""
-    if isinstance(node, Items):
+    if isinstance(node, ListNode):
         return [plain_value(item, problems) for item in node.items]
-    if isinstance(node, Entries):
+    if isinstance(node, MapNode):
         return {key: plain_value(entry.value, problems) for key, entry in node.entries.items()}
     if isinstance(node.value, float) and not math.isfinite(node.value):
         problems.add(node.span, "a number must be finite")
@@ -223,8 +223,8 @@ def plain_value(node: Node, problems: Problems) -> object:
     return node.value
 
 
-def _record(kind: value_types.Record, node: Node, problems: Problems, name: str) -> object:
-    if not isinstance(node, Entries):
+def _record(kind: value_types.RecordOf, node: Node, problems: Problems, name: str) -> object:
+    if not isinstance(node, MapNode):
         _wrong(kind, node, problems, name)
         return None
     values: dict[str, object] = {field.name: field.default for field in kind.fields if field.default is not None}
@@ -243,7 +243,7 @@ def _record(kind: value_types.Record, node: Node, problems: Problems, name: str)
             )
             continue
         value = read(field.kind, entry.value, problems, key)
-        empty = isinstance(entry.value, Scalar) and entry.value.value is None and not entry.value.unset
+        empty = isinstance(entry.value, ScalarNode) and entry.value.value is None and not entry.value.unset
         must = field.required or key in kind.one_of and not isinstance(field.kind, value_types.Anything)
         if must and empty:
             problems.add(entry.key, f"`{key}` is empty", _example(field))
@@ -258,7 +258,7 @@ def _record(kind: value_types.Record, node: Node, problems: Problems, name: str)
     return Section(node.span, values, spans)
 
 
-def _check_one_of(kind: value_types.Record, node: Entries, chosen: list[str], problems: Problems, name: str) -> None:
+def _check_one_of(kind: value_types.RecordOf, node: MapNode, chosen: list[str], problems: Problems, name: str) -> None:
     if not kind.one_of:
         return
     if not chosen:
@@ -282,17 +282,17 @@ def _example(field: value_types.Field) -> str:
     return f"for example `{field.name}: {field.example}`" if field.example else field.help
 
 
-def _others(kind: value_types.Record) -> dict[str, str]:
+def _others(kind: value_types.RecordOf) -> dict[str, str]:
     return {word: field.name for field in kind.fields for word in field.also}
 
 
-def _meant(kind: value_types.Record, key: str) -> str:
+def _meant(kind: value_types.RecordOf, key: str) -> str:
     from longboat.spec.problems import nearest
 
     return nearest(key, kind.by_name, _others(kind))
 
 
-def _unknown(kind: value_types.Record, key: str, span: Span, problems: Problems) -> None:
+def _unknown(kind: value_types.RecordOf, key: str, span: Span, problems: Problems) -> None:
     problems.add(span, f"unknown key `{key}`", did_you_mean(key, kind.by_name, _others(kind), "the keys here"))
 
 
@@ -316,7 +316,7 @@ _READERS: dict[type, _Reader] = {
     value_types.ListOf: _list_of,
     value_types.MapOf: _map_of,
     value_types.Anything: _anything,
-    value_types.Record: _record,
+    value_types.RecordOf: _record,
     value_types.Either: _either,
 }
 
@@ -330,8 +330,8 @@ _SHAPES: dict[type, type] = {
             value_types.AnyScalar,
             value_types.Measure,
         ),
-        Scalar,
+        ScalarNode,
     ),
-    value_types.ListOf: Items,
-    **dict.fromkeys((value_types.MapOf, value_types.Record, value_types.Anything), Entries),
+    value_types.ListOf: ListNode,
+    **dict.fromkeys((value_types.MapOf, value_types.RecordOf, value_types.Anything), MapNode),
 }

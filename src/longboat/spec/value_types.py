@@ -91,7 +91,7 @@ class Field(NamedTuple):
     """Stands only beside one of these keys of the record's `one_of`."""
 
 
-class Record(NamedTuple):
+class RecordOf(NamedTuple):
     name: str
     help: str
     fields: tuple[Field, ...]
@@ -116,4 +116,4 @@ class Either(NamedTuple):
         return " or ".join(choice.what for choice in self.choices)
 
 
-Kind = Text | Integer | Number | Flag | AnyScalar | Measure | ListOf | MapOf | Anything | Record | Either
+Kind = Text | Integer | Number | Flag | AnyScalar | Measure | ListOf | MapOf | Anything | RecordOf | Either

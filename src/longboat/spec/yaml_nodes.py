@@ -22,7 +22,7 @@ LARGEST = 100_000
 """Nodes a file may have once its aliases are written out."""
 
 
-class Scalar(NamedTuple):
+class ScalarNode(NamedTuple):
     span: Span
     value: scalars.Value
     text: str
@@ -37,12 +37,12 @@ class Scalar(NamedTuple):
     """It uses a required param that has no value: said once, of the param."""
 
 
-class Items(NamedTuple):
+class ListNode(NamedTuple):
     span: Span
     items: tuple[Node, ...]
 
 
-class Entry(NamedTuple):
+class MapEntry(NamedTuple):
     key: Span
     value: Node
     key_start: int = 0
@@ -51,15 +51,15 @@ class Entry(NamedTuple):
     """Where in the text of the file the key begins and the value stands; an alias stands where it is used."""
 
 
-class Entries(NamedTuple):
+class MapNode(NamedTuple):
     span: Span
-    entries: dict[str, Entry]
+    entries: dict[str, MapEntry]
     start: int = 0
     end: int = 0
     flow: bool = False
 
 
-Node = Scalar | Items | Entries
+Node = ScalarNode | ListNode | MapNode
 
 
 class _Stop(Exception):
@@ -122,11 +122,11 @@ class _Builder:
             raise _Stop
         return found
 
-    def scalar(self, event: Event) -> Scalar:
+    def scalar(self, event: Event) -> ScalarNode:
         tag = self.tag(event, ("str", "int", "float", "bool", "null"))
         is_plain = event.style in (None, "") and tag in ("", "int", "float", "bool", "null")
         value = scalars.plain(event.value) if is_plain or tag not in ("", "str") else event.value
-        return Scalar(
+        return ScalarNode(
             self.span(event),
             value,
             event.value,
@@ -154,20 +154,20 @@ class _Builder:
             node, more = self.node(event, depth + 1)
             items.append(node)
             size = self.grown(event, size + more)
-        return Items(self.span(start), tuple(items)), size
+        return ListNode(self.span(start), tuple(items)), size
 
     def entries(self, start: Event, depth: int) -> tuple[Node, int]:
         from yaml.events import MappingEndEvent
 
-        entries: dict[str, Entry] = {}
-        merged: dict[str, Entry] = {}
+        entries: dict[str, MapEntry] = {}
+        merged: dict[str, MapEntry] = {}
         size = 1
         while not isinstance(event := self.event(), MappingEndEvent):
             key, _ = self.node(event, depth + 1)
             value_event = self.event()
             value, more = self.node(value_event, depth + 1)
             size = self.grown(value_event, size + more)
-            if not isinstance(key, Scalar):
+            if not isinstance(key, ScalarNode):
                 self.problems.add(self.span(event), "a key must be a word, not a list or a mapping")
             elif key.plain and key.text == "<<":
                 self.merge(value_event, value, merged)
@@ -176,8 +176,8 @@ class _Builder:
                 self.problems.add(key.span, f"the key `{key.text}` stands here twice", f"the first is on line {first}")
             else:
                 marks = (key.start, value_event.start_mark.index, value_event.end_mark.index)
-                entries[key.text] = Entry(key.span, value, *marks)
-        whole = Entries(
+                entries[key.text] = MapEntry(key.span, value, *marks)
+        whole = MapNode(
             self.span(start),
             {**{key: entry for key, entry in merged.items() if key not in entries}, **entries},
             start.start_mark.index,
@@ -186,10 +186,10 @@ class _Builder:
         )
         return whole, size
 
-    def merge(self, event: Event, value: Node, merged: dict[str, Entry]) -> None:
+    def merge(self, event: Event, value: Node, merged: dict[str, MapEntry]) -> None:
         """`<<:` takes over the keys of a mapping or of several; the first to name a key wins."""
-        for node in value.items if isinstance(value, Items) else (value,):
-            if isinstance(node, Entries):
+        for node in value.items if isinstance(value, ListNode) else (value,):
+            if isinstance(node, MapNode):
                 for key, entry in node.entries.items():
                     merged.setdefault(key, entry)
             else:

@@ -15,7 +15,7 @@ import pytest
 
 from longboat.runtime import plan, run_layout, wire
 from longboat.runtime.agent import stack_dump
-from longboat.runtime.causes import Kind
+from longboat.runtime.causes import CauseKind
 from longboat.runtime.pod import file_server
 from tests.local.place import until
 from tests.ports import free_port
@@ -56,10 +56,10 @@ class Played:
     def say(self, kind: str, **keys: Any) -> None:
         self._link.sendall(wire.encode({"is": kind, **keys}))
 
-    def start(self, life: list[int] = LIFE, resume_from: str = "") -> None:
+    def start(self, incarnation: list[int] = LIFE, resume_from: str = "") -> None:
         peers = {"worker": [["127.0.0.1", [1, 2, 3]]]}
         told = {"peers": peers, "resume_from": resume_from, "merge_role": "", "launcher": False}
-        self.say("start", life=life, attempt=1, round=1, **told)
+        self.say("start", incarnation=incarnation, attempt=1, round=1, **told)
 
     def hear(self, kind: str) -> wire.Message:
         """The next word that is no heartbeat must be this one."""
@@ -145,7 +145,7 @@ def there(tmp_path: Path) -> Iterator[tuple[Path, str]]:
 def test_a_life_is_told_from_its_start_to_its_end_and_then_another_one(seat: Seat) -> None:
     driver = seat.occupy("echo 'longboat: step=3'; exit $LONGBOAT_RESTART")
     driver.start()
-    assert driver.hear("started")["life"] == LIFE
+    assert driver.hear("started")["incarnation"] == LIFE
     assert driver.hear("report")["points"][0]["step"] == 3
     ended = driver.hear("exited")
     assert (ended["code"], ended["asked"], ended["cause"]) == (0, False, None)
@@ -162,13 +162,13 @@ OUTRUN = """
 import os, runpy, time
 from longboat.runtime.agent import agent
 
-class Outrun(agent.Process):
+class Outrun(agent.RankProcess):
     def __init__(self, command, env, *rest):
         super().__init__(command, env, *rest)
         while not os.path.exists(env["LONGBOAT_REPORT_FILE"]):
             time.sleep(0.01)
 
-agent.Process = Outrun
+agent.RankProcess = Outrun
 runpy.run_module("longboat.runtime.agent", run_name="__main__")
 """
 
@@ -233,7 +233,7 @@ def test_what_a_driver_has_answered_for_is_not_said_again(seat: Seat) -> None:
     while (beat := driver.next()).get("said") != word:
         pass
     driver.say("alive", beat=beat["beat"], said=word)
-    driver.say("stacks", life=LIFE)
+    driver.say("stacks", incarnation=LIFE)
     driver.hear("stacks")  # so it has heard the answer too
     driver.hang_up()
     assert driver.meet()["owes"] is False
@@ -243,7 +243,7 @@ def test_a_driver_that_is_silent_for_a_third_of_the_lease_is_looked_for(seat: Se
     driver = seat.occupy("exec sleep 600", lease=9)
     driver.start()
     assert driver.meet()["running"] is True
-    driver.say("kill", life=LIFE, grace=0.0)
+    driver.say("kill", incarnation=LIFE, grace=0.0)
     assert driver.hear("exited")["asked"] is True
 
 
@@ -254,7 +254,7 @@ def test_one_that_is_cut_off_for_longer_than_its_lease_ends_its_process(seat: Se
     driver.hang_up()
     until(lambda: not Path(f"/proc/{pid}").exists(), "the end of its process")
     ended = driver.meet()["exit"] or driver.hear("exited")
-    assert (ended["asked"], ended["cause"]["kind"]) == (False, Kind.NODE_LOST.value)
+    assert (ended["asked"], ended["cause"]["kind"]) == (False, CauseKind.NODE_LOST.value)
 
 
 def test_a_loop_that_hangs_in_a_read_does_not_outlive_the_lease(seat: Seat) -> None:
@@ -282,7 +282,7 @@ def test_stacks_are_told_with_the_states_of_all_processes(seat: Seat) -> None:
     driver.start()
     driver.hear("started")
     until((seat.here / "up").exists, "its first line")
-    driver.say("stacks", life=LIFE)
+    driver.say("stacks", incarnation=LIFE)
     told = driver.hear("stacks")
     assert stack_dump.innermost(told["text"]) == ("<string>:1 in <module>",)
     (state,) = told["states"]
@@ -295,7 +295,7 @@ def test_one_whose_machine_goes_away_says_so_and_leaves_when_its_process_has_end
     driver.hear("started")
     seat.warn()
     driver.hear("notice")
-    driver.say("kill", life=LIFE, grace=5.0)
+    driver.say("kill", incarnation=LIFE, grace=5.0)
     driver.hear("left")
     assert seat.left() == 0
 
@@ -329,7 +329,7 @@ def test_a_life_whose_files_cannot_be_kept_fails_and_says_why(seat: Seat, there:
     driver = seat.occupy("touch began", DEPOT=address)
     driver.start()
     ended = driver.hear("exited")
-    assert (ended["code"], ended["cause"]["kind"]) == (-1, Kind.NOT_WRITABLE.value)
+    assert (ended["code"], ended["cause"]["kind"]) == (-1, CauseKind.NOT_WRITABLE.value)
     assert str(in_the_way) in ended["cause"]["message"]
     in_the_way.unlink()
     driver.start([2, 0])
@@ -347,9 +347,9 @@ def test_a_checkpoint_is_told_once_it_is_there_and_an_end_by_order_leaves_the_ou
     driver.start()
     driver.hear("started")
     told = driver.hear("checkpoint")
-    assert (told["life"], told["record"]["step"]) == (LIFE, 1)
+    assert (told["incarnation"], told["record"]["step"]) == (LIFE, 1)
     assert (depot_dir / told["record"]["path"]).read_text() == "five\n", "told from the run's directory"
-    driver.say("kill", life=LIFE, grace=0.0)
+    driver.say("kill", incarnation=LIFE, grace=0.0)
     assert driver.hear("exited")["asked"] is True
     assert not Path(run_layout.output(str(depot_dir), "train")).exists()
 
@@ -399,7 +399,7 @@ def test_one_that_was_given_up_and_comes_back_leaves_the_files_of_its_successor_
 def test_a_life_that_is_ended_while_it_waits_for_its_files_never_begins(seat: Seat) -> None:
     driver = seat.occupy("touch began", DEPOT=f"127.0.0.1:{free_port()}")
     driver.start()
-    driver.say("kill", life=LIFE, grace=10.0)
+    driver.say("kill", incarnation=LIFE, grace=10.0)
     ended = driver.hear("exited")
     assert (ended["code"], ended["asked"]) == (-1, True)
     assert not (seat.here / "began").exists()

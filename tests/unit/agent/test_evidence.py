@@ -12,7 +12,7 @@ import pytest
 
 from longboat.runtime.agent import exit_causes
 from longboat.runtime.agent.rank_process import CannotStart
-from longboat.runtime.causes import Cause, Kind, signal_name
+from longboat.runtime.causes import Cause, CauseKind, signal_name
 
 TRACEBACK = """\
 step 1
@@ -38,7 +38,7 @@ def test_a_clean_end_has_no_cause() -> None:
 def test_a_traceback_gives_its_error_and_the_innermost_frame() -> None:
     cause = of_exit(1, lines=TRACEBACK)
     assert (cause.kind, cause.error, cause.frame) == (
-        Kind.USER_ERROR,
+        CauseKind.USER_ERROR,
         "ValueError: no data",
         "/code/train.py:5 in main",
     )
@@ -55,8 +55,8 @@ def test_without_a_traceback_the_exit_code_speaks() -> None:
     assert (cause.message, cause.error, cause.exit_code) == ("exited with code 5", "", 5)
 
 
-@pytest.mark.parametrize(("code", "kind"), [(77, Kind.MISSING_INPUT), (74, Kind.USER_ERROR)])
-def test_storage_that_could_not_be_had_is_told_in_its_own_words(code: int, kind: Kind) -> None:
+@pytest.mark.parametrize(("code", "kind"), [(77, CauseKind.MISSING_INPUT), (74, CauseKind.USER_ERROR)])
+def test_storage_that_could_not_be_had_is_told_in_its_own_words(code: int, kind: CauseKind) -> None:
     cause = of_exit(code, lines=["error: storage data could not be fetched: no right to use S3 was found"])
     assert (cause.kind, cause.message) == (kind, "storage data could not be fetched: no right to use S3 was found")
     assert of_exit(code, lines=["bye"]).message == f"exited with code {code}"
@@ -64,59 +64,61 @@ def test_storage_that_could_not_be_had_is_told_in_its_own_words(code: int, kind:
 
 @pytest.mark.parametrize("oom", [-1, 0])
 def test_an_exit_code_is_no_lack_of_memory_unless_the_kernel_counted_a_kill(oom: int) -> None:
-    assert of_exit(1, lines=TRACEBACK, oom=oom).kind is Kind.USER_ERROR
-    assert of_exit(1, lines=TRACEBACK, oom=1).kind is Kind.OUT_OF_MEMORY
+    assert of_exit(1, lines=TRACEBACK, oom=oom).kind is CauseKind.USER_ERROR
+    assert of_exit(1, lines=TRACEBACK, oom=1).kind is CauseKind.OUT_OF_MEMORY
 
 
 def test_sigkill_is_out_of_memory_only_if_the_kernel_counted_it() -> None:
-    assert of_exit(-1, 9, oom=2).kind is Kind.OUT_OF_MEMORY
+    assert of_exit(-1, 9, oom=2).kind is CauseKind.OUT_OF_MEMORY
     assert of_exit(-1, 9, oom=0).evidence == ("no out-of-memory kill was counted",)
     assert of_exit(-1, 9, oom=-1).evidence == ("the kernel's out-of-memory counter cannot be read here",)
-    assert of_exit(-1, 9, oom=0).kind is Kind.KILLED
+    assert of_exit(-1, 9, oom=0).kind is CauseKind.KILLED
 
 
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT, signal.SIGTERM])
 def test_other_signals_are_named(number: signal.Signals) -> None:
     cause = of_exit(-1, number)
-    assert (cause.kind, cause.signal) == (Kind.KILLED, number)
+    assert (cause.kind, cause.signal) == (CauseKind.KILLED, number)
     assert number.name in cause.message
 
 
 def test_what_the_shell_could_not_find_or_execute_is_told_apart_from_a_scripts_own_code() -> None:
-    assert of_exit(127, lines=["sh: 1: trian: not found"]).kind is Kind.NOT_FOUND
-    assert of_exit(127, lines=["done"]).kind is Kind.USER_ERROR
-    assert of_exit(126, lines=["sh: 1: ./x: Permission denied"]).kind is Kind.NOT_EXECUTABLE
-    assert of_exit(126).kind is Kind.USER_ERROR
+    assert of_exit(127, lines=["sh: 1: trian: not found"]).kind is CauseKind.NOT_FOUND
+    assert of_exit(127, lines=["done"]).kind is CauseKind.USER_ERROR
+    assert of_exit(126, lines=["sh: 1: ./x: Permission denied"]).kind is CauseKind.NOT_EXECUTABLE
+    assert of_exit(126).kind is CauseKind.USER_ERROR
 
 
 def test_a_torn_connection_is_known_by_its_words() -> None:
-    assert of_exit(1, lines=["RuntimeError: Connection closed by peer [127.0.0.1]:1234"]).kind is Kind.LOST_RENDEZVOUS
+    assert (
+        of_exit(1, lines=["RuntimeError: Connection closed by peer [127.0.0.1]:1234"]).kind is CauseKind.LOST_RENDEZVOUS
+    )
 
 
 def test_words_about_a_full_disk_are_believed_only_if_the_runs_disk_is_full() -> None:
-    assert of_exit(1, lines=["OSError: [Errno 28] No space left on device"]).kind is Kind.USER_ERROR
+    assert of_exit(1, lines=["OSError: [Errno 28] No space left on device"]).kind is CauseKind.USER_ERROR
 
 
 def test_a_file_system_that_reports_no_blocks_is_not_called_full() -> None:
     assert os.statvfs("/proc").f_blocks == 0
     cause = exit_causes.of_exit(1, 0, [], 0, False, "/proc")
     assert cause is not None
-    assert cause.kind is Kind.USER_ERROR
+    assert cause.kind is CauseKind.USER_ERROR
 
 
 def test_an_mpi_mismatch_is_known_by_our_own_words() -> None:
-    assert of_exit(1, lines=["longboat: mpi mismatch: mpirun started 2 ranks"]).kind is Kind.MPI_MISMATCH
+    assert of_exit(1, lines=["longboat: mpi mismatch: mpirun started 2 ranks"]).kind is CauseKind.MPI_MISMATCH
 
 
 def test_a_start_that_failed_is_told_with_what_was_tried() -> None:
     missing = exit_causes.of_start(CannotStart(errno.ENOENT, "execute", "trian", "/code"), "/bin:/usr/bin")
-    assert missing.kind is Kind.NOT_FOUND
+    assert missing.kind is CauseKind.NOT_FOUND
     assert missing.evidence[-1] == "looked for it on PATH=/bin:/usr/bin"
     closed = exit_causes.of_start(CannotStart(errno.EACCES, "execute", "./x.sh", "/code"), "")
-    assert closed.kind is Kind.NOT_EXECUTABLE
+    assert closed.kind is CauseKind.NOT_EXECUTABLE
     assert closed.message.startswith("the file ./x.sh may not be executed")
     nowhere = exit_causes.of_start(CannotStart(errno.ENOENT, "enter the directory", "/gone", "/gone"), "")
-    assert nowhere.kind is Kind.MISSING_INPUT
+    assert nowhere.kind is CauseKind.MISSING_INPUT
 
 
 def test_the_tail_of_a_log_takes_any_bytes(tmp_path: Path) -> None:
@@ -149,13 +151,13 @@ def test_an_unknown_signal_has_a_name_too() -> None:
 
 def test_a_torn_connection_is_not_called_lack_of_memory_because_a_peer_was_killed_for_it() -> None:
     lines = ["Traceback (most recent call last):", '  File "a.py", line 1, in <module>', "ConnectionResetError: gone"]
-    assert of_exit(1, lines=lines, oom=1).kind is Kind.LOST_RENDEZVOUS
+    assert of_exit(1, lines=lines, oom=1).kind is CauseKind.LOST_RENDEZVOUS
 
 
 @pytest.mark.parametrize("error", ["MemoryError", "numpy._core._exceptions._ArrayMemoryError: Unable"])
 def test_an_error_that_says_that_memory_could_not_be_had_is_believed(error: str) -> None:
     lines = ["Traceback (most recent call last):", '  File "a.py", line 1, in <module>', error]
-    assert of_exit(1, lines=lines).kind is Kind.OUT_OF_MEMORY
+    assert of_exit(1, lines=lines).kind is CauseKind.OUT_OF_MEMORY
 
 
 def test_a_traceback_far_above_the_end_is_evidence_and_not_the_error() -> None:
@@ -173,4 +175,4 @@ def test_a_crash_of_a_child_is_not_taken_for_where_a_killed_process_stood() -> N
 
 def test_an_mpich_program_under_open_mpis_mpirun_is_called_a_mismatch() -> None:
     line = "check_MPIR_CVAR_PMI_VERSION(167): Runtime environment uses unsupported PMI version PMIx. Aborting."
-    assert of_exit(16, lines=[line]).kind is Kind.MPI_MISMATCH
+    assert of_exit(16, lines=[line]).kind is CauseKind.MPI_MISMATCH

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from longboat.runtime.agent import rank_output
-from longboat.runtime.agent.rank_output import LONGEST, Follower, Point, Tail, parse_line
+from longboat.runtime.agent.rank_output import LONGEST, FileTail, Point, RankOutput, parse_line
 
 
 def points(found: list[Point]) -> list[Point]:
@@ -48,8 +48,8 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
     return tmp_path / "log", tmp_path / "reports"
 
 
-def follower(files: tuple[Path, Path], log_offset: int = 0, report_offset: int = 0) -> Follower:
-    return Follower(str(files[0]), log_offset, str(files[1]), report_offset)
+def follower(files: tuple[Path, Path], log_offset: int = 0, report_offset: int = 0) -> RankOutput:
+    return RankOutput(str(files[0]), log_offset, str(files[1]), report_offset)
 
 
 def append(path: Path, data: bytes) -> None:
@@ -130,7 +130,7 @@ def test_checkpoint_records_come_apart_from_points(files: tuple[Path, Path]) -> 
 
 def test_a_tail_gives_every_byte_once(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    tail = Tail(str(path), 0)
+    tail = FileTail(str(path), 0)
     assert tail.chunks() == []
     append(path, b"a" * 3_000_000)
     append(path, b"b")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from longboat.runtime.agent import mpi_remote, syscalls
-from longboat.runtime.agent.rank_process import CannotStart, Process
+from longboat.runtime.agent.rank_process import CannotStart, RankProcess
 
 pytestmark = pytest.mark.filterwarnings("ignore:os.fork.* was called:RuntimeWarning")
 """Another test may have brought JAX's threads into this process; the forks here run none of it."""
@@ -40,7 +40,7 @@ def inside(work: Callable[[], None]) -> None:
     assert not failure, failure
 
 
-def finished(process: Process) -> tuple[int, int]:
+def finished(process: RankProcess) -> tuple[int, int]:
     due = time.monotonic() + 60
     while (result := process.ended()) is None:
         assert time.monotonic() < due
@@ -70,7 +70,7 @@ def test_it_writes_straight_to_its_log_behind_what_is_there(tmp_path: Path) -> N
     log.write_text("before\n")
 
     def work() -> None:
-        process = Process(["sh", "-c", "echo out; echo err >&2; pwd; exit 3"], ENV, str(tmp_path), str(log))
+        process = RankProcess(["sh", "-c", "echo out; echo err >&2; pwd; exit 3"], ENV, str(tmp_path), str(log))
         assert process.log_offset == 7
         assert finished(process) == (3, 0)
 
@@ -80,7 +80,7 @@ def test_it_writes_straight_to_its_log_behind_what_is_there(tmp_path: Path) -> N
 
 def test_a_signal_is_told_apart_from_an_exit_code(tmp_path: Path) -> None:
     def work() -> None:
-        process = Process(["sh", "-c", "kill -11 $$"], ENV, "/", str(tmp_path / "log"))
+        process = RankProcess(["sh", "-c", "kill -11 $$"], ENV, "/", str(tmp_path / "log"))
         assert finished(process) == (-1, signal.SIGSEGV)
         assert not process.asked
 
@@ -100,7 +100,7 @@ def test_it_leads_a_session_of_its_own_with_the_signals_as_a_shell_would_set_the
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGUSR1,))
-        assert finished(Process([sys.executable, "-c", code], ENV, "/", str(tmp_path / "log"))) == (0, 0)
+        assert finished(RankProcess([sys.executable, "-c", code], ENV, "/", str(tmp_path / "log"))) == (0, 0)
 
     inside(work)
     has = {int(word) for word in (tmp_path / "log").read_text().split()} - handed_down
@@ -118,7 +118,7 @@ def test_what_it_leaves_running_is_ended_with_it_sessions_of_their_own_included(
     script = "setsid sleep 600 & (sleep 601 &) ; setsid sh -c 'sleep 602 & sleep 603' & echo up"
 
     def work() -> None:
-        assert finished(Process(["sh", "-c", script], ENV, "/", str(tmp_path / "log"))) == (0, 0)
+        assert finished(RankProcess(["sh", "-c", script], ENV, "/", str(tmp_path / "log"))) == (0, 0)
         assert syscalls.descendants(os.getpid()) == []
 
     inside(work)
@@ -129,7 +129,7 @@ def test_it_is_asked_once_and_killed_when_the_grace_is_over(tmp_path: Path) -> N
     script = "trap 'echo asked' TERM; echo up; while :; do sleep 0.01; done"
 
     def work() -> None:
-        process = Process(["sh", "-c", script], ENV, "/", str(log))
+        process = RankProcess(["sh", "-c", script], ENV, "/", str(log))
         waits(log, "up")
         process.end(600)
         waits(log, "asked")
@@ -172,7 +172,7 @@ def test_it_is_asked_once_whatever_stands_between(tmp_path: Path, between: str) 
             command = [sys.executable, "-m", "longboat.runtime.buckets", "--", *command]
         if "daemon" in between:
             command = standing(tmp_path, log, command)
-        process = Process(command, ENV, "/", str(log))
+        process = RankProcess(command, ENV, "/", str(log))
         waits(log, "up")
         process.end(grace=20)
         assert finished(process) == (0, 0)
@@ -190,7 +190,7 @@ def test_what_mpirun_alone_asks_is_passed_on_once(tmp_path: Path, bucket: bool) 
         command = [sys.executable, "-c", SAVING, str(log)]
         if bucket:
             command = [sys.executable, "-m", "longboat.runtime.buckets", "--", *command]
-        process = Process(standing(tmp_path, log, command), ENV, "/", str(log))
+        process = RankProcess(standing(tmp_path, log, command), ENV, "/", str(log))
         waits(log, "up")
         os.killpg(process.pid, signal.SIGTERM)
         waits(log, "asked")
@@ -205,7 +205,9 @@ def test_a_stopped_process_hears_the_request_too(tmp_path: Path) -> None:
     log = tmp_path / "log"
 
     def work() -> None:
-        process = Process(["sh", "-c", "trap 'echo asked; exit 0' TERM; echo up; kill -STOP $$; :"], ENV, "/", str(log))
+        process = RankProcess(
+            ["sh", "-c", "trap 'echo asked; exit 0' TERM; echo up; kill -STOP $$; :"], ENV, "/", str(log)
+        )
         becomes(process.pid, "T")
         process.end(600)
         assert finished(process) == (0, 0)
@@ -217,7 +219,7 @@ def test_a_stopped_process_hears_the_request_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize("grace", [0, 600])
 def test_one_that_had_died_before_its_end_was_asked_for_died_by_itself(tmp_path: Path, grace: float) -> None:
     def work() -> None:
-        process = Process(["sleep", "600"], ENV, "/", str(tmp_path / "log"))
+        process = RankProcess(["sleep", "600"], ENV, "/", str(tmp_path / "log"))
         os.kill(process.pid, signal.SIGKILL)
         becomes(process.pid, "Z")
         process.end(grace)
@@ -229,7 +231,7 @@ def test_one_that_had_died_before_its_end_was_asked_for_died_by_itself(tmp_path:
 
 def test_what_it_left_running_is_ended_on_request_and_its_own_end_stays_its_own(tmp_path: Path) -> None:
     def work() -> None:
-        process = Process(["sh", "-c", "sleep 600 & exit 3"], ENV, "/", str(tmp_path / "log"))
+        process = RankProcess(["sh", "-c", "sleep 600 & exit 3"], ENV, "/", str(tmp_path / "log"))
         becomes(process.pid, "Z")
         process.end(0)
         assert finished(process) == (3, 0)
@@ -240,7 +242,7 @@ def test_what_it_left_running_is_ended_on_request_and_its_own_end_stays_its_own(
 
 def test_an_end_that_nobody_asked_for_can_be_set(tmp_path: Path) -> None:
     def work() -> None:
-        process = Process(["sleep", "600"], ENV, "/", str(tmp_path / "log"))
+        process = RankProcess(["sleep", "600"], ENV, "/", str(tmp_path / "log"))
         process.expire(0.01)
         assert finished(process) == (-1, signal.SIGKILL)
         assert not process.asked
@@ -254,7 +256,7 @@ def test_it_dies_with_its_agent(tmp_path: Path) -> None:
     def work() -> None:
         reader, writer = os.pipe()
         if (agent := os.fork()) == 0:
-            process = Process(["sleep", "600"], ENV, "/", str(log))
+            process = RankProcess(["sleep", "600"], ENV, "/", str(log))
             os.write(writer, str(process.pid).encode())
             signal.pause()
         rank = int(os.read(reader, 20))
@@ -279,7 +281,7 @@ def test_a_command_that_cannot_be_executed_says_why(
 ) -> None:
     def work() -> None:
         with pytest.raises(CannotStart) as caught:
-            Process(command, ENV, cwd, str(tmp_path / "log"))
+            RankProcess(command, ENV, cwd, str(tmp_path / "log"))
         assert (caught.value.error, caught.value.doing) == (error, doing)
         with pytest.raises(ChildProcessError):
             os.wait()
@@ -292,7 +294,7 @@ def test_a_file_on_the_path_that_may_not_be_executed_does_not_hide_one_that_may(
 
     def work() -> None:
         env = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-        assert finished(Process(["true"], env, "/", str(tmp_path / "log"))) == (0, 0)
+        assert finished(RankProcess(["true"], env, "/", str(tmp_path / "log"))) == (0, 0)
 
     inside(work)
 
@@ -300,6 +302,6 @@ def test_a_file_on_the_path_that_may_not_be_executed_does_not_hide_one_that_may(
 def test_waiting_blocks_until_the_end(tmp_path: Path) -> None:
     def work() -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGCHLD,))
-        assert Process(["sh", "-c", "sleep 0.05; exit 4"], ENV, "/", str(tmp_path / "log")).wait() == (4, 0)
+        assert RankProcess(["sh", "-c", "sleep 0.05; exit 4"], ENV, "/", str(tmp_path / "log")).wait() == (4, 0)
 
     inside(work)

@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 from longboat.runtime.agent import dns_check, exit_causes
-from longboat.runtime.causes import Kind
+from longboat.runtime.causes import CauseKind
 
 
 def test_a_server_that_answers_is_told_from_one_that_is_silent(tmp_path: Path) -> None:
@@ -44,5 +44,5 @@ def test_a_name_without_an_address_is_a_cause_of_its_own(tmp_path: Path) -> None
     ]
     cause = exit_causes.of_exit(1, 0, lines, 0, False, str(tmp_path))
     assert cause is not None
-    assert cause.kind is Kind.NO_NAME
+    assert cause.kind is CauseKind.NO_NAME
     assert any("name server" in fact for fact in cause.evidence)

@@ -76,7 +76,7 @@ def test_a_process_that_has_not_had_its_turn_is_waited_for(tmp_path: Path, monke
         monkeypatch.setattr(syscalls, "descendants", lambda _: [process.pid])
         monkeypatch.setattr(stack_request, "WAIT", 0.0)
         monkeypatch.setattr(stack_request, "PATIENCE", 60.0)
-        asked = stack_request.Inquiry({("worker", 0): str(tmp_path / "stacks")})
+        asked = stack_request.StackRequest({("worker", 0): str(tmp_path / "stacks")})
         assert not asked.ready()
         process.stdin.write(b"\n")
         process.stdin.flush()

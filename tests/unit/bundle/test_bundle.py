@@ -18,7 +18,7 @@ from safetensors.numpy import load_file
 
 from longboat.runtime import bundle
 from longboat.runtime.driver.archive import put_aside
-from longboat.runtime.driver.history import Before
+from longboat.runtime.driver.history import RunHistory
 from longboat.runtime.errors import LongboatError
 
 WEIGHTS = np.arange(784 * 10, dtype=np.float32).reshape(784, 10) / 7840
@@ -81,7 +81,7 @@ def test_a_jax_function_is_saved_with_a_free_batch(tmp_path: Path) -> None:
 
 
 def test_a_number_is_not_given_again_when_the_versions_were_put_aside(tmp_path: Path) -> None:
-    before = Before(attempts={"train": 3})
+    before = RunHistory(attempts={"train": 3})
     place = tmp_path / "output" / "train" / "linear"
     for _ in range(2):
         bundle.save(place, linear())

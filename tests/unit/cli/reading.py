@@ -9,21 +9,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from longboat.cli.console import World
-from longboat.runtime.causes import Cause, Kind
+from longboat.cli.console import Console
+from longboat.runtime.causes import Cause, CauseKind
 
 New = Callable[..., Any]
 
-BOOM = Cause(Kind.USER_ERROR, "exit code 1", "train", "worker", 1, 1, exit_code=1, error="ValueError: boom")
+BOOM = Cause(CauseKind.USER_ERROR, "exit code 1", "train", "worker", 1, 1, exit_code=1, error="ValueError: boom")
 
 
-def out(world: World) -> str:
-    text: str = world.out.getvalue()  # type: ignore[attr-defined]
+def out(console: Console) -> str:
+    text: str = console.out.getvalue()  # type: ignore[attr-defined]
     return text
 
 
-def err(world: World) -> str:
-    text: str = world.err.getvalue()  # type: ignore[attr-defined]
+def err(console: Console) -> str:
+    text: str = console.err.getvalue()  # type: ignore[attr-defined]
     return text
 
 

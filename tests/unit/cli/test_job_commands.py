@@ -146,8 +146,8 @@ def test_the_environment_may_not_bring_in_heavy_packages(job: Path) -> None:
     code = (
         "import sys\n"
         "before = {name.partition('.')[0] for name in sys.modules}\n"
-        "from longboat.cli.main import main\nfrom longboat.cli.console import World\n"
-        "main(['plan', 'job.yaml'], World())\n"
+        "from longboat.cli.main import main\nfrom longboat.cli.console import Console\n"
+        "main(['plan', 'job.yaml'], Console())\n"
         "now = {name.partition('.')[0] for name in sys.modules} - before - set(sys.stdlib_module_names)\n"
         "print(sorted(name for name in now if 'cython' not in name and name != '_yaml'), file=sys.stderr)\n"
     )

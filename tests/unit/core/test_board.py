@@ -9,7 +9,7 @@ import pytest
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 
 from longboat.runtime import journal, run_layout
-from longboat.runtime.driver.tensorboard_export import DIRECTORY, EVENTS, Board
+from longboat.runtime.driver.tensorboard_export import DIRECTORY, EVENTS, TensorBoardExport
 from longboat.runtime.errors import LongboatError
 
 SEAT = {"stage": "train", "role": "worker", "rank": 0, "gen": 1}
@@ -26,18 +26,20 @@ def curve(run: Path, place: str = "train/worker-0", tag: str = "loss") -> list[t
 
 
 def look(run: Path) -> None:
-    board = Board(run)
+    board = TensorBoardExport(run)
     board.poll()
     board.close()
 
 
 @pytest.fixture
-def writer(tmp_path: Path) -> journal.Writer:
-    return journal.Writer(str(tmp_path), clock=lambda: 5.0)
+def writer(tmp_path: Path) -> journal.JournalWriter:
+    return journal.JournalWriter(str(tmp_path), clock=lambda: 5.0)
 
 
-def test_reports_become_curves_of_their_rank_while_the_run_goes_on(tmp_path: Path, writer: journal.Writer) -> None:
-    board = Board(tmp_path)
+def test_reports_become_curves_of_their_rank_while_the_run_goes_on(
+    tmp_path: Path, writer: journal.JournalWriter
+) -> None:
+    board = TensorBoardExport(tmp_path)
     board.poll()
     writer.write("rank.report", **SEAT, points=[point(1, 0.5, accuracy=0.25), point(2, 0.25)])
     writer.write("rank.report", **{**SEAT, "rank": 1}, points=[point(1, 4.0)])
@@ -58,7 +60,7 @@ def _tags(run: Path) -> list[str]:
     return tags
 
 
-def test_a_second_sitting_goes_on_where_the_first_was_torn(tmp_path: Path, writer: journal.Writer) -> None:
+def test_a_second_sitting_goes_on_where_the_first_was_torn(tmp_path: Path, writer: journal.JournalWriter) -> None:
     for step in range(1, 5):
         writer.write("rank.report", **SEAT, points=[point(step, 1 / step)])
     look(tmp_path)
@@ -73,8 +75,10 @@ def test_a_second_sitting_goes_on_where_the_first_was_torn(tmp_path: Path, write
     assert path.read_bytes() == whole
 
 
-def test_one_viewer_writes_and_the_next_takes_over_when_it_has_gone(tmp_path: Path, writer: journal.Writer) -> None:
-    first, second = Board(tmp_path), Board(tmp_path)
+def test_one_viewer_writes_and_the_next_takes_over_when_it_has_gone(
+    tmp_path: Path, writer: journal.JournalWriter
+) -> None:
+    first, second = TensorBoardExport(tmp_path), TensorBoardExport(tmp_path)
     writer.write("rank.report", **SEAT, points=[point(1, 1.0)])
     first.poll()
     second.poll()
@@ -86,7 +90,7 @@ def test_one_viewer_writes_and_the_next_takes_over_when_it_has_gone(tmp_path: Pa
     assert curve(tmp_path) == [(1, 1.0), (2, 2.0)]
 
 
-def test_steps_that_a_new_life_computes_again_are_told_once(tmp_path: Path, writer: journal.Writer) -> None:
+def test_steps_that_a_new_life_computes_again_are_told_once(tmp_path: Path, writer: journal.JournalWriter) -> None:
     writer.write("rank.started", **SEAT)
     writer.write("rank.report", **SEAT, points=[point(step, float(step)) for step in (1, 2, 3, 4)])
     writer.write("rank.started", **{**SEAT, "gen": 2})
@@ -95,7 +99,7 @@ def test_steps_that_a_new_life_computes_again_are_told_once(tmp_path: Path, writ
     assert curve(tmp_path) == [(1, 1.0), (2, 2.0), (3, 30.0), (4, 40.0), (5, 50.0)]
 
 
-def test_each_round_has_a_curve_of_its_own(tmp_path: Path, writer: journal.Writer) -> None:
+def test_each_round_has_a_curve_of_its_own(tmp_path: Path, writer: journal.JournalWriter) -> None:
     for turn in (1, 2):
         writer.write("gen.started", stage="train", gen=turn, round=turn)
         writer.write("rank.report", **SEAT, points=[point(1, float(turn))])
@@ -104,7 +108,9 @@ def test_each_round_has_a_curve_of_its_own(tmp_path: Path, writer: journal.Write
     assert curve(tmp_path, "train/worker-0/round-2") == [(1, 2.0)]
 
 
-def test_reports_without_a_step_are_counted_and_nonsense_is_passed_over(tmp_path: Path, writer: journal.Writer) -> None:
+def test_reports_without_a_step_are_counted_and_nonsense_is_passed_over(
+    tmp_path: Path, writer: journal.JournalWriter
+) -> None:
     writer.write("rank.report", **SEAT, points=[{"t": 1.0, "loss": 1.0}, {"t": 2.0, "loss": 2.0}, {"t": 3.0}])
     writer.write("rank.report", **SEAT, points=[{"loss": None}])
     writer.write("rank.report", stage="train")
@@ -122,7 +128,7 @@ def test_what_a_stage_wrote_itself_is_beside_them(tmp_path: Path) -> None:
     assert (tmp_path / DIRECTORY / "train/output/mine").read_text() == "here"
 
 
-def test_a_place_that_cannot_be_written_is_named(tmp_path: Path, writer: journal.Writer) -> None:
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path, writer: journal.JournalWriter) -> None:
     writer.write("rank.report", **SEAT, points=[point(1, 1.0)])
     (tmp_path / DIRECTORY).mkdir()
     (tmp_path / DIRECTORY / "train").write_text("a file")

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from longboat.runtime.driver.dedup import Doubles
+from longboat.runtime.driver.dedup import Deduplicator
 from longboat.runtime.driver.history import look_back
 
 
-def word(number: int, life: tuple[int, int] = (1, 0), kind: str = "report", rank: int = 0) -> dict[str, Any]:
-    return {"is": kind, "role": "worker", "rank": rank, "life": list(life), "word": number}
+def word(number: int, incarnation: tuple[int, int] = (1, 0), kind: str = "report", rank: int = 0) -> dict[str, Any]:
+    return {"is": kind, "role": "worker", "rank": rank, "incarnation": list(incarnation), "word": number}
 
 
 def test_a_word_is_taken_once() -> None:
-    doubles = Doubles({})
+    doubles = Deduplicator({})
     assert [doubles.again("train", word(number)) for number in (1, 2, 1, 2, 3)] == [False, False, True, True, False]
     assert not doubles.again("train", word(1, rank=1))
     assert not doubles.again("other", word(1))
@@ -21,7 +21,7 @@ def test_a_word_is_taken_once() -> None:
 
 
 def test_the_agent_of_a_later_life_counts_from_one_again() -> None:
-    doubles = Doubles({})
+    doubles = Deduplicator({})
     assert not doubles.again("train", word(7))
     assert not doubles.again("train", word(1, (1, 1)))
     assert not doubles.again("train", word(1, (2, 0)))
@@ -35,7 +35,7 @@ def test_another_driver_knows_the_words_that_are_in_the_journal() -> None:
         {"ev": "rank.started", **told, "word": 5},
         {"ev": "rank.ended", **told},
     ]
-    doubles = Doubles(look_back(events).words)
+    doubles = Deduplicator(look_back(events).words)
     assert doubles.again("train", word(4, (2, 1)))
     assert not doubles.again("train", word(3, (2, 1), kind="checkpoint")), "no event tells that it was heard"
     assert doubles.again("train", word(5, (2, 1), kind="observed_start"))

@@ -7,15 +7,24 @@ from typing import Any
 
 import pytest
 
-from longboat.runtime.causes import Cause, Kind
-from longboat.runtime.driver.history import Before, look_back
-from longboat.runtime.pipeline import Answer, Begin, Finished, Halt, Pipeline, StageEnded, StageReady, Step
+from longboat.runtime.causes import Cause, CauseKind
+from longboat.runtime.driver.history import RunHistory, look_back
+from longboat.runtime.pipeline import (
+    BeginStage,
+    Finished,
+    GateVerdict,
+    HaltStage,
+    Pipeline,
+    StageEnded,
+    StageReady,
+    Step,
+)
 from longboat.runtime.plan import Gate, Plan, Stage
 
 Event = dict[str, Any]
 
-BROKEN = {"kind": Kind.USER_ERROR.value, "message": "ValueError: no"}
-HALTED = {"kind": Kind.STOPPED.value, "message": "stopped because another stage failed"}
+BROKEN = {"kind": CauseKind.USER_ERROR.value, "message": "ValueError: no"}
+HALTED = {"kind": CauseKind.STOPPED.value, "message": "stopped because another stage failed"}
 
 
 def gang(name: str, *after: str, retries: int = 0) -> Stage:
@@ -30,7 +39,7 @@ class Run:
         self.events: list[Event] = []
         self.begun: list[tuple[str, int]] = []
 
-    def drive(self, before: Before) -> Iterator[Event]:
+    def drive(self, before: RunHistory) -> Iterator[Event]:
         """Every event as it is written; the run's end is the last."""
         self.halted: set[str] = set()
         self.running = {name: left.attempt for name, left in before.unfinished.items()}
@@ -64,7 +73,7 @@ class Run:
             told = {"failed": {"cause": BROKEN}, "stopped": {"cause": HALTED}}.get(state, {})
             if self.plan.stage(name).kind != "serve":
                 yield {"ev": "gen.ended", "stage": name, "state": state, **told}
-            cause = Cause(Kind(told["cause"]["kind"]), told["cause"]["message"]) if told else None
+            cause = Cause(CauseKind(told["cause"]["kind"]), told["cause"]["message"]) if told else None
             yield from self._over(name, state, cause)
 
     def _over(self, name: str, state: str, cause: Cause | None) -> Iterator[Event]:
@@ -74,14 +83,14 @@ class Run:
 
     def _follow(self, steps: list[Step]) -> Iterator[Event]:
         for step in steps:
-            if isinstance(step, Begin):
+            if isinstance(step, BeginStage):
                 self.running[step.stage] = step.attempt
                 yield {"ev": "stage.started", "stage": step.stage, "attempt": step.attempt}
-            elif isinstance(step, Halt):
+            elif isinstance(step, HaltStage):
                 self.halted.add(step.stage)
             elif isinstance(step, StageReady):
                 yield {"ev": "stage.ready", "stage": step.stage}
-            elif isinstance(step, Answer):
+            elif isinstance(step, GateVerdict):
                 told = {"again": step.again, "through": step.through, "attempt": step.attempt}
                 yield {"ev": "verdict", "stage": step.stage, **told}
             elif isinstance(step, StageEnded):
@@ -134,7 +143,7 @@ def test_whoever_takes_over_after_any_event_ends_the_run_as_it_would_have_ended(
     plan: Plan, ends: dict[tuple[str, int], str], accuracy: dict[int, float], state: str
 ) -> None:
     run = Run(plan, ends, accuracy)
-    whole = list(run.drive(Before()))
+    whole = list(run.drive(RunHistory()))
     assert whole[-1]["state"] == state
     attempts = {event["stage"]: event["attempts"] for event in whole if event["ev"] == "stage.ended"}
     for cut in range(1, len(whole)):
@@ -149,7 +158,7 @@ def test_whoever_takes_over_after_any_event_ends_the_run_as_it_would_have_ended(
 
 def test_who_orders_that_a_run_goes_on_gives_all_retries_anew() -> None:
     run = Run(GATED, {}, {1: 0.1, 2: 0.2, 3: 0.3, 4: 0.4, 5: 0.5})
-    events = list(run.drive(Before()))
+    events = list(run.drive(RunHistory()))
     assert events[-1]["state"] == "gate_missed"
     events.append({"ev": "run.started", "order": "2"})
     before = look_back(events)

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from longboat.runtime import journal
-from longboat.runtime.causes import Cause, Kind
+from longboat.runtime.causes import Cause, CauseKind
 from longboat.runtime.driver.history import look_back
 
 
-def writer(path: Path, **more: object) -> journal.Writer:
-    return journal.Writer(str(path), clock=lambda: 12.3456789, **more)  # type: ignore[arg-type]
+def writer(path: Path, **more: object) -> journal.JournalWriter:
+    return journal.JournalWriter(str(path), clock=lambda: 12.3456789, **more)  # type: ignore[arg-type]
 
 
 def test_events_are_numbered_lines_of_json_without_their_empty_parts(tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ def test_events_are_numbered_lines_of_json_without_their_empty_parts(tmp_path: P
 
 
 def test_a_cause_survives_the_journal(tmp_path: Path) -> None:
-    cause = Cause(Kind.USER_ERROR, "no", "train", "worker", 0, exit_code=0, lines=("a", "b"), evidence=("c",))
+    cause = Cause(CauseKind.USER_ERROR, "no", "train", "worker", 0, exit_code=0, lines=("a", "b"), evidence=("c",))
     it = writer(tmp_path)
     it.write("run.ended", state="failed", code=1, cause=cause)
     it.close()
@@ -46,7 +46,7 @@ def test_a_cause_survives_the_journal(tmp_path: Path) -> None:
 def test_a_cause_of_another_version_is_read_leniently() -> None:
     cause = journal.cause_of({"cause": {"kind": "eaten_by_bears", "bears": 3}})
     assert cause is not None
-    assert cause.kind is Kind.INTERNAL
+    assert cause.kind is CauseKind.INTERNAL
     assert journal.cause_of({}) is None
     assert journal.cause_of({"cause": "text"}) is None
 
@@ -60,12 +60,12 @@ def test_secrets_are_hidden_also_when_json_writes_them_otherwise(tmp_path: Path)
 
 def test_a_secret_is_hidden_in_texts_at_any_depth_and_the_longest_first(tmp_path: Path) -> None:
     it = writer(tmp_path, redact=("abcd", "abcdef"))
-    cause = Cause(Kind.USER_ERROR, "m abcdef", error="e abcd", lines=("l abcdef",))
+    cause = Cause(CauseKind.USER_ERROR, "m abcdef", error="e abcd", lines=("l abcdef",))
     it.write("run.ended", cause=cause, points=[{"step": 1, "who": "abcd"}])
     it.close()
     assert b"abcd" not in (tmp_path / "events.jsonl").read_bytes()
     (event,) = journal.read(str(tmp_path))
-    assert journal.cause_of(event) == Cause(Kind.USER_ERROR, "m ***", error="e ***", lines=("l ***",))
+    assert journal.cause_of(event) == Cause(CauseKind.USER_ERROR, "m ***", error="e ***", lines=("l ***",))
 
 
 @pytest.mark.parametrize("secret", ["1", "12.3", '"', "note", "train", "failed", "text", "step"])
@@ -111,7 +111,7 @@ def test_a_journal_is_looked_back_on_and_continued_without_holding_it(tmp_path: 
 
 def test_half_a_line_is_not_an_event_until_it_is_whole(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
-    reader = journal.Reader(str(tmp_path))
+    reader = journal.JournalReader(str(tmp_path))
     assert list(reader.poll()) == []
     path.write_bytes(b'{"ev":"a"}\n{"ev"')
     assert list(reader.poll()) == [{"ev": "a"}]
@@ -155,7 +155,7 @@ sys.path[:0] = {sys.path!r}
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 import errno, os, resource
 from longboat.runtime import journal
-it = journal.Writer({str(tmp_path)!r})
+it = journal.JournalWriter({str(tmp_path)!r})
 resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, resource.RLIM_INFINITY))
 real = os.write
 def write(fd, data):

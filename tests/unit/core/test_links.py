@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from longboat.runtime import wire
-from longboat.runtime.driver.agent_links import HANDSHAKE, Link, Links
+from longboat.runtime.driver.agent_links import HANDSHAKE, AgentLink, AgentLinks
 
 TOKEN = b"the token of this run"
 SEAT = ("train", "worker", 0)
@@ -30,16 +30,16 @@ class Door:
         listener.bind(self.path)
         listener.listen()
         self.selector = selectors.DefaultSelector()
-        self.links = Links(listener, TOKEN, self.selector)
+        self.links = AgentLinks(listener, TOKEN, self.selector)
 
     def turn(self) -> list[wire.Message]:
         """Everything that is ready now is handled; what was heard."""
         heard: list[wire.Message] = []
         while ready := self.selector.select(0.05):
             for key, events in ready:
-                if isinstance(key.data, Links):
+                if isinstance(key.data, AgentLinks):
                     self.links.accept()
-                elif isinstance(key.data, Link):
+                elif isinstance(key.data, AgentLink):
                     if events & selectors.EVENT_WRITE:
                         self.links.flush(key.data)
                     if events & selectors.EVENT_READ:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from longboat.runtime import filetree
-from longboat.runtime.filetree import Item, NotThere
+from longboat.runtime.filetree import FileItem, PathNotFound
 
 
 def tree(top: Path) -> dict[str, bytes]:
@@ -34,7 +34,7 @@ def test_a_directory_travels_as_a_stream_and_arrives_byte_for_byte(top: Path, tm
     stream = io.BytesIO()
     filetree.pack(filetree.items(str(top), "a"), stream)
     pieces = iter([stream.getvalue()[at : at + 10_007] for at in range(0, len(stream.getvalue()), 10_007)])
-    count = filetree.store(filetree.unpack(io.BufferedReader(filetree.Pieces(pieces))), str(tmp_path / "copy"))
+    count = filetree.store(filetree.unpack(io.BufferedReader(filetree.PieceStream(pieces))), str(tmp_path / "copy"))
     wanted = tree(top / "a")
     del wanted["out"]
     assert tree(tmp_path / "copy") == wanted, "a link out of the tree is left out, one within it is its file"
@@ -47,10 +47,10 @@ def test_a_directory_travels_as_a_stream_and_arrives_byte_for_byte(top: Path, tm
 def test_a_file_that_does_not_arrive_whole_leaves_the_old_one_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"old")
     with pytest.raises(OSError, match="7 of 10 bytes are missing"):
-        filetree.store([Item("", 10, 0o644, 0.0, io.BytesIO(b"new"))], str(tmp_path / "file"))
+        filetree.store([FileItem("", 10, 0o644, 0.0, io.BytesIO(b"new"))], str(tmp_path / "file"))
 
-    def interrupted() -> Iterator[Item]:
-        yield Item("", 3, 0o644, 0.0, Interrupted(b"new"))
+    def interrupted() -> Iterator[FileItem]:
+        yield FileItem("", 3, 0o644, 0.0, Interrupted(b"new"))
 
     with pytest.raises(KeyboardInterrupt):
         filetree.store(interrupted(), str(tmp_path / "file"))
@@ -64,8 +64,8 @@ class Interrupted(io.BytesIO):
 
 @pytest.mark.parametrize("path", ["../up", "/etc/passwd", "a/../../up"])
 def test_no_item_is_stored_outside(tmp_path: Path, path: str) -> None:
-    with pytest.raises(NotThere) as error:
-        filetree.store([Item(path, 1, 0o644, 0.0, io.BytesIO(b"x"))], str(tmp_path / "place"))
+    with pytest.raises(PathNotFound) as error:
+        filetree.store([FileItem(path, 1, 0o644, 0.0, io.BytesIO(b"x"))], str(tmp_path / "place"))
     assert error.value.outside
 
 
@@ -76,26 +76,26 @@ def test_no_link_in_the_target_is_followed_out_of_it(tmp_path: Path) -> None:
     place.mkdir()
     (place / "folder").symlink_to(outside)
     (place / "file").symlink_to(outside / "file")
-    for item in (Item("folder/file", 1, 0o644, 0.0, io.BytesIO(b"x")), Item("folder/deeper", 0, 0o755, 0.0)):
-        with pytest.raises(NotThere) as error:
+    for item in (FileItem("folder/file", 1, 0o644, 0.0, io.BytesIO(b"x")), FileItem("folder/deeper", 0, 0o755, 0.0)):
+        with pytest.raises(PathNotFound) as error:
             filetree.store([item], str(place))
         assert error.value.outside
-    filetree.store([Item("file", 4, 0o644, 0.0, io.BytesIO(b"ours"))], str(place))
+    filetree.store([FileItem("file", 4, 0o644, 0.0, io.BytesIO(b"ours"))], str(place))
     assert tree(outside) == {"file": b"theirs"}
     assert not (place / "file").is_symlink()
 
 
 def test_a_name_may_begin_with_dots(tmp_path: Path) -> None:
-    items = [Item("..data", 0, 0o755, 0.0), Item("..data/x", 1, 0o644, 0.0, io.BytesIO(b"x"))]
-    filetree.store([*items, Item("...", 1, 0o644, 0.0, io.BytesIO(b"y"))], str(tmp_path))
+    items = [FileItem("..data", 0, 0o755, 0.0), FileItem("..data/x", 1, 0o644, 0.0, io.BytesIO(b"x"))]
+    filetree.store([*items, FileItem("...", 1, 0o644, 0.0, io.BytesIO(b"y"))], str(tmp_path))
     assert tree(tmp_path) == {"..data/x": b"x", "...": b"y"}
 
 
 def test_what_is_not_there_is_told_with_the_nearest_name(top: Path) -> None:
-    with pytest.raises(NotThere) as error:
+    with pytest.raises(PathNotFound) as error:
         filetree.entries(str(top), "a/wieghts.bin", 1)
     assert error.value.near == "a/weights.bin"
-    with pytest.raises(NotThere) as error:
+    with pytest.raises(PathNotFound) as error:
         filetree.entries(str(top), "a/out", 1)
     assert error.value.outside
 

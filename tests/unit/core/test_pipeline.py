@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from longboat.runtime.causes import Cause, Kind
-from longboat.runtime.pipeline import Answer, Begin, Finished, Halt, Pipeline, Serving, StageEnded, StageReady, Step
+from longboat.runtime.causes import Cause, CauseKind
+from longboat.runtime.pipeline import (
+    BeginStage,
+    Finished,
+    GateVerdict,
+    HaltStage,
+    Pipeline,
+    Serving,
+    StageEnded,
+    StageReady,
+    Step,
+)
 from longboat.runtime.plan import Gate, Plan, Stage
 
-FAILED = Cause(Kind.USER_ERROR, "ValueError: no", exit_code=1)
+FAILED = Cause(CauseKind.USER_ERROR, "ValueError: no", exit_code=1)
 
 
 def gang(name: str, *after: str, retries: int = 0) -> Stage:
@@ -26,7 +36,7 @@ def pipeline(*stages: Stage, **more: object) -> Pipeline:
 
 
 def begun(steps: list[Step]) -> list[tuple[str, int]]:
-    return [(step.stage, step.attempt) for step in steps if isinstance(step, Begin)]
+    return [(step.stage, step.attempt) for step in steps if isinstance(step, BeginStage)]
 
 
 def finished(steps: list[Step]) -> Finished:
@@ -50,13 +60,15 @@ def test_a_job_of_no_stages_is_done() -> None:
 def test_a_failed_stage_is_tried_again_as_often_as_it_may_be() -> None:
     it = pipeline(gang("a", retries=2))
     it.begin()
-    assert it.stage_over("a", "failed", FAILED) == [Begin("a", 2)]
-    assert it.stage_over("a", "failed", FAILED) == [Begin("a", 3)]
+    assert it.stage_over("a", "failed", FAILED) == [BeginStage("a", 2)]
+    assert it.stage_over("a", "failed", FAILED) == [BeginStage("a", 3)]
     assert it.stage_over("a", "failed", FAILED) == [StageEnded("a", "failed", 3, FAILED), Finished("failed", 1, FAILED)]
 
 
-@pytest.mark.parametrize("kind", [Kind.NOT_FOUND, Kind.NOT_EXECUTABLE, Kind.MPI_MISMATCH, Kind.DISK_FULL])
-def test_what_another_attempt_cannot_cure_is_not_tried_again(kind: Kind) -> None:
+@pytest.mark.parametrize(
+    "kind", [CauseKind.NOT_FOUND, CauseKind.NOT_EXECUTABLE, CauseKind.MPI_MISMATCH, CauseKind.DISK_FULL]
+)
+def test_what_another_attempt_cannot_cure_is_not_tried_again(kind: CauseKind) -> None:
     it = pipeline(gang("a", retries=5))
     it.begin()
     assert finished(it.stage_over("a", "failed", Cause(kind, "no"))).state == "failed"
@@ -66,8 +78,8 @@ def test_the_first_stage_that_fails_for_good_halts_the_others_and_stays_the_caus
     it = pipeline(gang("a"), gang("b", retries=3), gang("c", "a"))
     it.begin()
     steps = it.stage_over("a", "failed", FAILED)
-    assert steps == [StageEnded("a", "failed", 1, FAILED), Halt("b")]
-    stopped = Cause(Kind.STOPPED, "stopped because another stage failed")
+    assert steps == [StageEnded("a", "failed", 1, FAILED), HaltStage("b")]
+    stopped = Cause(CauseKind.STOPPED, "stopped because another stage failed")
     end = it.stage_over("b", "stopped", stopped)
     assert finished(end) == Finished("failed", 1, FAILED)
 
@@ -76,7 +88,7 @@ def test_a_stage_that_fails_while_it_is_halted_is_not_tried_again() -> None:
     it = pipeline(gang("a"), gang("b", retries=3))
     it.begin()
     it.stage_over("a", "failed", FAILED)
-    other = Cause(Kind.KILLED, "killed")
+    other = Cause(CauseKind.KILLED, "killed")
     assert finished(it.stage_over("b", "failed", other)).cause == FAILED
 
 
@@ -92,15 +104,15 @@ def test_a_stage_that_succeeds_while_the_run_is_given_up_leads_to_no_other() -> 
 def test_a_stop_halts_what_runs_and_begins_nothing_more() -> None:
     it = pipeline(gang("a"), gang("b", "a"))
     it.begin()
-    cause = Cause(Kind.STOPPED, "stopped by Ctrl-C")
-    assert it.stop(cause) == [Halt("a")]
+    cause = Cause(CauseKind.STOPPED, "stopped by Ctrl-C")
+    assert it.stop(cause) == [HaltStage("a")]
     steps = it.stage_over("a", "stopped", cause)
     assert finished(steps) == Finished("stopped", 130, cause)
 
 
 def test_a_stop_when_nothing_runs_ends_the_run_at_once_and_a_second_one_is_harmless() -> None:
     it = pipeline(gang("a"), gang("b", "a"))
-    cause = Cause(Kind.STOPPED, "stopped by Ctrl-C")
+    cause = Cause(CauseKind.STOPPED, "stopped by Ctrl-C")
     assert it.stop(cause) == [Finished("stopped", 130, cause)]
     assert it.stop(cause) == []
 
@@ -131,7 +143,7 @@ def test_a_gate_compares_the_newest_value_with_its_target(
         it.metric("a", "accuracy", -99.0)
         it.metric("a", "accuracy", value)
     steps = it.stage_over("a", "succeeded", None)
-    (answer,) = [step for step in steps if isinstance(step, Answer)]
+    (answer,) = [step for step in steps if isinstance(step, GateVerdict)]
     assert answer.passed is passed
     assert finished(steps).code == (3 if passed is False else 0)
 
@@ -192,16 +204,19 @@ def server(name: str, *after: str) -> Stage:
     return Stage(name, kind="serve", after=after, shape="single")
 
 
-STOPPED = Cause(Kind.STOPPED, "stopped by Ctrl-C")
+STOPPED = Cause(CauseKind.STOPPED, "stopped by Ctrl-C")
 
 
 def test_what_comes_after_a_server_begins_when_it_is_ready_and_the_server_ends_last() -> None:
     it = pipeline(gang("train"), server("serve", "train"), gang("load", "serve"))
     it.begin()
     assert begun(it.stage_over("train", "succeeded", None)) == [("serve", 1)]
-    assert it.stage_ready("serve") == [StageReady("serve"), Begin("load", 1)]
+    assert it.stage_ready("serve") == [StageReady("serve"), BeginStage("load", 1)]
     assert it.stage_ready("serve") == []
-    assert it.stage_over("load", "succeeded", None) == [StageEnded("load", "succeeded", 1), Halt("serve", done=True)]
+    assert it.stage_over("load", "succeeded", None) == [
+        StageEnded("load", "succeeded", 1),
+        HaltStage("serve", done=True),
+    ]
     end = it.stage_over("serve", "stopped", STOPPED)
     assert end == [StageEnded("serve", "succeeded", 1), Finished("succeeded", 0)]
 
@@ -210,14 +225,14 @@ def test_a_run_that_is_kept_serves_until_it_is_stopped_and_has_then_succeeded() 
     it = pipeline(server("serve"), keep=True)
     it.begin()
     assert it.stage_ready("serve") == [StageReady("serve"), Serving()]
-    assert it.stop(STOPPED) == [Halt("serve", done=True)]
+    assert it.stop(STOPPED) == [HaltStage("serve", done=True)]
     assert it.stage_over("serve", "stopped", STOPPED)[-1] == Finished("succeeded", 0)
 
 
 def test_a_stop_right_after_a_driver_took_over_what_only_served_is_a_success_too() -> None:
     stages = gang("train"), server("serve", "train")
     it = pipeline(*stages, passed=frozenset({"train"}), running=frozenset({"serve"}), keep=True, kept=True)
-    assert it.stop(STOPPED) == [Halt("serve", done=True)]
+    assert it.stop(STOPPED) == [HaltStage("serve", done=True)]
     assert it.begin() == []
     assert finished(it.stage_over("serve", "stopped", STOPPED)).state == "succeeded"
 
@@ -236,7 +251,7 @@ def test_a_refused_server_that_was_taken_over_is_halted_also_when_the_run_must_e
     it = pipeline(*stages, **left, keep=True, end=end)
     if end is None:
         it.stop(STOPPED)
-    assert it.begin() == [Halt("serve", again=True)]
+    assert it.begin() == [HaltStage("serve", again=True)]
     assert finished(it.stage_over("serve", "stopped", STOPPED)).state == ("failed" if end else "stopped")
 
 
@@ -244,7 +259,7 @@ def test_a_stop_before_all_is_done_stops_the_servers_too() -> None:
     it = pipeline(server("serve"), gang("load", "serve"), keep=True)
     it.begin()
     it.stage_ready("serve")
-    assert it.stop(STOPPED) == [Halt("serve"), Halt("load")]
+    assert it.stop(STOPPED) == [HaltStage("serve"), HaltStage("load")]
     it.stage_over("load", "stopped", STOPPED)
     assert finished(it.stage_over("serve", "stopped", STOPPED)) == Finished("stopped", 130, STOPPED)
 
@@ -260,7 +275,7 @@ def test_a_failure_beside_a_server_stops_it_and_stays_the_cause() -> None:
     it = pipeline(server("serve"), gang("load", "serve"))
     it.begin()
     it.stage_ready("serve")
-    assert it.stage_over("load", "failed", FAILED) == [StageEnded("load", "failed", 1, FAILED), Halt("serve")]
+    assert it.stage_over("load", "failed", FAILED) == [StageEnded("load", "failed", 1, FAILED), HaltStage("serve")]
     assert finished(it.stage_over("serve", "stopped", STOPPED)) == Finished("failed", 1, FAILED)
 
 
@@ -279,7 +294,10 @@ def refused() -> Pipeline:
     it.stage_over("train", "succeeded", None)
     it.stage_ready("serve")
     steps = it.stage_over("ask", "succeeded", None)
-    assert [step for step in steps if isinstance(step, (Begin, Halt))] == [Halt("serve", again=True), Begin("train", 2)]
+    assert [step for step in steps if isinstance(step, (BeginStage, HaltStage))] == [
+        HaltStage("serve", again=True),
+        BeginStage("train", 2),
+    ]
     return it
 
 

@@ -36,16 +36,16 @@ stage = plan.Stage("train", shape="allreduce", roles=(plan.Role("worker", 2),))
 whole = plan.Plan("job", stages=(stage,), params=(plan.Param("A", 1),))
 assert plan.from_json(plan.to_json(whole)) == whole
 
-writer = journal.Writer(sys.argv[1])
-from longboat.runtime.causes import Cause, Kind
-writer.write("run.ended", state="failed", cause=Cause(Kind.USER_ERROR, "no", lines=("a",)))
+writer = journal.JournalWriter(sys.argv[1])
+from longboat.runtime.causes import Cause, CauseKind
+writer.write("run.ended", state="failed", cause=Cause(CauseKind.USER_ERROR, "no", lines=("a",)))
 writer.close()
 assert journal.cause_of(journal.read(sys.argv[1])[0]).lines == ("a",)
 
-it = Gang(gang_events.Rules({("worker", 0): (True, False)}))
+it = Gang(gang_events.GangRules({("worker", 0): (True, False)}))
 it.begin(0.0)
 address = rank_env.Address("h", (1, 2, 3))
-actions = it.handle(gang_events.Seen(("worker", 0), "x", address, gang_events.NO_LIFE, False), 0.0)
+actions = it.handle(gang_events.Heartbeat(("worker", 0), "x", address, gang_events.NO_INCARNATION, False), 0.0)
 assert any(isinstance(action, gang_events.Start) for action in actions)
 
 world = rank_env.World(1, 1, {"worker": (address, address)})

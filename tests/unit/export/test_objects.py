@@ -13,8 +13,8 @@ import yaml
 
 from longboat import spec
 from longboat.manifests import payload, run_objects, yaml_text
-from longboat.manifests.payload import Cargo
-from longboat.manifests.run_objects import Setting
+from longboat.manifests.payload import Payload
+from longboat.manifests.run_objects import SubmitOptions
 from longboat.runtime.errors import LongboatError
 from longboat.runtime.kube_client import names
 from longboat.runtime.kube_client.api import Manifest
@@ -52,8 +52,8 @@ def planned(directory: Path, job: str = JOB) -> Plan:
     return spec.load(str(directory), sets={}, environ={}, preset=None, engine="kubernetes", env_files=[]).plan()
 
 
-def made(plan: Plan, setting: Setting = Setting()) -> list[Manifest]:  # noqa: B008
-    return run_objects.objects(plan, "wide-bobok", Cargo(b"zipapp", (b"first", b"second"), "abc", 2), setting)
+def made(plan: Plan, setting: SubmitOptions = SubmitOptions()) -> list[Manifest]:  # noqa: B008
+    return run_objects.objects(plan, "wide-bobok", Payload(b"zipapp", (b"first", b"second"), "abc", 2), setting)
 
 
 def of(found: list[Manifest], kind: str, name: str) -> Manifest:
@@ -76,7 +76,7 @@ def test_no_secret_value_and_no_token_is_in_an_export(tmp_path: Path) -> None:
     found = made(planned(tmp_path))
     assert not [obj for obj in found if obj["kind"] == "Secret"]
     assert "kubectl create secret generic wide-bobok-secrets" in run_objects.head(
-        planned(tmp_path), "wide-bobok", Cargo(b""), ""
+        planned(tmp_path), "wide-bobok", Payload(b""), ""
     )
 
 

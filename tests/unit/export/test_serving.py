@@ -10,14 +10,14 @@ import pytest
 
 from longboat import spec
 from longboat.manifests import model_serving, run_objects, tensorboard_pod, yaml_text
-from longboat.manifests.payload import Cargo, load, whole
-from longboat.manifests.run_objects import Setting
+from longboat.manifests.payload import Payload, load, whole
+from longboat.manifests.run_objects import SubmitOptions
 from longboat.runtime.errors import LongboatError
 from longboat.runtime.kube_client import names
 from longboat.runtime.kube_client.api import Manifest
 from longboat.runtime.plan import Plan
 from longboat.runtime.pod.model_servers import filled
-from longboat.runtime.pod.model_snapshots import Stock
+from longboat.runtime.pod.model_snapshots import ModelSnapshot
 
 GOLDEN = Path(__file__).with_name("golden-serving.yaml")
 JOB = """
@@ -51,8 +51,8 @@ def planned(directory: Path, job: str = JOB) -> Plan:
     return spec.load(str(directory), sets={}, environ=environ, preset=None, engine="kubernetes", env_files=[]).plan()
 
 
-def root(plan: Plan, cargo: Cargo = Cargo(b"zipapp")) -> dict[str, str]:  # noqa: B008
-    found: dict[str, str] = run_objects.objects(plan, "wide-bobok", cargo, Setting())[0]["data"]
+def root(plan: Plan, cargo: Payload = Payload(b"zipapp")) -> dict[str, str]:  # noqa: B008
+    found: dict[str, str] = run_objects.objects(plan, "wide-bobok", cargo, SubmitOptions())[0]["data"]
     return found
 
 
@@ -107,12 +107,12 @@ def test_a_stock_server_keeps_its_program_and_gets_tf_servings_options(tmp_path:
 
 def test_what_is_known_only_when_its_turn_comes_is_filled_in(tmp_path: Path) -> None:
     templates = json.loads(root(planned(tmp_path))["serve.serve.json"])
-    made = filled(templates, Stock(4, 2, "models/serve/4"), "10.0.0.1")
+    made = filled(templates, ModelSnapshot(4, 2, "models/serve/4"), "10.0.0.1")
     deployment = next(obj for obj in made if obj["kind"] == "Deployment")
     env = {each["name"]: each.get("value") for each in container(deployment, names.FETCHER)["env"]}
     assert (env["LONGBOAT_MODEL"], env["LONGBOAT_DEPOT"]) == ("models/serve/4", "10.0.0.1:7078")
     assert deployment["spec"]["template"]["metadata"]["annotations"][names.MODEL] == "4"
-    assert filled(templates, Stock(4, 2, "models/serve/4"), "10.0.0.1") == made, "the template is not changed"
+    assert filled(templates, ModelSnapshot(4, 2, "models/serve/4"), "10.0.0.1") == made, "the template is not changed"
 
 
 def test_an_autoscaled_deployment_leaves_the_number_of_servers_to_the_autoscaler(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_no_image_at_all_is_refused_with_a_fix(tmp_path: Path) -> None:
 def test_a_board_is_a_deployment_and_a_service_of_the_run_and_public_only_on_purpose(tmp_path: Path) -> None:
     job = "name: wide\nimage: i\nrun: a\nparams: {TB_PORT: 6006}\nboard: {image: 'tb:1', port: '${TB_PORT}'}\n"
     plan = planned(tmp_path, job)
-    made = {obj["kind"]: obj for obj in run_objects.objects(plan, "wide-bobok", Cargo(b""), Setting())[-2:]}
+    made = {obj["kind"]: obj for obj in run_objects.objects(plan, "wide-bobok", Payload(b""), SubmitOptions())[-2:]}
     (port,) = made["Service"]["spec"]["ports"]
     assert (made["Service"]["spec"]["type"], port["port"]) == ("ClusterIP", 6006)
     viewer, files = made["Deployment"]["spec"]["template"]["spec"]["containers"]

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from longboat.runtime.causes import Cause, Kind
+from longboat.runtime.causes import Cause, CauseKind
 from longboat.runtime.gang.gang_events import (
-    NO_LIFE,
+    NO_INCARNATION,
     Action,
+    AgentLost,
     Exited,
-    Happening,
-    Life,
-    Lost,
-    Over,
-    Record,
-    Rules,
+    GangEnded,
+    GangEvent,
+    GangRules,
+    Heartbeat,
+    Incarnation,
+    RecordEvent,
     Seat,
-    Seen,
     Tick,
 )
 from longboat.runtime.gang.machine import Gang, Phase
-from longboat.runtime.gang.members import At
+from longboat.runtime.gang.members import MemberState
 from longboat.runtime.rank_env import Address
 
 W0, W1, W2 = ("worker", 0), ("worker", 1), ("worker", 2)
@@ -31,12 +31,12 @@ A = TypeVar("A", bound=Action)
 
 
 def user_error(text: str = "ValueError: no", frame: str = "train.py:3") -> Cause:
-    return Cause(Kind.USER_ERROR, text, exit_code=1, frame=frame, error=text)
+    return Cause(CauseKind.USER_ERROR, text, exit_code=1, frame=frame, error=text)
 
 
-KILLED = Cause(Kind.KILLED, "killed by signal 9 (SIGKILL), sender unknown", signal=9)
-GONE = Cause(Kind.AGENT_LOST, "the agent was killed by signal 9 (SIGKILL), sender unknown")
-STOPPED = Cause(Kind.STOPPED, "stopped by Ctrl-C")
+KILLED = Cause(CauseKind.KILLED, "killed by signal 9 (SIGKILL), sender unknown", signal=9)
+GONE = Cause(CauseKind.AGENT_LOST, "the agent was killed by signal 9 (SIGKILL), sender unknown")
+STOPPED = Cause(CauseKind.STOPPED, "stopped by Ctrl-C")
 
 
 class Driven:
@@ -48,11 +48,11 @@ class Driven:
         recover = rules.pop("recover", False)
         generation = rules.pop("generation", 0)
         budget = rules.pop("budget", None)
-        self.gang = Gang(Rules(self.seats, **rules), generation, self.now, recover=recover, budget=budget)
+        self.gang = Gang(GangRules(self.seats, **rules), generation, self.now, recover=recover, budget=budget)
         self.agents = dict.fromkeys(self.seats, "first")
         self.all: list[Action] = list(self.gang.begin(self.now))
 
-    def __call__(self, event: Happening) -> list[Action]:
+    def __call__(self, event: GangEvent) -> list[Action]:
         actions = self.gang.handle(event, self.now)
         self.all += actions
         return actions
@@ -61,10 +61,15 @@ class Driven:
         return Address(f"10.0.0.{list(self.seats).index(seat)}", (1, 2, 3))
 
     def seen(
-        self, seat: Seat, life: Life = NO_LIFE, running: bool = False, ended: Exited | None = None, **more: Any
+        self,
+        seat: Seat,
+        incarnation: Incarnation = NO_INCARNATION,
+        running: bool = False,
+        ended: Exited | None = None,
+        **more: Any,
     ) -> list[Action]:
         address = more.pop("address", self.address(seat))
-        return self(Seen(seat, self.agents[seat], address, life, running, ended, **more))
+        return self(Heartbeat(seat, self.agents[seat], address, incarnation, running, ended, **more))
 
     def join(self, *seats: Seat) -> list[Action]:
         return [action for seat in seats or self.seats for action in self.seen(seat)]
@@ -73,18 +78,18 @@ class Driven:
         """A heartbeat of every member, which does what the gang thinks that it does."""
         found = []
         for seat, member in self.gang.members.items():
-            life = (self.gang.generation, member.restart)
-            running = member.at is At.RUNNING
-            if member.at is not At.ABSENT:
-                found += self.seen(seat, life, running, None if running else member.exit)
+            incarnation = (self.gang.generation, member.restart)
+            running = member.at is MemberState.RUNNING
+            if member.at is not MemberState.ABSENT:
+                found += self.seen(seat, incarnation, running, None if running else member.exit)
         return found
 
-    def life(self, seat: Seat) -> Life:
+    def incarnation(self, seat: Seat) -> Incarnation:
         return (self.gang.generation, self.gang.members[seat].restart)
 
     def exit(self, seat: Seat, code: int = 0, cause: Cause | None = None, **more: Any) -> list[Action]:
         cause = cause or (user_error() if code > 0 else KILLED if code < 0 else None)
-        return self(Exited(seat, more.pop("life", self.life(seat)), code, cause=cause, **more))
+        return self(Exited(seat, more.pop("incarnation", self.incarnation(seat)), code, cause=cause, **more))
 
     def killed(self, *seats: Seat) -> list[Action]:
         """What was told to end has ended."""
@@ -92,15 +97,15 @@ class Driven:
 
     def lost(self, seat: Seat, cause: Cause = GONE, **more: Any) -> list[Action]:
         self.agents[seat] += "+"
-        return self(Lost(seat, cause, **more))
+        return self(AgentLost(seat, cause, **more))
 
     def tick(self, seconds: float) -> list[Action]:
         self.now += seconds
         return self(Tick())
 
     @property
-    def over(self) -> Over:
-        (found,) = only(self.all, Over)
+    def over(self) -> GangEnded:
+        (found,) = only(self.all, GangEnded)
         return found
 
 
@@ -109,7 +114,7 @@ def only(actions: list[Action], kind: type[A]) -> list[A]:
 
 
 def records(actions: list[Action], ev: str) -> list[Any]:
-    return [record.keys for record in only(actions, Record) if record.ev == ev]
+    return [record.keys for record in only(actions, RecordEvent) if record.ev == ev]
 
 
 def ends(actions: list[Action]) -> dict[str, str]:

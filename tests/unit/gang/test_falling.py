@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from longboat.runtime.causes import Cause, Kind
+from longboat.runtime.causes import Cause, CauseKind
 from longboat.runtime.gang.gang_events import (
-    Checkpoint,
+    AgentLost,
+    CheckpointComplete,
     Exited,
+    GangEnded,
     Kill,
     Launch,
-    Lost,
-    Notice,
-    Over,
+    PreemptionNotice,
     Progress,
     Start,
-    Stop,
+    StopRequest,
 )
 from longboat.runtime.gang.machine import Phase
 from longboat.runtime.rank_env import Address
@@ -53,9 +53,9 @@ def test_one_fall_kills_the_others_at_once_and_only_then_the_next_generation_sta
     because = {keys["rank"]: keys.get("because") for keys in records(actions, "rank.ended")}
     assert because == {0: "worker-1", 1: None, 2: "worker-1"}
     assert records(actions, "gen.started") == [{"gen": 2, "reason": "user_error"}]
-    assert [start.life for start in only(actions, Start)] == [(2, 0)] * 3
+    assert [start.incarnation for start in only(actions, Start)] == [(2, 0)] * 3
     order = [type(action).__name__ for action in actions]
-    assert order.index("Start") > max(i for i, name in enumerate(order) if name == "Record")
+    assert order.index("Start") > max(i for i, name in enumerate(order) if name == "RecordEvent")
     assert it.gang.budget == 2
 
 
@@ -70,10 +70,10 @@ def test_the_first_fall_by_the_agents_clocks_is_the_cause_whoever_is_heard_first
 
 def test_a_torn_connection_yields_to_what_tore_it_even_if_it_was_earlier() -> None:
     it = running(restarts=0)
-    it.exit(W0, 1, Cause(Kind.LOST_RENDEZVOUS, "Connection reset by peer"), at=50.0)
+    it.exit(W0, 1, Cause(CauseKind.LOST_RENDEZVOUS, "Connection reset by peer"), at=50.0)
     it.exit(W1, -1, KILLED, signal=9, at=50.1)
     assert it.over.cause is not None
-    assert (it.over.cause.rank, it.over.cause.kind) == (1, Kind.KILLED)
+    assert (it.over.cause.rank, it.over.cause.kind) == (1, CauseKind.KILLED)
 
 
 def test_what_was_asked_to_end_is_never_the_cause() -> None:
@@ -91,7 +91,7 @@ def test_a_rank_that_ended_well_before_the_fall_stays_succeeded_and_starts_again
     assert ends(it.all) == {"worker-0": "succeeded", "worker-1": "failed"}
     assert [start.seat for start in only(actions, Start)] == [W0, W1]
     it.exit(W1)
-    assert not only(it.all, Over), "the success of the generation before does not count"
+    assert not only(it.all, GangEnded), "the success of the generation before does not count"
     it.exit(W0)
     assert it.over.state == "succeeded"
 
@@ -100,7 +100,7 @@ def test_a_lost_server_takes_all_along() -> None:
     it = running({W0: ALONE, PS: SERVES})
     assert only(it.exit(PS, 1), Kill) == [Kill(W0, (1, 0), 0.0)]
     starts = only(it.killed(W0), Start)
-    assert [start.life for start in starts] == [(2, 0), (2, 0)]
+    assert [start.incarnation for start in starts] == [(2, 0), (2, 0)]
 
 
 def test_old_news_are_harmless() -> None:
@@ -114,9 +114,9 @@ def test_old_news_are_harmless() -> None:
         Exited(W0, (9, 0), 1, cause=user_error()),
         Progress(W0, 1, 5),
         Exited(W2, (2, 0), 1),
-        Lost(W2, GONE),
+        AgentLost(W2, GONE),
         Progress(W2, 2),
-        Notice(W2),
+        PreemptionNotice(W2),
     ):
         assert it(event) == [], event
     assert it.gang.phase is Phase.RUNNING
@@ -139,7 +139,7 @@ def test_after_the_end_nothing_is_wanted_any_more() -> None:
     it.join()
     it.exit(W1, 1)
     it.lost(W0)
-    it(Stop(STOPPED))
+    it(StopRequest(STOPPED))
     it.tick(1e6)
     assert it.all == before
 
@@ -192,9 +192,11 @@ def test_a_kill_from_outside_may_happen_twice() -> None:
     assert it.gang.generation == 3
 
 
-@pytest.mark.parametrize("kind", [Kind.NOT_FOUND, Kind.NOT_EXECUTABLE, Kind.DISK_FULL, Kind.NOT_WRITABLE])
+@pytest.mark.parametrize(
+    "kind", [CauseKind.NOT_FOUND, CauseKind.NOT_EXECUTABLE, CauseKind.DISK_FULL, CauseKind.NOT_WRITABLE]
+)
 @pytest.mark.parametrize("rule", [TOGETHER, ALONE])
-def test_what_a_restart_cannot_help_is_not_restarted(kind: Kind, rule: tuple[bool, bool]) -> None:
+def test_what_a_restart_cannot_help_is_not_restarted(kind: CauseKind, rule: tuple[bool, bool]) -> None:
     it = running({W0: rule})
     it.exit(W0, -1, Cause(kind, "no"))
     assert it.over.state == "failed"
@@ -205,7 +207,7 @@ def test_a_complete_checkpoint_fills_the_budget_and_forgives_the_last_failure() 
     it = running({W0: TOGETHER}, restarts=1)
     it.exit(W0, 1)
     assert it.gang.budget == 0
-    it(Checkpoint())
+    it(CheckpointComplete())
     assert it.gang.budget == 1
     it.exit(W0, 1)
     assert it.gang.generation == 3
@@ -213,17 +215,17 @@ def test_a_complete_checkpoint_fills_the_budget_and_forgives_the_last_failure() 
 
 def test_a_preemption_costs_nothing_and_gives_grace() -> None:
     it = running(restarts=0, grace=30)
-    kills = only(it(Notice(W0)), Kill)
+    kills = only(it(PreemptionNotice(W0)), Kill)
     assert kills == [Kill(W0, (1, 0), 30), Kill(W1, (1, 0), 30)]
     actions = it.killed(W0, W1)
-    assert records(actions, "gen.ended")[0]["cause"].kind is Kind.PREEMPTED
+    assert records(actions, "gen.ended")[0]["cause"].kind is CauseKind.PREEMPTED
     assert records(actions, "gen.started") == [{"gen": 2, "reason": "preempted"}]
     assert it.gang.budget == 0
 
 
 def test_a_preempted_rank_of_its_own_goes_alone() -> None:
     it = running({W0: ALONE, W1: ALONE}, restarts=0, grace=30)
-    assert it(Notice(W0)) == [Kill(W0, (1, 0), 30)]
+    assert it(PreemptionNotice(W0)) == [Kill(W0, (1, 0), 30)]
     actions = it.exit(W0, 0, asked=True)
     assert only(actions, Start) == [Start(W0, (1, 1), only(it.all, Start)[0].peers)]
     assert ends(actions) == {"worker-0": "failed"}
@@ -233,7 +235,7 @@ def test_a_preempted_rank_of_its_own_goes_alone() -> None:
 def test_a_notice_for_somebody_who_does_not_run_changes_nothing() -> None:
     it = running()
     it.exit(W0)
-    assert it(Notice(W0)) == []
+    assert it(PreemptionNotice(W0)) == []
 
 
 # Falling alone.
@@ -246,7 +248,7 @@ def test_a_rank_that_may_restart_alone_does_and_its_peers_train_on() -> None:
     assert ends(actions) == {"worker-1": "failed"}
     assert only(actions, Start) == [Start(W1, (1, 1), peers)]
     assert not only(actions, Kill)
-    assert it.exit(W1, 1, life=(1, 0)) == [], "its first life is history"
+    assert it.exit(W1, 1, incarnation=(1, 0)) == [], "its first life is history"
     it.exit(W0)
     it.exit(W1)
     assert it.over.state == "succeeded"
@@ -258,7 +260,7 @@ def test_a_rank_whose_agent_is_lost_is_brought_back_to_the_same_address() -> Non
     assert only(actions, Launch) == [Launch(W1, it.address(W1))]
     assert ends(actions) == {"worker-1": "lost"}
     starts = only(it.join(W1), Start)
-    assert [(start.seat, start.life) for start in starts] == [(W1, (1, 1))]
+    assert [(start.seat, start.incarnation) for start in starts] == [(W1, (1, 1))]
 
 
 def test_a_rank_that_comes_back_elsewhere_restarts_all_because_its_peers_would_not_find_it() -> None:
@@ -267,7 +269,7 @@ def test_a_rank_that_comes_back_elsewhere_restarts_all_because_its_peers_would_n
     actions = it.seen(W1, address=Address("10.9.9.9", (7, 8, 9)))
     assert only(actions, Kill) == [Kill(W0, (1, 0), 0.0)]
     starts = only(it.killed(W0), Start)
-    assert [start.life for start in starts] == [(2, 0), (2, 0)]
+    assert [start.incarnation for start in starts] == [(2, 0), (2, 0)]
     assert starts[0].peers["worker"][1] == Address("10.9.9.9", (7, 8, 9))
 
 

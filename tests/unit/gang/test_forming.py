@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from longboat.runtime.causes import Kind
-from longboat.runtime.gang.gang_events import NO_LIFE, Kill, Launch, Over, Record, Seen, Start
+from longboat.runtime.causes import CauseKind
+from longboat.runtime.gang.gang_events import NO_INCARNATION, GangEnded, Heartbeat, Kill, Launch, RecordEvent, Start
 from longboat.runtime.gang.machine import Phase
 from longboat.runtime.rank_env import Address
 from tests.unit.gang.driven import CHIEF, PS, SERVES, TOGETHER, W0, W1, W2, Driven, ends, only, records, running
@@ -20,9 +20,9 @@ def test_nobody_starts_before_all_are_there_and_then_all_start_with_one_world() 
     it = Driven({W0: TOGETHER, W1: TOGETHER, PS: SERVES})
     assert it.join(W1, PS) == []
     actions = it.join(W0)
-    assert actions[0] == Record("gen.started", {"gen": 1, "reason": "first"}), "recorded before it is used"
+    assert actions[0] == RecordEvent("gen.started", {"gen": 1, "reason": "first"}), "recorded before it is used"
     starts = only(actions, Start)
-    assert [(start.seat, start.life) for start in starts] == [(W0, (1, 0)), (W1, (1, 0)), (PS, (1, 0))]
+    assert [(start.seat, start.incarnation) for start in starts] == [(W0, (1, 0)), (W1, (1, 0)), (PS, (1, 0))]
     assert starts[0].peers == starts[1].peers == starts[2].peers
     assert starts[0].peers == {"worker": (it.address(W0), it.address(W1)), "ps": (it.address(PS),)}
 
@@ -39,7 +39,7 @@ def test_joining_twice_and_strangers_are_harmless() -> None:
     it.join(W0)
     assert it.join(W0) == []
     it.agents[W2] = "stranger"
-    assert it(Seen(W2, "stranger", Address("10.0.0.9", (1, 2, 3)), NO_LIFE, False)) == []
+    assert it(Heartbeat(W2, "stranger", Address("10.0.0.9", (1, 2, 3)), NO_INCARNATION, False)) == []
     assert len(only(it.join(W1), Start)) == 2
 
 
@@ -59,7 +59,7 @@ def test_an_agent_that_never_comes_up_ends_the_stage_when_the_budget_is_spent() 
     it.lost(W0)
     assert it.over.state == "failed"
     assert it.over.cause is not None
-    assert it.over.cause.kind is Kind.AGENT_LOST
+    assert it.over.cause.kind is CauseKind.AGENT_LOST
 
 
 def test_a_gang_that_does_not_come_together_fails_and_names_who_is_missing() -> None:
@@ -69,7 +69,7 @@ def test_a_gang_that_does_not_come_together_fails_and_names_who_is_missing() -> 
     assert it.tick(59.9) == []
     it.tick(0.1)
     assert it.over.cause is not None
-    assert it.over.cause.kind is Kind.LOST_RENDEZVOUS
+    assert it.over.cause.kind is CauseKind.LOST_RENDEZVOUS
     assert it.over.cause.message == "the gang did not come together within 60 s: worker-0, worker-2 missing"
 
 
@@ -80,7 +80,7 @@ def test_a_gang_that_does_not_come_together_again_says_so_and_not_why_the_one_be
     it.killed(W0)
     it.tick(60)
     assert it.over.cause is not None
-    assert it.over.cause.kind is Kind.LOST_RENDEZVOUS
+    assert it.over.cause.kind is CauseKind.LOST_RENDEZVOUS
 
 
 def test_an_agent_that_still_runs_an_old_life_is_made_to_end_it_before_it_counts() -> None:
@@ -89,7 +89,7 @@ def test_an_agent_that_still_runs_an_old_life_is_made_to_end_it_before_it_counts
     assert it.seen(W1, (4, 0), running=True) == [Kill(W1, (4, 0), 0.0)]
     assert it.gang.phase is Phase.FORMING
     starts = only(it.seen(W1, (4, 0), running=False), Start)
-    assert [start.life for start in starts] == [(5, 0), (5, 0)]
+    assert [start.incarnation for start in starts] == [(5, 0), (5, 0)]
 
 
 # Succeeding.
@@ -101,7 +101,7 @@ def test_the_stage_succeeds_when_every_rank_that_must_finish_has_exited_0() -> N
     actions = it.exit(W1)
     assert ends(actions) == {"worker-1": "succeeded"}
     assert records(actions, "gen.ended")[0]["state"] == "succeeded"
-    assert it.over == Over("succeeded", None)
+    assert it.over == GangEnded("succeeded", None)
 
 
 def test_servers_are_ended_with_grace_and_count_as_stopped_when_the_others_are_done() -> None:

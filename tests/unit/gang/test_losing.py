@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from longboat.runtime.causes import Kind
-from longboat.runtime.gang.gang_events import NO_LIFE, Exited, Fence, Kill, Launch, Record, Start, Stop
+from longboat.runtime.causes import CauseKind
+from longboat.runtime.gang.gang_events import (
+    NO_INCARNATION,
+    Exited,
+    Fence,
+    Kill,
+    Launch,
+    RecordEvent,
+    Start,
+    StopRequest,
+)
 from longboat.runtime.gang.machine import Phase
 from tests.unit.gang.driven import STOPPED, TOGETHER, W0, W1, Driven, ends, only, records, running
 
@@ -18,7 +27,7 @@ def test_a_lost_agent_ends_the_generation_and_is_replaced_when_the_others_have_e
     assert only(actions, Launch) == [Launch(W0, it.address(W0))]
     assert not only(actions, Start)
     starts = only(it.join(W0), Start)
-    assert [start.life for start in starts] == [(2, 0), (2, 0)]
+    assert [start.incarnation for start in starts] == [(2, 0), (2, 0)]
 
 
 def test_all_agents_lost_at_once_cost_one_restart() -> None:
@@ -36,7 +45,7 @@ def test_another_agent_at_the_seat_means_that_the_first_is_gone() -> None:
     assert only(it.seen(W0), Kill) == [Kill(W1, (1, 0), 0.0)]
     actions = it.killed(W1)
     assert not only(actions, Launch), "its successor is here already"
-    assert [start.life for start in only(actions, Start)] == [(2, 0), (2, 0)]
+    assert [start.incarnation for start in only(actions, Start)] == [(2, 0), (2, 0)]
 
 
 def test_a_silent_agent_is_fenced_and_nothing_starts_before_it_is_known_to_be_gone() -> None:
@@ -72,7 +81,7 @@ def test_the_deadline_is_never_later_than_the_next_thing_that_is_due() -> None:
 
 def test_a_start_that_was_lost_on_the_way_is_said_again() -> None:
     it = running()
-    again = it.seen(W0, NO_LIFE)
+    again = it.seen(W0, NO_INCARNATION)
     assert again == [only(it.all, Start)[0]]
 
 
@@ -84,7 +93,7 @@ def test_an_exit_that_was_lost_on_the_way_is_taken_from_the_heartbeat() -> None:
 
 def test_a_kill_that_was_lost_on_the_way_is_said_again() -> None:
     it = running(grace=9)
-    it(Stop(STOPPED))
+    it(StopRequest(STOPPED))
     assert it.seen(W0, (1, 0), running=True) == [Kill(W0, (1, 0), 9)]
 
 
@@ -97,7 +106,7 @@ def test_a_new_driver_takes_up_a_generation_whose_agents_are_all_there() -> None
     assert it.seen(W0, (3, 0), running=True) == []
     assert it.seen(W1, (3, 0), running=True) == []
     assert it.gang.phase is Phase.RUNNING
-    assert not only(it.all, Record), "the journal has its beginning already"
+    assert not only(it.all, RecordEvent), "the journal has its beginning already"
     it.exit(W0)
     it.exit(W1)
     assert it.over.state == "succeeded"
@@ -114,12 +123,12 @@ def test_a_new_driver_learns_of_ends_that_nobody_heard() -> None:
 def test_a_new_driver_that_finds_a_successor_at_a_seat_begins_the_next_generation_without_cost() -> None:
     it = Driven(generation=3, recover=True, restarts=1)
     it.seen(W0, (3, 0), running=True)
-    assert only(it.seen(W1, NO_LIFE), Kill)[0] == Kill(W0, (3, 0), 0.0)
+    assert only(it.seen(W1, NO_INCARNATION), Kill)[0] == Kill(W0, (3, 0), 0.0)
     it.killed(W0)
     it.killed(W1)
     assert it.gang.generation == 4
     assert it.gang.budget == 1
-    assert records(it.all, "gen.ended")[0]["cause"].kind is Kind.SUPERVISOR_LOST
+    assert records(it.all, "gen.ended")[0]["cause"].kind is CauseKind.SUPERVISOR_LOST
 
 
 def test_a_new_driver_gives_those_who_do_not_come_back_up_after_the_lease() -> None:
@@ -132,7 +141,7 @@ def test_a_new_driver_gives_those_who_do_not_come_back_up_after_the_lease() -> N
     it.killed(W0)
     actions = it.lost(W1)
     (ended,) = records(it.all, "gen.ended")
-    assert ended["cause"].kind is Kind.NODE_LOST
+    assert ended["cause"].kind is CauseKind.NODE_LOST
     assert "worker-1 did not come back" in ended["cause"].message
     assert only(actions, Launch) == [Launch(W1)]
 

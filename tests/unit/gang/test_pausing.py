@@ -6,15 +6,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from longboat.runtime.causes import Cause, Kind
-from longboat.runtime.gang.gang_events import Action, Checkpoint, Launch, Progress, Seat, Start, Stop
+from longboat.runtime.causes import Cause, CauseKind
+from longboat.runtime.gang.gang_events import Action, CheckpointComplete, Launch, Progress, Seat, Start, StopRequest
 from longboat.runtime.gang.machine import Phase
 from tests.unit.gang.driven import GONE, STOPPED, TOGETHER, W0, W1, W2, Driven, records, running
 
 
 def fail(it: Driven, number: int) -> float:
     """Fails in a way of its own; how long the gang waits before it starts again."""
-    it.exit(W0, -1, Cause(Kind.KILLED, f"killed {number}", signal=9), signal=9)
+    it.exit(W0, -1, Cause(CauseKind.KILLED, f"killed {number}", signal=9), signal=9)
     return max(0.0, (it.gang.deadline() or 0.0) - it.now) if it.gang.phase is Phase.FORMING else 0.0
 
 
@@ -53,11 +53,11 @@ def test_progress_and_checkpoints_end_the_waiting() -> None:
     assert [paused(it, number) for number in range(4)] == [0, 0, 0, 1]
     it(Progress(W0, it.gang.generation, 7))
     assert paused(it, 4) == 2, "a step that was reached before is no progress"
-    it(Checkpoint())
+    it(CheckpointComplete())
     assert [paused(it, number) for number in range(3)] == [0, 0, 1]
 
 
-TAKEN = Cause(Kind.PREEMPTED, "its machine was taken away")
+TAKEN = Cause(CauseKind.PREEMPTED, "its machine was taken away")
 
 
 def taken(it: Driven, *seats: Seat) -> list[Action]:
@@ -118,7 +118,7 @@ def test_a_stop_during_the_pause_ends_the_gang_at_once() -> None:
         paused(it, number)
     fail(it, 9)
     assert it.gang.phase is Phase.FORMING
-    it(Stop(STOPPED))
+    it(StopRequest(STOPPED))
     assert it.over.state == "stopped"
 
 

@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from longboat.images import building, image_name, python_packages
-from longboat.images.building import Built, Order
+from longboat.images.building import BuildOrder, BuiltImage
 from longboat.runtime.errors import LongboatError
 from tests.unit.images import making
 
 WHEELS = ("--no-index", "--find-links ./wheels", "tool==1.0")
 
 
-def built(order: Order, home: Path, environ: Mapping[str, str] | None = None) -> Built:
+def built(order: BuildOrder, home: Path, environ: Mapping[str, str] | None = None) -> BuiltImage:
     return building.build(order, str(home), environ or {}, list[str]().append)
 
 
@@ -61,7 +61,7 @@ def test_the_same_input_gives_the_same_file_wherever_and_whenever_it_is_built(tm
             for path in code.rglob("*"):
                 os.utime(path, (1e9 * number, 1e9 * number))
             target = tmp_path / f"image-{number}.tar"
-            order = Order("job", str(code), str(base), WHEELS, push=False, output=str(target))
+            order = BuildOrder("job", str(code), str(base), WHEELS, push=False, output=str(target))
             built(order, tmp_path / f"home-{number}")
             archives.append(target.read_bytes())
         finally:
@@ -75,7 +75,7 @@ def test_an_image_holds_code_and_packages_for_an_ordinary_user(tmp_path: Path) -
     (code / ".git").mkdir()
     (code / ".git/secret").write_text("not shipped")
     base = making.base(tmp_path / "base.tar", variables={"PYTHONPATH": "/theirs"})
-    order = Order("job", str(code), str(base), WHEELS, push=False, output=str(tmp_path / "image.tar"), user=1234)
+    order = BuildOrder("job", str(code), str(base), WHEELS, push=False, output=str(tmp_path / "image.tar"), user=1234)
     found = built(order, tmp_path / "home")
     config, entries, contents = inside(tmp_path / "image.tar")
     assert str(found.reference) == f"localhost/job:{found.key}", "whoever loads the file can name it"
@@ -103,7 +103,7 @@ def test_a_change_of_code_leaves_the_packages_as_they_are(tmp_path: Path) -> Non
     wheels = making.wheel(tmp_path / "wheels").parent
     lines = ("--no-index", f"--find-links {wheels}", "tool")
     base = making.base(tmp_path / "base.tar")
-    order = Order("job", str(code), str(base), lines, push=False, output=str(tmp_path / "image.tar"))
+    order = BuildOrder("job", str(code), str(base), lines, push=False, output=str(tmp_path / "image.tar"))
     first = building.build(order, str(tmp_path / "home"), {}, said.append)
     again = building.build(order, str(tmp_path / "home"), {}, said.append)
     assert (again.digest, again.key) == (first.digest, first.key)
@@ -116,7 +116,7 @@ def test_a_change_of_code_leaves_the_packages_as_they_are(tmp_path: Path) -> Non
 
 def test_what_cannot_be_written_is_said_and_nothing_half_done_is_left(tmp_path: Path) -> None:
     code, base = making.tree(tmp_path / "code"), making.base(tmp_path / "base.tar")
-    order = Order("job", str(code), str(base), push=False, output=str(tmp_path / "no/such/place.tar"))
+    order = BuildOrder("job", str(code), str(base), push=False, output=str(tmp_path / "no/such/place.tar"))
     with pytest.raises(LongboatError, match=r"could not be built: .*No such file or directory: .*place.tar"):
         built(order, tmp_path / "home")
     assert sorted(path.name for path in (tmp_path / "home/images").iterdir()) == ["blobs", "layers"]
@@ -124,7 +124,7 @@ def test_what_cannot_be_written_is_said_and_nothing_half_done_is_left(tmp_path: 
 
 def test_the_moment_that_files_show_can_be_said(tmp_path: Path) -> None:
     code, base = making.tree(tmp_path / "code"), making.base(tmp_path / "base.tar")
-    order = Order("job", str(code), str(base), push=False, output=str(tmp_path / "image.tar"))
+    order = BuildOrder("job", str(code), str(base), push=False, output=str(tmp_path / "image.tar"))
     built(order, tmp_path / "home", {"SOURCE_DATE_EPOCH": "1700000000"})
     config, entries, _ = inside(tmp_path / "image.tar")
     assert entries["opt/longboat/code/train.py"].mtime == 1700000000
@@ -133,14 +133,16 @@ def test_the_moment_that_files_show_can_be_said(tmp_path: Path) -> None:
 
 def test_an_image_can_be_built_on_one_that_was_written_before(tmp_path: Path) -> None:
     code, base = making.tree(tmp_path / "code"), making.base(tmp_path / "base.tar")
-    first = Order("job", str(code), str(base), push=False, output=str(tmp_path / "first.tar"))
+    first = BuildOrder("job", str(code), str(base), push=False, output=str(tmp_path / "first.tar"))
     built(first, tmp_path / "home")
     layout = tmp_path / "layout"
     with tarfile.open(tmp_path / "first.tar") as tar:
         tar.extractall(layout, filter="data")
     (code / "more.py").write_text("")
     for below in (tmp_path / "first.tar", layout):
-        built(Order("job", str(code), str(below), push=False, output=str(tmp_path / "second.tar")), tmp_path / "home")
+        built(
+            BuildOrder("job", str(code), str(below), push=False, output=str(tmp_path / "second.tar")), tmp_path / "home"
+        )
         config, entries, _ = inside(tmp_path / "second.tar")
         assert "opt/longboat/code/more.py" in entries
         assert len(config["rootfs"]["diff_ids"]) == 3  # type: ignore[index]
@@ -152,7 +154,7 @@ def test_a_package_without_a_wheel_is_named_with_the_way_out(tmp_path: Path, mon
     making.wheel(code / "wheels", tag="cp39-cp39-win_amd64")
     base = making.base(tmp_path / "base.tar")
     target = image_name.parse("localhost:1/job")
-    order = Order("job", str(code), str(base), WHEELS, target, push=False, output=str(tmp_path / "image.tar"))
+    order = BuildOrder("job", str(code), str(base), WHEELS, target, push=False, output=str(tmp_path / "image.tar"))
     with pytest.raises(python_packages.NoWheel) as found:
         built(order, tmp_path / "home")
     assert "no wheel for Python 3.11, amd64, glibc" in found.value.message
@@ -166,7 +168,7 @@ def test_pip_and_uv_leave_the_same_files(tmp_path: Path, by: str, monkeypatch: p
     if by == "pip":
         monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
     making.wheel(tmp_path / "wheels")
-    python_packages.install(WHEELS, python_packages.Target("3.12", "arm64"), str(tmp_path / "out"), str(tmp_path))
+    python_packages.install(WHEELS, python_packages.WheelTarget("3.12", "arm64"), str(tmp_path / "out"), str(tmp_path))
     assert python_packages.files(str(tmp_path / "out")) == [
         "bin/tool",
         "tool-1.0.dist-info/METADATA",
@@ -196,7 +198,7 @@ def test_the_base_tells_for_which_python_packages_are(
     found = base_image.find(
         str(making.base(tmp_path / "b.tar", python, variables)), "linux/amd64", str(tmp_path / "x"), {}
     )
-    assert found.target("amd64") == python_packages.Target(expected, "amd64", "glibc")
+    assert found.target("amd64") == python_packages.WheelTarget(expected, "amd64", "glibc")
 
 
 def test_a_base_without_python_or_for_another_machine_is_refused(tmp_path: Path) -> None:

@@ -11,12 +11,14 @@ import longboat
 from longboat import spec
 from longboat.cli import image_building
 from longboat.images import build_request
-from longboat.images.building import Order
+from longboat.images.building import BuildOrder
 from longboat.runtime.errors import LongboatError
 from tests.unit.images import making
 
 
-def order(directory: Path, text: str, *words: str, environ: dict[str, str] | None = None, output: str = "") -> Order:
+def order(
+    directory: Path, text: str, *words: str, environ: dict[str, str] | None = None, output: str = ""
+) -> BuildOrder:
     (directory / "job.yaml").write_text(f"name: hello\nrun: 'true'\n{text}")
     parser = argparse.ArgumentParser()
     image_building.add_build_arguments(parser)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from longboat.images import builders
 
-RECIPE = builders.Recipe(
+RECIPE = builders.DockerBuild(
     "python:3.12-slim",
     "ghcr.io/me/x:1",
     "linux/arm64",

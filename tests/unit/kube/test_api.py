@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from longboat.runtime.kube_client.api import Api, ApiError, Server
+from longboat.runtime.kube_client.api import Api, ApiError, ApiServer
 from tests.unit.kube.listening import listening
 
 Answer = tuple[int, dict[str, str], list[object]]
@@ -57,7 +57,7 @@ def script() -> Iterator[Script]:
 
 
 def client(script: Script, patience: float = 10.0) -> Api:
-    return Api(Server("127.0.0.1", script.server_port, None, lambda _renew: {"Authorization": "Bearer x"}), patience)
+    return Api(ApiServer("127.0.0.1", script.server_port, None, lambda _renew: {"Authorization": "Bearer x"}), patience)
 
 
 def status(code: int, reason: str, message: str = "") -> dict[str, object]:
@@ -136,7 +136,7 @@ def test_a_watch_proves_itself_anew_when_its_credentials_have_expired(script: Sc
         (401, {}, [status(401, "Unauthorized")]),
         (200, {}, [{"type": "ADDED", "object": {"metadata": {"resourceVersion": "2"}}}]),
     ]
-    watch = Api(Server("127.0.0.1", script.server_port, None, headers)).watch("Pod")
+    watch = Api(ApiServer("127.0.0.1", script.server_port, None, headers)).watch("Pod")
     assert [next(watch)[0] for _ in range(2)] == ["LISTED", "ADDED"]
     assert renewed == [False, False, True]
 
@@ -183,7 +183,7 @@ def test_a_server_that_is_away_is_waited_for_no_longer_than_the_patience(script:
     port = script.server_port
     script.shutdown()
     script.server_close()
-    api = Api(Server("127.0.0.1", port, None, lambda _renew: {}), patience=0.3)
+    api = Api(ApiServer("127.0.0.1", port, None, lambda _renew: {}), patience=0.3)
     with pytest.raises(ApiError, match="cannot be reached") as error:
         api.get("Pod", "a")
     assert error.value.status == 0

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 import longboat
-from longboat.cli.console import World
+from longboat.cli.console import Console
 from longboat.cli.main import main
 from longboat.engines.kubernetes import cluster as clusters
 from longboat.engines.kubernetes import replica
@@ -77,10 +77,10 @@ def remembered(tmp_path: Path, file: str) -> str:
     return run.name
 
 
-def asked(world: World, tmp_path: Path, file: str, *words: str) -> LongboatError:
+def asked(world: Console, tmp_path: Path, file: str, *words: str) -> LongboatError:
     environ = {"LONGBOAT_HOME": str(tmp_path), "KUBECONFIG": file}
     with pytest.raises(LongboatError) as error:
-        main([*words], World(world.out, world.err, environ))
+        main([*words], Console(world.out, world.err, environ))
     return error.value
 
 
@@ -94,7 +94,7 @@ def unused() -> Iterator[int]:
 
 @pytest.mark.parametrize("command", ["status", "why", "logs", "stop", "wait"])
 def test_a_server_that_cannot_be_reached_is_named_with_what_to_check(
-    command: str, world: World, tmp_path: Path, unused: int, monkeypatch: pytest.MonkeyPatch
+    command: str, world: Console, tmp_path: Path, unused: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clusters, "PATIENCE", 0.0)
     file = kubeconfig(tmp_path, f"http://127.0.0.1:{unused}")
@@ -106,7 +106,7 @@ def test_a_server_that_cannot_be_reached_is_named_with_what_to_check(
 
 
 def test_nothing_is_said_to_be_left_of_a_run_that_never_reached_its_cluster(
-    world: World, tmp_path: Path, unused: int, monkeypatch: pytest.MonkeyPatch
+    world: Console, tmp_path: Path, unused: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clusters, "PATIENCE", 0.0)
     job = tmp_path / "job.yaml"
@@ -126,7 +126,7 @@ def test_python_is_told_the_same(tmp_path: Path, unused: int, monkeypatch: pytes
 
 @pytest.mark.parametrize("status", [200, 302, 502])
 def test_a_page_to_log_in_at_is_no_api_server(
-    status: int, world: World, tmp_path: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
+    status: int, world: Console, tmp_path: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clusters, "PATIENCE", 0.0)
     port = serve(lambda _path: (status, PAGE))
@@ -140,7 +140,7 @@ def test_a_page_to_log_in_at_is_no_api_server(
 
 
 def test_a_namespace_that_is_missing_is_named_with_the_command_that_makes_it(
-    world: World, tmp_path: Path, serve: Serve
+    world: Console, tmp_path: Path, serve: Serve
 ) -> None:
     told = {"kind": "Status", "reason": "NotFound", "message": 'namespaces "team" not found'}
     port = serve(lambda _path: (404, json.dumps(told).encode()))
@@ -164,11 +164,11 @@ def test_clusters_behind_one_proxy_keep_their_copies_apart(tmp_path: Path, serve
 
 def test_the_copy_of_a_run_that_is_submitted_while_the_cluster_is_asked_stays(tmp_path: Path, serve: Serve) -> None:
     def answer(_path: str) -> tuple[int, bytes]:
-        replica.Mirror(cluster, str(tmp_path), "demo-new").mark(alive=True)
+        replica.RunReplica(cluster, str(tmp_path), "demo-new").mark(alive=True)
         return 200, json.dumps({"items": [], "metadata": {}}).encode()
 
     cluster = Cluster({"KUBECONFIG": kubeconfig(tmp_path, f"http://127.0.0.1:{serve(answer)}")})
-    replica.Mirror(cluster, str(tmp_path), "demo-gone").mark(alive=False)
+    replica.RunReplica(cluster, str(tmp_path), "demo-gone").mark(alive=False)
     store, _ = replica.known(cluster, str(tmp_path))
     assert store.ids() == ["demo-new"]
 
@@ -186,10 +186,10 @@ def test_a_run_is_removed_right_behind_its_end_although_its_driver_is_slow_to_sa
     cluster = Cluster({"KUBECONFIG": kubeconfig(tmp_path, f"http://127.0.0.1:{serve(answer)}")})
     gone: list[str] = []
     monkeypatch.setattr(cluster, "remove", gone.append)
-    copy = replica.Mirror(cluster, str(tmp_path), "demo-aaaa")
+    copy = replica.RunReplica(cluster, str(tmp_path), "demo-aaaa")
     with pytest.raises(LongboatError, match="demo-aaaa is under way"):
         copy.remove()
-    writer = journal.Writer(str(copy.path))
+    writer = journal.JournalWriter(str(copy.path))
     writer.write("run.ended", state="succeeded", code=0)
     writer.close()
     copy.remove()

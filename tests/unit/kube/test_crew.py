@@ -8,7 +8,7 @@ import pytest
 
 from longboat import spec
 from longboat.manifests import run_objects
-from longboat.manifests.payload import Cargo
+from longboat.manifests.payload import Payload
 from longboat.runtime.errors import LongboatError
 from longboat.runtime.kube_client.api import Manifest
 from longboat.runtime.pod import multi_rank, pod_templates
@@ -26,7 +26,7 @@ def templates(directory: Path, stage: str) -> dict[str, Manifest]:
     (directory / "job.yaml").write_text(f"name: job\nimage: i\nrun: 'true'\n{stage}")
     plan = spec.load(str(directory), sets={}, environ={}, preset=None, engine="kubernetes", env_files=[]).plan()
     run_objects.check(plan)
-    return run_objects.templates(plan, "job-x", Cargo(b""))
+    return run_objects.templates(plan, "job-x", Payload(b""))
 
 
 def test_each_agent_has_its_seat_its_directory_and_its_gpus() -> None:

@@ -19,11 +19,11 @@ import pytest
 
 from longboat.runtime import wire
 from longboat.runtime.agent import exit_causes
-from longboat.runtime.agent.file_sync import Courier
-from longboat.runtime.agent.file_transfer import Depot, Stale
-from longboat.runtime.causes import Kind
+from longboat.runtime.agent.file_sync import FileSync
+from longboat.runtime.agent.file_transfer import FileClient, StaleIncarnation
+from longboat.runtime.causes import CauseKind
 from longboat.runtime.pod import file_server
-from longboat.runtime.pod.fencing import Claims
+from longboat.runtime.pod.fencing import WriteFence
 from tests.ports import free_port
 
 TOKEN = b"the run's token"
@@ -46,8 +46,8 @@ def until(what: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
-def courier(address: str, directory: Path) -> Courier:
-    return Courier(address, TOKEN, "train/worker-0", str(directory), lambda: None)
+def courier(address: str, directory: Path) -> FileSync:
+    return FileSync(address, TOKEN, "train/worker-0", str(directory), lambda: None)
 
 
 def test_a_log_goes_on_where_the_last_pod_left_it(address: str, tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_a_tree_is_listed_however_many_files_it_has(tmp_path: Path, monkeypatch:
     port = free_port()
     pid = file_server.serve(str(tmp_path / "there"), TOKEN, port)
     try:
-        client = Depot(f"127.0.0.1:{port}", TOKEN, "train/worker-0", timeout=20.0)
+        client = FileClient(f"127.0.0.1:{port}", TOKEN, "train/worker-0", timeout=20.0)
         found = [name for name, _, _ in client.list("output/train")]
         assert found == [f"output/train/{number:0200d}" for number in range(2 * file_server.PAGE + 1)]
         client.close()
@@ -191,28 +191,30 @@ def test_a_tree_is_listed_however_many_files_it_has(tmp_path: Path, monkeypatch:
 def test_nothing_is_taken_from_a_life_once_a_later_one_has_claimed_its_place(address: str, tmp_path: Path) -> None:
     log, model = "logs/train/worker-0.log", tmp_path / "model"
     model.write_bytes(b"weights")
-    old, new = (Depot(address, TOKEN, "train/worker-0", timeout=20.0) for _ in range(2))
+    old, new = (FileClient(address, TOKEN, "train/worker-0", timeout=20.0) for _ in range(2))
     old.claim((1, 0))
     old.append(log, 0, b"old\n")
     new.claim((1, 1))
     assert new.size(log) == 4
     new.append(log, 4, b"new\n")
-    with pytest.raises(Stale):
+    with pytest.raises(StaleIncarnation):
         old.append(log, 4, b"late")
-    with pytest.raises(Stale), open(model, "rb") as file:
+    with pytest.raises(StaleIncarnation), open(model, "rb") as file:
         old.put("output/train/model", file)
-    with pytest.raises(Stale):
-        Depot(address, TOKEN, "train/worker-0", timeout=20.0).claim((1, 0))
+    with pytest.raises(StaleIncarnation):
+        FileClient(address, TOKEN, "train/worker-0", timeout=20.0).claim((1, 0))
     assert (tmp_path / "there" / log).read_bytes() == b"old\nnew\n"
     assert list((tmp_path / "there/output/train").iterdir()) == []
 
 
 def test_a_generation_ends_the_right_to_write_of_those_before_it_at_every_seat_of_its_stage(address: str) -> None:
-    old, peer, other = (Depot(address, TOKEN, name) for name in ("train/worker-0", "train/worker-1", "test/worker-0"))
+    old, peer, other = (
+        FileClient(address, TOKEN, name) for name in ("train/worker-0", "train/worker-1", "test/worker-0")
+    )
     old.claim((1, 0))
     other.claim((1, 0))
     peer.claim((2, 0))
-    with pytest.raises(Stale):
+    with pytest.raises(StaleIncarnation):
         old.append("logs/train/worker-0.log", 0, b"late")
     other.append("logs/test/worker-0.log", 0, b"in time")
     old.claim((2, 0))
@@ -220,11 +222,11 @@ def test_a_generation_ends_the_right_to_write_of_those_before_it_at_every_seat_o
 
 
 def test_a_depot_that_is_begun_anew_knows_from_the_journal_whose_place_was_taken() -> None:
-    claims = Claims({"train": 2}, {("train", "worker", 0): (2, 1)})
-    for life in ((1, 0), (2, 0)):
-        with pytest.raises(Stale):
-            claims.claim("train/worker-0", life)
-    with pytest.raises(Stale):
+    claims = WriteFence({"train": 2}, {("train", "worker", 0): (2, 1)})
+    for incarnation in ((1, 0), (2, 0)):
+        with pytest.raises(StaleIncarnation):
+            claims.claim("train/worker-0", incarnation)
+    with pytest.raises(StaleIncarnation):
         claims.claim("train/worker-1", (1, 5))
     claims.claim("train/worker-0", (2, 1))
     claims.claim("train/worker-1", (2, 0))
@@ -235,23 +237,23 @@ def test_a_courier_whose_place_was_taken_drops_what_is_left_and_carries_a_later_
 ) -> None:
     log = tmp_path / "here/logs/train/worker-0.log"
     carrier = courier(address, tmp_path / "here")
-    carrier.begin([str(log)], [], "begun", life=(1, 0))
+    carrier.begin([str(log)], [], "begun", incarnation=(1, 0))
     until(lambda: carrier.done() == ["begun"])
-    Depot(address, TOKEN, "train/worker-0").claim((2, 0))
+    FileClient(address, TOKEN, "train/worker-0").claim((2, 0))
     with open(log, "ab") as file:
         file.write(b"late\n")
     carrier.send_tree(str(tmp_path / "here/output"))
     until(lambda: carrier.settled)
-    carrier.begin([], [], "again", life=(3, 0))
+    carrier.begin([], [], "again", incarnation=(3, 0))
     until(lambda: carrier.done() == ["again"])
     assert not (tmp_path / "there/logs/train/worker-0.log").exists()
 
 
 def test_a_life_whose_place_was_taken_before_it_began_is_told_so(address: str, tmp_path: Path) -> None:
-    Depot(address, TOKEN, "train/merge-0").claim((2, 0))
+    FileClient(address, TOKEN, "train/merge-0").claim((2, 0))
     late = courier(address, tmp_path / "late")
-    late.begin([], [], ("begin", [1, 0]), life=(1, 0))
-    late.begin([], [], ("begin", [2, 0]), life=(2, 0))
+    late.begin([], [], ("begin", [1, 0]), incarnation=(1, 0))
+    late.begin([], [], ("begin", [2, 0]), incarnation=(2, 0))
     done: list[Any] = []
 
     def both() -> bool:
@@ -259,14 +261,14 @@ def test_a_life_whose_place_was_taken_before_it_began_is_told_so(address: str, t
         return len(done) == 2
 
     until(both)
-    (kind, (life, error)), begun = done
-    assert (kind, life, exit_causes.of_writing(error).kind) == ("unable", [1, 0], Kind.AGENT_LOST)
+    (kind, (incarnation, error)), begun = done
+    assert (kind, incarnation, exit_causes.of_writing(error).kind) == ("unable", [1, 0], CauseKind.AGENT_LOST)
     assert begun == ("begin", [2, 0])
 
 
 def test_a_stranger_gets_nothing(address: str) -> None:
     with pytest.raises((wire.WireError, OSError)):
-        Depot(address, b"another token", "train/worker-0", timeout=5.0)
+        FileClient(address, b"another token", "train/worker-0", timeout=5.0)
 
 
 def test_a_stranger_may_not_say_much(address: str) -> None:
@@ -279,7 +281,7 @@ def test_a_stranger_may_not_say_much(address: str) -> None:
 
 @pytest.mark.parametrize("path", ["events.jsonl", "../outside", "/etc/passwd", "logs/../events.jsonl"])
 def test_nothing_leads_out_of_what_agents_share(address: str, path: str) -> None:
-    client = Depot(address, TOKEN, "train/worker-0", timeout=5.0)
+    client = FileClient(address, TOKEN, "train/worker-0", timeout=5.0)
     with pytest.raises((wire.WireError, OSError)):
         client.append(path, 0, b"x")
     client.close()
@@ -287,7 +289,7 @@ def test_nothing_leads_out_of_what_agents_share(address: str, path: str) -> None
 
 def test_agents_do_not_wait_for_each_other(address: str, tmp_path: Path) -> None:
     def write(number: int) -> None:
-        client = Depot(address, TOKEN, f"train/worker-{number}")
+        client = FileClient(address, TOKEN, f"train/worker-{number}")
         for place in range(50):
             client.append(f"logs/train/worker-{number}.log", place * 2, b"%d\n" % (number % 10))
         client.close()
@@ -304,7 +306,7 @@ def test_agents_do_not_wait_for_each_other(address: str, tmp_path: Path) -> None
 DRIVER = """
 import os, signal, sys, time
 from longboat.runtime.pod import file_server
-beside = file_server.Beside(sys.argv[1], b"token", int(sys.argv[2]))
+beside = file_server.FileServerProcess(sys.argv[1], b"token", int(sys.argv[2]))
 if sys.argv[3] == "close":
     beside.close()
     print("goes on")

@@ -17,8 +17,8 @@ from tests.local.place import PATIENCE, until
 DRIVER = """
 import select, sys
 from longboat.runtime import driver_lock
-from longboat.runtime.driver.stop_signals import Signals
-signals = Signals(leave_on_term=True)
+from longboat.runtime.driver.stop_signals import StopSignals
+signals = StopSignals(leave_on_term=True)
 held = driver_lock.take(sys.argv[1])
 select.select([signals.fileno()], [], [])
 print(*signals.received())
@@ -44,7 +44,7 @@ def test_a_stop_waits_for_a_driver_that_is_only_coming(run: Path) -> None:
 
 
 def test_a_run_that_has_ended_cannot_be_stopped(run: Path) -> None:
-    writer = journal.Writer(str(run))
+    writer = journal.JournalWriter(str(run))
     writer.write("run.ended", state="succeeded", code=0)
     writer.close()
     assert pod_commands.stop(["longboat stop"]) == 3

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from longboat.runtime.kube_client.http_client import BadAnswer, Closed, Connection, quoted
+from longboat.runtime.kube_client.http_client import BadResponse, ConnectionClosed, HttpConnection, quoted
 
-Serve = Callable[..., Connection]
+Serve = Callable[..., HttpConnection]
 
 CHUNKED = (
     b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -25,7 +25,7 @@ def serve() -> Iterator[Serve]:
     """A server that answers each connection with given bytes, cut into pieces of a given size, and then closes it."""
     listener = socket.create_server(("127.0.0.1", 0))
 
-    def begin(*answers: bytes, piece: int = 1 << 16) -> Connection:
+    def begin(*answers: bytes, piece: int = 1 << 16) -> HttpConnection:
         def run() -> None:
             for answer in answers:
                 peer, _ = listener.accept()
@@ -36,7 +36,7 @@ def serve() -> Iterator[Serve]:
 
         threading.Thread(target=run, daemon=True).start()
         address = listener.getsockname()
-        return Connection(lambda: socket.create_connection(address, timeout=10), "localhost")
+        return HttpConnection(lambda: socket.create_connection(address, timeout=10), "localhost")
 
     yield begin
     listener.close()
@@ -62,7 +62,7 @@ def test_an_answer_is_read_line_by_line(serve: Serve, piece: int) -> None:
 def test_a_connection_that_was_closed_meanwhile_says_so_and_can_be_used_again(serve: Serve) -> None:
     connection = serve(SIZED, SIZED)
     assert connection.request("GET", "/", None, {}).read() == b"none"
-    with pytest.raises((Closed, ConnectionResetError, BrokenPipeError)):
+    with pytest.raises((ConnectionClosed, ConnectionResetError, BrokenPipeError)):
         connection.request("GET", "/", None, {})
     connection.close()
     assert connection.request("GET", "/", None, {}).read() == b"none"
@@ -70,7 +70,7 @@ def test_a_connection_that_was_closed_meanwhile_says_so_and_can_be_used_again(se
 
 @pytest.mark.parametrize("answer", [b"SSH-2.0-server\r\n\r\n", CHUNKED[:60], SIZED[:-2], b"HTTP/1.1 200 OK\r\nX"])
 def test_what_is_cut_off_or_no_http_at_all_is_an_error(serve: Serve, answer: bytes) -> None:
-    with pytest.raises(BadAnswer):
+    with pytest.raises(BadResponse):
         serve(answer).request("GET", "/", None, {}).read()
 
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from longboat.runtime.causes import Kind
-from longboat.runtime.driver.launcher import Doomed, Gone, News, Told
+from longboat.runtime.causes import CauseKind
+from longboat.runtime.driver.launcher import AgentGone, LauncherEvent, StageNote, Unrecoverable
 from longboat.runtime.kube_client import names
 from longboat.runtime.kube_client.api import ApiError, Manifest
 from longboat.runtime.pod import pod_status
@@ -43,7 +43,7 @@ def listed(*pods: Manifest) -> tuple[int, dict[str, str], list[object]]:
     return 200, {}, [{"items": list(pods), "metadata": {"resourceVersion": "1"}}]
 
 
-def news(launcher: PodLauncher, seconds: float) -> Sequence[News]:
+def news(launcher: PodLauncher, seconds: float) -> Sequence[LauncherEvent]:
     select.select([launcher.fileno()], [], [], seconds)
     return launcher.poll()
 
@@ -101,7 +101,7 @@ def until(what: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
-def gathered(launcher: PodLauncher, found: list[News]) -> list[News]:
+def gathered(launcher: PodLauncher, found: list[LauncherEvent]) -> list[LauncherEvent]:
     found += launcher.poll()
     return found
 
@@ -110,7 +110,10 @@ def test_a_quota_that_is_used_up_is_waited_for_and_told_once(cluster: Cluster) -
     launcher = launched(cluster, Hands(), 2)
     until(lambda: len([asked for asked in cluster.asked if asked[0] == "POST"]) >= 4)
     told = launcher.poll()
-    assert sorted(news.text[:14] for news in told if isinstance(news, Told)) == ["train/worker-0", "train/worker-1"]
+    assert sorted(news.text[:14] for news in told if isinstance(news, StageNote)) == [
+        "train/worker-0",
+        "train/worker-1",
+    ]
     assert len(told) == 2
     cluster.room = 2
     until(lambda: len(cluster.made) == 2)
@@ -120,7 +123,7 @@ def test_a_quota_that_is_used_up_is_waited_for_and_told_once(cluster: Cluster) -
 def test_a_pod_that_was_made_unnoticed_is_not_tried_again(cluster: Cluster) -> None:
     launcher = launched(cluster, Hands(), 1)
     (told,) = news(launcher, PATIENCE)
-    assert isinstance(told, Told)
+    assert isinstance(told, StageNote)
     cluster.there = True
     until(lambda: not any(pod.barred for pod in launcher._all()))
 
@@ -129,25 +132,25 @@ def test_a_quota_that_stays_used_up_is_the_cause_in_the_end(cluster: Cluster) ->
     clock = Hands()
     launcher = launched(cluster, clock, 1)
     (told,) = news(launcher, PATIENCE)
-    assert isinstance(told, Told)
+    assert isinstance(told, StageNote)
     clock.now += 3600.0
     (gone,) = news(launcher, PATIENCE)
-    assert isinstance(gone, Gone)
-    assert gone.cause.kind is Kind.QUOTA
+    assert isinstance(gone, AgentGone)
+    assert gone.cause.kind is CauseKind.QUOTA
     assert "exceeded quota: small" in gone.cause.message
 
 
 def test_a_quota_in_which_the_role_never_fits_is_not_waited_for(cluster: Cluster) -> None:
     launcher = launched(cluster, Hands(), 3)
-    found: list[News] = []
-    until(lambda: any(isinstance(each, Gone) for each in gathered(launcher, found)))
-    assert {each.cause.kind for each in found if isinstance(each, Gone)} == {Kind.QUOTA}
+    found: list[LauncherEvent] = []
+    until(lambda: any(isinstance(each, AgentGone) for each in gathered(launcher, found)))
+    assert {each.cause.kind for each in found if isinstance(each, AgentGone)} == {CauseKind.QUOTA}
 
 
 def test_what_a_quota_held_back_is_not_made_once_the_run_is_over(cluster: Cluster) -> None:
     launcher = launched(cluster, time.monotonic, 1)
     (told,) = news(launcher, PATIENCE)
-    assert isinstance(told, Told)
+    assert isinstance(told, StageNote)
     launcher.close()
     cluster.room = 1
     assert not news(launcher, 2.5)
@@ -160,7 +163,7 @@ def test_a_driver_that_may_not_look_at_its_pods_says_which_right_it_lacks(cluste
         launched(cluster, lambda: NEW_RIGHTS * len(cluster.asked), 0)
     assert len(cluster.asked) >= 2, "it was asked for again: a right may be new"
     cause = pod_status.refused(error.value, ("", "", -1))
-    assert cause.kind is Kind.FORBIDDEN
+    assert cause.kind is CauseKind.FORBIDDEN
     assert 'verbs: ["list"]' in cause.evidence[0]
 
 
@@ -168,14 +171,14 @@ def test_a_driver_that_may_no_longer_look_at_its_pods_is_not_blind_for_ever(clus
     clock = Hands()
     cluster.forbidden, cluster.room = {"watch"}, 1
     launcher = launched(cluster, clock, 1, pending=20.0)
-    found: list[News] = []
+    found: list[LauncherEvent] = []
     until(lambda: gathered(launcher, found) and len(cluster.made) == 1)
     clock.now += 20.0
-    until(lambda: any(isinstance(each, Doomed) for each in gathered(launcher, found)))
-    (doomed,) = [each for each in found if isinstance(each, Doomed)]
-    assert doomed.cause.kind is Kind.FORBIDDEN
+    until(lambda: any(isinstance(each, Unrecoverable) for each in gathered(launcher, found)))
+    (doomed,) = [each for each in found if isinstance(each, Unrecoverable)]
+    assert doomed.cause.kind is CauseKind.FORBIDDEN
     launcher.launch(("train", "worker", 1), ())
-    until(lambda: [each.seat[2] for each in gathered(launcher, found) if isinstance(each, Doomed)] == [0, 1])
+    until(lambda: [each.seat[2] for each in gathered(launcher, found) if isinstance(each, Unrecoverable)] == [0, 1])
 
 
 def test_a_pod_without_a_seat_that_goes_blinds_nobody(script: Script) -> None:
@@ -188,7 +191,8 @@ def test_a_pod_without_a_seat_that_goes_blinds_nobody(script: Script) -> None:
 
 
 def test_a_thread_that_ends_ends_the_driver() -> None:
-    program = "import time; from longboat.runtime.pod import critical_threads; critical_threads.begin(lambda: 1 / 0); time.sleep(60)"
+    program = "import time; from longboat.runtime.pod import critical_threads as threads; "
+    program += "threads.begin(lambda: 1 / 0); time.sleep(60)"
     done = subprocess.run(
         [sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=PATIENCE
     )
@@ -210,8 +214,8 @@ def test_a_pod_that_waited_for_its_node_has_its_time_from_then_on(script: Script
     assert not news(launcher, 2.5), "its node has only just been given it"
     clock.now += 1.0
     (gone,) = news(launcher, PATIENCE)
-    assert isinstance(gone, Gone)
-    assert gone.cause.kind is Kind.NODE_LOST
+    assert isinstance(gone, AgentGone)
+    assert gone.cause.kind is CauseKind.NODE_LOST
     assert "node1 does not answer" in gone.cause.message
 
 
@@ -269,7 +273,7 @@ def test_pods_that_died_before_the_driver_came_and_are_replaced_cost_nothing() -
     for seat in SEATS:
         api.launcher.launch(seat, ())
     until(lambda: len(api.made) == 4)
-    assert [told for told in api.launcher.poll() if isinstance(told, Gone)] == []
+    assert [told for told in api.launcher.poll() if isinstance(told, AgentGone)] == []
 
 
 def test_a_pod_that_who_submitted_the_run_makes_late_does_not_take_a_seat_that_is_taken() -> None:
@@ -280,8 +284,8 @@ def test_a_pod_that_who_submitted_the_run_makes_late_does_not_take_a_seat_that_i
     api.say("ADDED", one_of(own))
     api.say("ADDED", one_of("late"))
     until(lambda: api.deleted == ["late"])
-    assert api.launcher.vouches(SEATS[0], f"{own}.1")
-    assert not api.launcher.vouches(SEATS[0], "late.1")
+    assert api.launcher.is_current(SEATS[0], f"{own}.1")
+    assert not api.launcher.is_current(SEATS[0], "late.1")
 
 
 def test_a_pod_that_an_older_list_lacks_is_there() -> None:
@@ -292,9 +296,9 @@ def test_a_pod_that_an_older_list_lacks_is_there() -> None:
     until(lambda: api.launcher._pods[own].uid)
     api.say("LISTED", {"items": []})
     api.heard()
-    assert not api.launcher.vouches(SEATS[0], f"{own}.1")
+    assert not api.launcher.is_current(SEATS[0], f"{own}.1")
     api.say("ADDED", one_of(own))
     api.heard()
-    assert api.launcher.vouches(SEATS[0], f"{own}.1")
+    assert api.launcher.is_current(SEATS[0], f"{own}.1")
     api.launcher.launch(SEATS[0], ())
     assert api.made == [own]

@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from longboat.runtime.causes import Kind
+from longboat.runtime.causes import CauseKind
 from longboat.runtime.driver.history import look_back
-from longboat.runtime.driver.launcher import Told
-from longboat.runtime.driver.services import Befell, News, Over
+from longboat.runtime.driver.launcher import StageNote
+from longboat.runtime.driver.services import News, ServiceEnded, ServiceEvent
 from longboat.runtime.errors import LongboatError
 from longboat.runtime.kube_client import names
 from longboat.runtime.kube_client.api import Manifest
 from longboat.runtime.plan import Plan, Serve, Stage
 from longboat.runtime.pod import pod_status
-from longboat.runtime.pod.model_servers import Servers, rolled
+from longboat.runtime.pod.model_servers import ModelServers, rolled
 from longboat.runtime.pod.model_snapshots import lay_in
 from longboat.runtime.pod.server_logs import ServerLogs
 from tests.local.place import until
@@ -99,16 +99,20 @@ def ended(code: int, message: str = "", **more: Any) -> dict[str, Any]:
     [
         (
             ended(2, "error: the server needs packages that are not installed here: onnxruntime\n\nhint: install"),
-            Kind.MISSING_INPUT,
+            CauseKind.MISSING_INPUT,
             "the image plain:1 lacks what the server needs: onnxruntime",
         ),
-        (ended(2, "error: the server needs Python 3.11, and this image has 3.9"), Kind.MISSING_INPUT, "Python 3.11"),
-        (ended(137, reason="OOMKilled"), Kind.OUT_OF_MEMORY, "for memory"),
-        (ended(1, "Traceback\nValueError: no"), Kind.USER_ERROR, "ended with code 1: ValueError: no"),
-        (ended(128, 'exec: "python3": executable file not found in $PATH'), Kind.NO_PYTHON, "has no python3"),
+        (
+            ended(2, "error: the server needs Python 3.11, and this image has 3.9"),
+            CauseKind.MISSING_INPUT,
+            "Python 3.11",
+        ),
+        (ended(137, reason="OOMKilled"), CauseKind.OUT_OF_MEMORY, "for memory"),
+        (ended(1, "Traceback\nValueError: no"), CauseKind.USER_ERROR, "ended with code 1: ValueError: no"),
+        (ended(128, 'exec: "python3": executable file not found in $PATH'), CauseKind.NO_PYTHON, "has no python3"),
     ],
 )
-def test_a_server_that_fell_says_why(state: dict[str, Any], kind: Kind, said: str) -> None:
+def test_a_server_that_fell_says_why(state: dict[str, Any], kind: CauseKind, said: str) -> None:
     falls, cause = pod_status.fallen(pod(state={"waiting": {}}, lastState=state, restartCount=2), SEAT)
     assert cause is not None
     assert (falls, cause.kind) == (2, kind)
@@ -124,7 +128,7 @@ def test_a_quota_that_keeps_servers_from_being_made_is_a_cause() -> None:
     condition = {"type": "ReplicaFailure", "status": "True", "message": "pods exceeded quota: small"}
     cause = pod_status.unmade({"status": {"conditions": [condition]}})
     assert cause is not None
-    assert cause.kind is Kind.QUOTA
+    assert cause.kind is CauseKind.QUOTA
 
 
 @pytest.mark.parametrize(
@@ -173,7 +177,7 @@ def test_each_line_of_a_server_is_kept_once_also_by_the_next_driver(tmp_path: Pa
     first = "2026-01-01T00:00:01.5Z one"
     second = "2026-01-01T00:00:01.500000001Z two"
     (started,) = followed(tmp_path, _Cluster(first, second), pod(state={"running": {}}))
-    assert isinstance(started, Befell)
+    assert isinstance(started, ServiceEvent)
     assert (started.ev, started.keys["rank"], started.keys["gen"]) == ("rank.started", 0, 2)
     cluster = _Cluster(first, second, "2026-01-01T00:00:02Z three")
     followed(tmp_path, cluster, pod(state={"running": {}}))
@@ -232,17 +236,17 @@ def refusing() -> Iterator[_Refusing]:
         yield server
 
 
-def begun(cluster: Script, run: Path, data: dict[str, str], pending: float) -> Servers:
+def begun(cluster: Script, run: Path, data: dict[str, str], pending: float) -> ModelServers:
     version(run, 1)
     stage = Stage("serve", kind="serve", serve=Serve("train", name="digits"))
     root = {"metadata": {"name": "r", "uid": "u", "namespace": "n"}, "data": data}
     api = client(cluster, patience=0.0)
-    servers = Servers(api, root, Plan("job", stages=(stage,)), "10.0.0.1", str(run), pending, lambda: None)
+    servers = ModelServers(api, root, Plan("job", stages=(stage,)), "10.0.0.1", str(run), pending, lambda: None)
     servers.begin("serve")
     return servers
 
 
-def heard(servers: Servers, kind: type[News]) -> Any:
+def heard(servers: ModelServers, kind: type[News]) -> Any:
     due = time.monotonic() + 30.0
     while time.monotonic() < due:
         select.select([servers.fileno()], [], [], 1.0)
@@ -257,19 +261,19 @@ TEMPLATES = {names.servers("serve"): json.dumps([{"kind": "Service", "metadata":
 
 def test_a_server_that_cannot_be_made_now_can_be_ended(refusing: _Refusing, tmp_path: Path) -> None:
     servers = begun(refusing, tmp_path, TEMPLATES, 3600.0)
-    assert "a webhook does not answer" in heard(servers, Told).text
+    assert "a webhook does not answer" in heard(servers, StageNote).text
     servers.end("serve")
-    assert heard(servers, Over).cause is None
+    assert heard(servers, ServiceEnded).cause is None
 
 
 def test_a_server_that_cannot_be_made_is_given_up_in_the_end(refusing: _Refusing, tmp_path: Path) -> None:
-    over = heard(begun(refusing, tmp_path, TEMPLATES, 0.5), Over)
+    over = heard(begun(refusing, tmp_path, TEMPLATES, 0.5), ServiceEnded)
     assert "a webhook does not answer" in over.cause.message
 
 
 def test_a_stage_whose_thread_fails_is_over(refusing: _Refusing, tmp_path: Path) -> None:
-    over = heard(begun(refusing, tmp_path, {}, 3600.0), Over)
-    assert over.cause.kind is Kind.INTERNAL
+    over = heard(begun(refusing, tmp_path, {}, 3600.0), ServiceEnded)
+    assert over.cause.kind is CauseKind.INTERNAL
 
 
 def test_a_pod_takes_the_lowest_number_that_is_free(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def test_what_is_not_there_or_not_allowed_is_told_by_exit_code_and_words(program
     outside = ask(program, "take", top=str(tmp_path), path="../x", name="n")
     assert json.loads(outside.stderr)["outside"] is True
     stream = io.BytesIO()
-    filetree.pack([filetree.Item("", 1, 0o644, 0.0, io.BytesIO(b"x"))], stream)
+    filetree.pack([filetree.FileItem("", 1, 0o644, 0.0, io.BytesIO(b"x"))], stream)
     refused = ask(program, "take", stream.getvalue(), top=str(tmp_path), path="weights/below", name="n")
     assert refused.returncode == file_access.REFUSED
     assert b"weights: File exists" in refused.stderr

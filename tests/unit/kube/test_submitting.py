@@ -16,8 +16,8 @@ import pytest
 import longboat
 from longboat.engines.kubernetes import storage, submission
 from longboat.engines.kubernetes.cluster import Cluster
-from longboat.engines.kubernetes.submission import Order
-from longboat.manifests.run_objects import Setting
+from longboat.engines.kubernetes.submission import ResumeOrder
+from longboat.manifests.run_objects import SubmitOptions
 from longboat.runtime.errors import LongboatError
 from longboat.runtime.kube_client import names
 from longboat.runtime.kube_client.api import Manifest
@@ -174,7 +174,7 @@ def test_runs_that_are_submitted_at_once_share_the_account_of_their_job(
     plan = planned(tmp_path, "security: {service_account: cloud, annotations: {role: reader}}\n")
 
     def submit() -> str:
-        return submission.submit(asked(), plan, Setting(), {})
+        return submission.submit(asked(), plan, SubmitOptions(), {})
 
     runs = [submit() for _ in range(before)]
     others = Others(cluster, ("GET", "ServiceAccount"), *[lambda: runs.append(submit())] * 2)
@@ -190,7 +190,7 @@ def run(tmp_path: Path, cluster: LittleCluster, asked: Callable[[], Cluster], mo
     """A run that was submitted."""
     monkeypatch.setattr(submission, "DRIVER_SOON", 0.0)
     monkeypatch.setattr(submission, "RESUMED", 60.0)
-    return submission.submit(asked(), planned(tmp_path, ""), Setting(), {})
+    return submission.submit(asked(), planned(tmp_path, ""), SubmitOptions(), {})
 
 
 def new_driver(cluster: LittleCluster, run: str) -> None:
@@ -212,10 +212,10 @@ def test_of_two_that_resume_a_run_at_once_the_later_one_is_told_and_changes_noth
     plan = planned(tmp_path, "") if renewed else None
     root = asked().api.get("ConfigMap", run)
     Others(cluster, ("PATCH", "StatefulSet"), *[lambda: new_driver(cluster, run)] * 9)
-    submission.resume(asked(), run, Order("first", plan=plan), root)
+    submission.resume(asked(), run, ResumeOrder("first", plan=plan), root)
     before = {key: json.dumps(obj) for key, obj in cluster.objects.items()}
     with pytest.raises(LongboatError, match=f"somebody else has just resumed {run}"):
-        submission.resume(asked(), run, Order("second", plan=plan), root)
+        submission.resume(asked(), run, ResumeOrder("second", plan=plan), root)
     assert {key: json.dumps(obj) for key, obj in cluster.objects.items()} == before
     assert ordered(cluster, run) == "first"
 
@@ -225,11 +225,11 @@ def test_who_is_overtaken_while_waiting_for_the_new_driver_is_told(
 ) -> None:
     def overtake() -> None:
         Others(cluster, ("PATCH", "StatefulSet"), lambda: new_driver(cluster, run))
-        submission.resume(asked(), run, Order("second"), asked().api.get("ConfigMap", run))
+        submission.resume(asked(), run, ResumeOrder("second"), asked().api.get("ConfigMap", run))
 
     Others(cluster, ("PATCH", "StatefulSet"), overtake)
     with pytest.raises(LongboatError, match=f"somebody else has just resumed {run}"):
-        submission.resume(asked(), run, Order("first"), asked().api.get("ConfigMap", run))
+        submission.resume(asked(), run, ResumeOrder("first"), asked().api.get("ConfigMap", run))
     assert ordered(cluster, run) == "second"
 
 
@@ -239,7 +239,7 @@ def test_what_a_driver_notes_in_the_root_meanwhile_does_not_keep_a_run_from_goin
     root = asked().api.get("ConfigMap", run)
     asked().api.patch("ConfigMap", run, {"metadata": {"annotations": {names.STATE: "failed"}}})
     Others(cluster, ("PATCH", "StatefulSet"), lambda: new_driver(cluster, run))
-    submission.resume(asked(), run, Order("first"), root)
+    submission.resume(asked(), run, ResumeOrder("first"), root)
     assert ordered(cluster, run) == "first"
     assert cluster.objects["ConfigMap", run]["metadata"]["annotations"][names.STATE] == "submitted"
 
@@ -247,11 +247,11 @@ def test_what_a_driver_notes_in_the_root_meanwhile_does_not_keep_a_run_from_goin
 def test_an_order_for_which_no_driver_was_made_is_told_from_one_that_is_taken_up(
     cluster: LittleCluster, asked: Callable[[], Cluster], run: str
 ) -> None:
-    lone = {"data": {names.ORDERS: Order("first").text}, "metadata": {"annotations": {names.ORDER: "first"}}}
+    lone = {"data": {names.ORDERS: ResumeOrder("first").text}, "metadata": {"annotations": {names.ORDER: "first"}}}
     asked().api.patch("ConfigMap", run, lone)  # and who gave it was killed here
     root = asked().api.get("ConfigMap", run)
     assert submission.order_of(root) == "first"
     assert not submission.is_handed_over(asked(), root)
     Others(cluster, ("PATCH", "StatefulSet"), lambda: new_driver(cluster, run))
-    submission.resume(asked(), run, Order("second"), root)
+    submission.resume(asked(), run, ResumeOrder("second"), root)
     assert submission.is_handed_over(asked(), asked().api.get("ConfigMap", run))

@@ -8,7 +8,7 @@ import pytest
 
 from longboat.engines.kubernetes import lost_driver
 from longboat.runtime.kube_client import names
-from longboat.runtime.pod.leadership import LOOK, TRIES, Tenure
+from longboat.runtime.pod.leadership import LOOK, TRIES, Leadership
 from tests.unit.kube.test_api import Answer, Script, client, script, status
 
 __all__ = ["script"]
@@ -43,12 +43,12 @@ class Hands:
 )
 def test_a_driver_goes_by_what_has_become_of_its_pod(script: Script, found: object, why: str | None) -> None:
     script.answers = [(200, {}, [found]) if found else (404, {}, [status(404, "NotFound")])]
-    assert Tenure(client(script), "r-driver-0", "a", 20.0).over() == why
+    assert Leadership(client(script), "r-driver-0", "a", 20.0).over() == why
 
 
 def test_a_driver_that_nobody_answers_leaves_when_its_lease_is_over(script: Script) -> None:
     clock = Hands()
-    tenure = Tenure(client(script, patience=0.0), "r-driver-0", "a", 20.0, clock)
+    tenure = Leadership(client(script, patience=0.0), "r-driver-0", "a", 20.0, clock)
     away: Answer = (503, {}, [status(503, "ServiceUnavailable", "away")])
     script.answers = [(200, {}, [pod()]), away, away, (200, {}, [pod()]), away]
     assert tenure.over() is None
@@ -76,7 +76,7 @@ def test_a_driver_asks_several_times_in_each_lease_and_leaves_at_its_end(
 
     monkeypatch.setattr("longboat.runtime.pod.leadership.time", clock)
     monkeypatch.setattr("longboat.runtime.pod.leadership.os", SimpleNamespace(_exit=leave))
-    tenure = Tenure(client(script, patience=0.0), "r-driver-0", "a", lease, clock)
+    tenure = Leadership(client(script, patience=0.0), "r-driver-0", "a", lease, clock)
     away: Answer = (503, {}, [status(503, "ServiceUnavailable", "away")])
     unlucky: list[Answer] = [away, away, (200, {}, [pod()])]
     script.answers = [*unlucky, *unlucky, *[away] * 1000]

@@ -19,12 +19,12 @@ import pytest
 import yaml
 
 from longboat.engines.kubernetes import rank_exec
-from longboat.engines.kubernetes.cluster import Cluster, NoAnswer
-from longboat.engines.kubernetes.pod_files import ClusterShelf
-from longboat.engines.kubernetes.replica import Mirror
+from longboat.engines.kubernetes.cluster import Cluster, NoResponse
+from longboat.engines.kubernetes.pod_files import PodFiles
+from longboat.engines.kubernetes.replica import RunReplica
 from longboat.engines.resolve import standing
 from longboat.runs.run_state import RankState
-from longboat.runs.watch import Watch
+from longboat.runs.watch import RunWatch
 from longboat.runtime import filetree
 from longboat.runtime.errors import FAILED, LongboatError
 from longboat.runtime.kube_client import names
@@ -148,7 +148,7 @@ def pods(tmp_path: Path) -> Iterator[Pods]:
     found.server_close()
 
 
-def copy_of(pods: Pods, tmp_path: Path) -> Mirror:
+def copy_of(pods: Pods, tmp_path: Path) -> RunReplica:
     host = "[::1]" if pods.address_family is socket.AF_INET6 else "127.0.0.1"
     found = {
         "current-context": "here",
@@ -156,7 +156,7 @@ def copy_of(pods: Pods, tmp_path: Path) -> Mirror:
         "clusters": [{"name": "c", "cluster": {"server": f"http://{host}:{pods.server_port}"}}],
     }
     (tmp_path / "config").write_text(yaml.safe_dump(found))
-    return Mirror(Cluster({"KUBECONFIG": str(tmp_path / "config")}), str(tmp_path / "home"), "demo-abcd")
+    return RunReplica(Cluster({"KUBECONFIG": str(tmp_path / "config")}), str(tmp_path / "home"), "demo-abcd")
 
 
 @pytest.mark.parametrize("ranks", [2, 4000])
@@ -193,7 +193,7 @@ def test_who_was_asked_and_died_with_its_pod_is_asked_again(pods: Pods, tmp_path
     copy.sync()
     assert copy.begun
     pods.dying = 3
-    with pytest.raises(NoAnswer, match="the driver of demo-abcd went while it was asked"):
+    with pytest.raises(NoResponse, match="the driver of demo-abcd went while it was asked"):
         copy.sync()
 
 
@@ -201,8 +201,8 @@ ASKED: dict[str, Callable[[Cluster, Path], object]] = {
     "exec": lambda cluster, _: rank_exec.execute(
         cluster, "demo-abcd", RankState("training", "worker", 0), ["cat"], environ={}
     ),
-    "ls": lambda cluster, _: ClusterShelf(cluster, "demo-abcd", None).entries("", 1),
-    "cp": lambda cluster, here: ClusterShelf(cluster, "demo-abcd", None).store(
+    "ls": lambda cluster, _: PodFiles(cluster, "demo-abcd", None).entries("", 1),
+    "cp": lambda cluster, here: PodFiles(cluster, "demo-abcd", None).store(
         "output", "big", filetree.items(str(here), "big")
     ),
 }
@@ -261,7 +261,7 @@ def test_a_run_that_comes_up_again_is_starting_and_no_longer_stopped(pods: Pods,
     pods.order = {"order": "two"}
     state = standing(copy)
     assert (state.state, state.code, state.over) == ("starting", None, False)
-    watch = Watch(copy.path, copy.after)
+    watch = RunWatch(copy.path, copy.after)
     watch.poll()
     assert not watch.over
 
@@ -332,7 +332,7 @@ def test_how_a_run_stands_whose_next_driver_has_no_node_yet_is_told_at_once(pods
     with pytest.raises(LongboatError, match="demo-abcd was resumed and its driver does not begin"):
         copy.stop("me", False, 0.0)
     copy.keep_up(logs=False)
-    watch = Watch(copy.path, copy.after)
+    watch = RunWatch(copy.path, copy.after)
     watch.poll()
     assert (watch.over, pods.words) == (False, []), "nobody is there to be asked"
     write(pods.run, *ENDED, *AGAIN, {"ev": "run.ended", "state": "succeeded", "code": 0})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from longboat.runtime.causes import Kind
+from longboat.runtime.causes import CauseKind
 from longboat.runtime.kube_client import quota
 from longboat.runtime.kube_client.api import ApiError, Manifest
 from longboat.runtime.pod import pod_status
@@ -38,38 +38,42 @@ NO_PYTHON = 'exec: "python3": executable file not found in $PATH'
 @pytest.mark.parametrize(
     ("status", "kind", "words"),
     [
-        (over("OOMKilled", 137), Kind.OUT_OF_MEMORY, "1Gi"),
-        (over("Error", 1, "the agent gave up: no route"), Kind.AGENT_LOST, "no route"),
-        (over("StartError", 128, NO_PYTHON), Kind.NO_PYTHON, "x:1 has no python3"),
-        ({"phase": "Failed", "reason": "Evicted", "message": "low on memory"}, Kind.PREEMPTED, "low on memory"),
-        ({"phase": "Failed", "reason": "Evicted", "message": OVERFULL}, Kind.DISK_FULL, "limit of containers 20Mi"),
+        (over("OOMKilled", 137), CauseKind.OUT_OF_MEMORY, "1Gi"),
+        (over("Error", 1, "the agent gave up: no route"), CauseKind.AGENT_LOST, "no route"),
+        (over("StartError", 128, NO_PYTHON), CauseKind.NO_PYTHON, "x:1 has no python3"),
+        ({"phase": "Failed", "reason": "Evicted", "message": "low on memory"}, CauseKind.PREEMPTED, "low on memory"),
+        (
+            {"phase": "Failed", "reason": "Evicted", "message": OVERFULL},
+            CauseKind.DISK_FULL,
+            "limit of containers 20Mi",
+        ),
         (
             over("Error", 1, "error: Longboat needs Python 3.9 or newer in the image, and this is 3.6"),
-            Kind.NO_PYTHON,
+            CauseKind.NO_PYTHON,
             "x",
         ),
-        ({"phase": "Failed", "reason": "NodeLost"}, Kind.NODE_LOST, "n1"),
+        ({"phase": "Failed", "reason": "NodeLost"}, CauseKind.NODE_LOST, "n1"),
     ],
 )
-def test_how_a_pod_ended(status: Manifest, kind: Kind, words: str) -> None:
+def test_how_a_pod_ended(status: Manifest, kind: CauseKind, words: str) -> None:
     cause = pod_status.ended(pod(status), SEAT)
     assert (cause.kind, cause.role, cause.rank) == (kind, "worker", 3)
     assert words in cause.message
 
 
 def test_a_pod_that_was_deleted_was_taken_away() -> None:
-    assert pod_status.ended(pod(over("Error", 143), deleted=True), SEAT).kind is Kind.PREEMPTED
+    assert pod_status.ended(pod(over("Error", 143), deleted=True), SEAT).kind is CauseKind.PREEMPTED
 
 
 @pytest.mark.parametrize(
     ("status", "kind", "words"),
     [
-        (held("ImagePullBackOff", "not found"), Kind.IMAGE_PULL, "x:1 cannot be pulled: not found"),
-        (held("RunContainerError", NO_PYTHON), Kind.NO_PYTHON, "no python3"),
-        (held("CreateContainerConfigError", 'secret "s" not found'), Kind.NOT_EXECUTABLE, 'secret "s" not found'),
+        (held("ImagePullBackOff", "not found"), CauseKind.IMAGE_PULL, "x:1 cannot be pulled: not found"),
+        (held("RunContainerError", NO_PYTHON), CauseKind.NO_PYTHON, "no python3"),
+        (held("CreateContainerConfigError", 'secret "s" not found'), CauseKind.NOT_EXECUTABLE, 'secret "s" not found'),
     ],
 )
-def test_what_a_pod_waits_for(status: Manifest, kind: Kind, words: str) -> None:
+def test_what_a_pod_waits_for(status: Manifest, kind: CauseKind, words: str) -> None:
     cause = pod_status.waiting(pod(status), SEAT)
     assert cause is not None
     assert cause.kind is kind
@@ -81,7 +85,7 @@ def test_a_pod_without_a_place_is_told_with_what_it_asks_for() -> None:
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
     cause = pod_status.waiting(pod({"conditions": [condition]}, node=""), SEAT)
     assert cause is not None
-    assert cause.kind is Kind.UNSCHEDULABLE
+    assert cause.kind is CauseKind.UNSCHEDULABLE
     assert cause.message.startswith("0/3 nodes are available: 3 Insufficient cpu. (each worker asks for")
     assert "4 cpu" in cause.message
 
@@ -94,13 +98,13 @@ def test_a_pod_that_runs_waits_for_nothing() -> None:
 @pytest.mark.parametrize(
     ("status", "message", "kind"),
     [
-        (403, 'pods "p" is forbidden: exceeded quota: small, requested: pods=1', Kind.QUOTA),
-        (403, 'pods "p" is forbidden: violates PodSecurity "restricted:latest"', Kind.REFUSED),
-        (403, 'User "x" cannot create resource "pods" in API group "" in the namespace "n"', Kind.FORBIDDEN),
-        (422, "spec.containers[0].image: Required value", Kind.REFUSED),
+        (403, 'pods "p" is forbidden: exceeded quota: small, requested: pods=1', CauseKind.QUOTA),
+        (403, 'pods "p" is forbidden: violates PodSecurity "restricted:latest"', CauseKind.REFUSED),
+        (403, 'User "x" cannot create resource "pods" in API group "" in the namespace "n"', CauseKind.FORBIDDEN),
+        (422, "spec.containers[0].image: Required value", CauseKind.REFUSED),
     ],
 )
-def test_why_a_pod_was_refused(status: int, message: str, kind: Kind) -> None:
+def test_why_a_pod_was_refused(status: int, message: str, kind: CauseKind) -> None:
     cause = pod_status.refused(ApiError(status, "", message), SEAT)
     assert (cause.kind, cause.message) == (kind, message)
 
@@ -137,7 +141,7 @@ def test_a_right_that_is_lacking_is_told_with_what_gives_it() -> None:
         'in API group "" in the namespace "team"'
     )
     cause = pod_status.refused(ApiError(403, "Forbidden", message), SEAT)
-    assert cause.kind is Kind.FORBIDDEN
+    assert cause.kind is CauseKind.FORBIDDEN
     assert cause.evidence == (
         'a Role with this rule would do: {apiGroups: [""], resources: ["pods"], verbs: ["create"]}',
         "kubectl create role longboat-create-pods --verb=create --resource=pods -n team",

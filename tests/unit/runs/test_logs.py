@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from longboat.runs import logs
-from longboat.runs.logs import Choice, Follower, Source, beginning
+from longboat.runs.logs import LogFilter, LogFollower, LogSource, beginning
 from longboat.runtime import journal
 
 New = Callable[..., Any]
 
-W0, W1 = Source("train", "worker", 0), Source("train", "worker", 1)
+W0, W1 = LogSource("train", "worker", 0), LogSource("train", "worker", 1)
 
 
-def text_of(pieces: Any, source: Source = W0) -> bytes:
+def text_of(pieces: Any, source: LogSource = W0) -> bytes:
     return b"".join(piece.data for piece in pieces if piece.source == source)
 
 
@@ -49,7 +49,7 @@ def test_a_choice_takes_only_what_it_names(new_run: New) -> None:
     run = new_run(train=3)
     for rank in range(3):
         run.log(rank, b"x\n")
-    assert {piece.source.rank for piece in logs.read(run.dir, Choice(ranks=(0, 2)))} == {0, 2}
+    assert {piece.source.rank for piece in logs.read(run.dir, LogFilter(ranks=(0, 2)))} == {0, 2}
 
 
 def test_the_tail_is_found_from_behind(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_following_covers_growth_new_ranks_and_ends_drained(new_run: New) -> Non
             run.log(0, b"the end")
         return looks == 4
 
-    pieces = list(logs.follow(Follower(run.dir), over, pause=0))
+    pieces = list(logs.follow(LogFollower(run.dir), over, pause=0))
     assert [piece.data for piece in pieces if piece.source == W0] == [b"one\n", b"two\n", b"the end\n"]
     assert text_of(pieces, W1) == b"late rank\n"
 
@@ -92,7 +92,7 @@ def test_a_noisy_rank_does_not_starve_a_quiet_one(new_run: New) -> None:
     for rank in range(11):
         run.log(rank, b"noise\n" * (3 * logs.PIECE // 6))
     run.log(11, b"quiet\n")
-    follower = Follower(run.dir)
+    follower = LogFollower(run.dir)
     first, second = list(follower.poll()), list(follower.poll())
     assert follower.behind
     assert 11 in {piece.source.rank for piece in first + second}
@@ -100,7 +100,7 @@ def test_a_noisy_rank_does_not_starve_a_quiet_one(new_run: New) -> None:
 
 def test_a_bar_that_never_ends_its_line_stays_small_in_memory(new_run: New) -> None:
     run = new_run()
-    follower = Follower(run.dir)
+    follower = LogFollower(run.dir)
     for step in range(40):
         run.log(0, b"".join(b"\r%d/400000" % (step * 10_000 + i) for i in range(10_000)))
         assert list(follower.poll()) == []
@@ -121,7 +121,7 @@ def test_lines_written_while_being_followed_are_neither_lost_nor_doubled(new_run
 
     writer = threading.Thread(target=write)
     writer.start()
-    found = text_of(logs.follow(Follower(run.dir), done.is_set, pause=0))
+    found = text_of(logs.follow(LogFollower(run.dir), done.is_set, pause=0))
     writer.join()
     assert found == b"".join(b"line %d\n" % i for i in range(50_000))
 
@@ -138,8 +138,8 @@ def test_since_begins_at_the_process_that_was_running_then(new_run: New) -> None
     where = logs.since_offsets(journal.read(str(run.dir)), 105.5)
     assert where(W0) == 0
     assert where(W1) == 40
-    assert where(Source("train", "worker", 2)) is None
-    assert where(Source("train", "launcher", 0)) == 0
+    assert where(LogSource("train", "worker", 2)) is None
+    assert where(LogSource("train", "launcher", 0)) == 0
 
 
 def test_tail_and_since_begin_at_the_later_place(new_run: New) -> None:

@@ -8,13 +8,13 @@ from typing import Any
 
 from longboat.runs.journal_fold import fold, load
 from longboat.runs.run_state import RunState, StageState
-from longboat.runs.watch import Watch
+from longboat.runs.watch import RunWatch
 from longboat.runtime import journal
-from longboat.runtime.causes import Cause, Kind
+from longboat.runtime.causes import Cause, CauseKind
 
 New = Callable[..., Any]
 
-BOOM = Cause(Kind.USER_ERROR, "exit code 1", "train", "worker", 1, 1, exit_code=1, error="ValueError: boom")
+BOOM = Cause(CauseKind.USER_ERROR, "exit code 1", "train", "worker", 1, 1, exit_code=1, error="ValueError: boom")
 
 
 def train_of(run: RunState) -> StageState:
@@ -37,7 +37,7 @@ def test_a_run_without_an_end_and_without_a_driver_is_lost(new_run: New) -> None
     assert state.state == "lost"
     assert state.code == 1
     assert state.cause is not None
-    assert state.cause.kind is Kind.SUPERVISOR_LOST
+    assert state.cause.kind is CauseKind.SUPERVISOR_LOST
     assert [rank.state for rank in train_of(state).ranks] == ["lost", "lost"]
 
 
@@ -95,7 +95,7 @@ def test_a_resumed_run_lives_again_and_remembers_that_its_driver_was_lost(new_ru
     run.driven()
     state = load(run.dir)
     assert (state.state, state.resumes, state.pid) == ("running", 1, 78)
-    assert [failure.cause.kind for failure in train_of(state).failures] == [Kind.SUPERVISOR_LOST]
+    assert [failure.cause.kind for failure in train_of(state).failures] == [CauseKind.SUPERVISOR_LOST]
 
 
 def test_events_that_are_strange_change_nothing() -> None:
@@ -109,7 +109,7 @@ def test_events_that_are_strange_change_nothing() -> None:
     state = fold(strange, "demo-babab")
     assert (state.state, state.code) == ("failed", 1)
     assert state.cause is not None
-    assert state.cause.kind is Kind.INTERNAL
+    assert state.cause.kind is CauseKind.INTERNAL
 
 
 def test_a_half_written_last_line_is_not_read(new_run: New) -> None:
@@ -125,7 +125,7 @@ def test_a_watch_sees_the_end_that_was_written_just_before_the_driver_went(new_r
     run = new_run()
     run.start(0, 1)
     run.driven()
-    watch = Watch(run.dir)
+    watch = RunWatch(run.dir)
     watch.poll()
     assert not watch.over
     run.succeed(0, 1)
@@ -138,7 +138,7 @@ def test_an_end_from_before_a_resume_does_not_end_the_watch(new_run: New, tmp_pa
     run = new_run()
     run.start(0)
     run.event("run.ended", state="failed", code=1)
-    watch = Watch(run.dir, after=len(journal.read(str(run.dir))))
+    watch = RunWatch(run.dir, after=len(journal.read(str(run.dir))))
     watch.poll()
     assert not watch.over
     run.event("run.started", run=run.id, pid=78, resumed=True)

@@ -8,12 +8,12 @@ import pytest
 from longboat.runs.cause_texts import WORDS
 from longboat.runs.explanation import explain
 from longboat.runs.journal_fold import load
-from longboat.runtime.causes import Cause, Kind
+from longboat.runtime.causes import Cause, CauseKind
 
 New = Callable[..., Any]
 
 BOOM = Cause(
-    Kind.USER_ERROR,
+    CauseKind.USER_ERROR,
     "the program ended with an error",
     "train",
     "worker",
@@ -26,8 +26,8 @@ BOOM = Cause(
 )
 
 
-@pytest.mark.parametrize("kind", list(Kind))
-def test_every_kind_of_cause_has_words_and_a_next_command(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", list(CauseKind))
+def test_every_kind_of_cause_has_words_and_a_next_command(kind: CauseKind) -> None:
     assert WORDS[kind].phrase
     assert WORDS[kind].next
 
@@ -35,7 +35,7 @@ def test_every_kind_of_cause_has_words_and_a_next_command(kind: Kind) -> None:
 def test_a_failure_is_told_with_place_evidence_consequences_and_history(new_run: New) -> None:
     run = new_run()
     run.start(0, 1)
-    killed = Cause(Kind.KILLED, "", "train", "worker", 0, 1, signal=9)
+    killed = Cause(CauseKind.KILLED, "", "train", "worker", 0, 1, signal=9)
     run.rank("rank.ended", 0, state="killed", signal=9, cause=killed)
     run.event("gen.started", stage="train", gen=2, attempt=1, round=1)
     run.rank("rank.ended", 1, gen=2, state="failed", code=1, cause=BOOM)

@@ -86,7 +86,7 @@ def load(
     preset: str | None = None,
     engine: str = "local",
     env_files: Sequence[str] = (),
-) -> spec.Job:
+) -> spec.LoadedJob:
     path = write(directory, text)
     return spec.load(path, sets=sets, environ=environ, preset=preset, engine=engine, env_files=env_files)
 

@@ -11,15 +11,15 @@ import yaml
 from longboat import spec
 from longboat.runtime.errors import LongboatError
 from longboat.spec.problems import Problems
-from longboat.spec.yaml_nodes import Entries, Items, Scalar, compose
+from longboat.spec.yaml_nodes import ListNode, MapNode, ScalarNode, compose
 from tests.unit.spec.jobs import SHORT, WIDE_DEEP, load, planned, problem, problems, write
 
 
 def value_of(text: str) -> object:
     root = compose(f"key: {text}\n", Problems("job.yaml"))
-    assert isinstance(root, Entries)
+    assert isinstance(root, MapNode)
     node = root.entries["key"].value
-    assert isinstance(node, Scalar)
+    assert isinstance(node, ScalarNode)
     return node.value
 
 
@@ -181,12 +181,12 @@ def test_a_file_that_may_not_be_read_is_told(tmp_path: Path) -> None:
 
 def test_every_node_knows_its_place() -> None:
     root = compose("a: 1\nb:\n  - xyz\n  - 'ü': \"q\"\n", Problems("job.yaml"))
-    assert isinstance(root, Entries)
+    assert isinstance(root, MapNode)
     items = root.entries["b"].value
-    assert isinstance(items, Items)
+    assert isinstance(items, ListNode)
     assert (items.items[0].span.line, items.items[0].span.column, items.items[0].span.length) == (3, 5, 3)
     last = items.items[1]
-    assert isinstance(last, Entries)
+    assert isinstance(last, MapNode)
     assert last.entries["ü"].value.span == (4, 10, 3)
 
 

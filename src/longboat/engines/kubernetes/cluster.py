@@ -48,7 +48,7 @@ SERVING = ("HorizontalPodAutoscaler", "PodDisruptionBudget", "Service", "Deploym
 
 
 @dataclass(frozen=True)
-class Listed:
+class ListedRun:
     """A run as the cluster's list of roots has it."""
 
     id: str
@@ -60,7 +60,7 @@ class Listed:
     plan: str
 
 
-class NoAnswer(LongboatError):
+class NoResponse(LongboatError):
     """The driver's pod runs, says the cluster, and does not answer: worth another try."""
 
 
@@ -81,11 +81,11 @@ class Cluster:
         if isinstance(error, ApiError) and not error.transient:
             return self.refusal(error)
         hint = f"its node may be lost: longboat why {run}; kubectl get nodes"
-        return NoAnswer(f"the driver of {run} does not answer: {error}", hint, FAILED)
+        return NoResponse(f"the driver of {run} does not answer: {error}", hint, FAILED)
 
     def gone(self, run: str) -> LongboatError:
         """The driver's pod went away while it was asked: another one comes."""
-        return NoAnswer(f"the driver of {run} went while it was asked", f"longboat why {run}", FAILED)
+        return NoResponse(f"the driver of {run} went while it was asked", f"longboat why {run}", FAILED)
 
     def absent(self, run: str) -> LongboatError:
         return LongboatError(f"the run {run} is not in {self.namespace}", "`longboat status --on kubernetes`")
@@ -104,7 +104,7 @@ class Cluster:
 
     # Looking.
 
-    def runs(self) -> list[Listed]:
+    def runs(self) -> list[ListedRun]:
         """All runs of the namespace, the newest first."""
         selector = f"app.kubernetes.io/managed-by=longboat,{names.PART_LABEL}=root"
         try:
@@ -113,7 +113,7 @@ class Cluster:
             raise self.refusal(error) from None
         return sorted((listed(root) for root in roots), key=lambda run: -run.created)
 
-    def root(self, run: str) -> Listed | None:
+    def root(self, run: str) -> ListedRun | None:
         found = self.api.find("ConfigMap", run)
         return listed(found) if found is not None else None
 
@@ -264,12 +264,12 @@ def is_running(pod: Manifest) -> bool:
     )
 
 
-def listed(root: Manifest) -> Listed:
+def listed(root: Manifest) -> ListedRun:
     """What a root says of its run."""
     meta = root["metadata"]
     notes, labels = meta.get("annotations") or {}, meta.get("labels") or {}
     code = notes.get(names.EXIT_CODE, "")
-    return Listed(
+    return ListedRun(
         str(meta["name"]),
         str(labels.get("app.kubernetes.io/name", "")),
         str(notes.get(names.STATE, "submitted")),

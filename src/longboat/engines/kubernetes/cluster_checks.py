@@ -52,7 +52,7 @@ with open("/dev/termination-log", "w") as file:
 
 
 @dataclass(frozen=True)
-class Need:
+class ClusterCheck:
     about: str
     met: bool | None
     """None: that cannot be told, or is not quite as one would want it."""
@@ -60,16 +60,16 @@ class Need:
     fix: str = ""
 
 
-def of_job(cluster: Cluster, plan: Plan, probe: bool) -> list[Need]:
+def of_job(cluster: Cluster, plan: Plan, probe: bool) -> list[ClusterCheck]:
     try:
         run_objects.check(plan)
         reason = admission.refused(cluster, plan)
     except LongboatError as error:
-        return [Need("job", False, error.message, error.hint)]
+        return [ClusterCheck("job", False, error.message, error.hint)]
     found = [
-        Need("pods", False, reason, admission.hint(plan))
+        ClusterCheck("pods", False, reason, admission.hint(plan))
         if reason
-        else Need("pods", True, f"the namespace {cluster.namespace} allows them")
+        else ClusterCheck("pods", True, f"the namespace {cluster.namespace} allows them")
     ]
     claims = {m.name: _claim(cluster, m) for m in plan.storage if m.kind == "pvc" and m.make is None}
     found += [need for need, _ in claims.values()]
@@ -88,23 +88,23 @@ def of_job(cluster: Cluster, plan: Plan, probe: bool) -> list[Need]:
     return found
 
 
-def _claim(cluster: Cluster, mount: Mount) -> tuple[Need, bool]:
+def _claim(cluster: Cluster, mount: Mount) -> tuple[ClusterCheck, bool]:
     """Of a claim that must be there; and whether a pod could mount it now."""
     about = f"storage {mount.name}"
     there = cluster.api.find("PersistentVolumeClaim", mount.source)
     if there is None:
         near = ", ".join(claim["metadata"]["name"] for claim in cluster.api.list("PersistentVolumeClaim"))
         fix = f"make it, or let Longboat: `{mount.name}: {{make: 10Gi}}`"
-        return Need(about, False, f"there is no claim {mount.source}; there are: {near or 'none'}", fix), False
+        return ClusterCheck(about, False, f"there is no claim {mount.source}; there are: {near or 'none'}", fix), False
     phase, modes = there["status"].get("phase"), ", ".join(there["spec"].get("accessModes") or ())
     if phase == "Bound":
-        return Need(about, True, f"the claim {mount.source} is bound, {modes}"), True
+        return ClusterCheck(about, True, f"the claim {mount.source} is bound, {modes}"), True
     if phase == "Lost":
-        return Need(about, False, f"the claim {mount.source} has lost its volume", "make another"), False
+        return ClusterCheck(about, False, f"the claim {mount.source} has lost its volume", "make another"), False
     events = cluster.api.list("Event", fields=f"involvedObject.name={mount.source}")
     told = [str(event.get("message")) for event in events]
     detail = f"the claim {mount.source} is not bound yet" + (f": {told[-1]}" if told else "")
-    return Need(about, None, detail, "it may be bound when a pod first asks for it"), False
+    return ClusterCheck(about, None, detail, "it may be bound when a pod first asks for it"), False
 
 
 def _bound(cluster: Cluster, claim: str) -> bool:
@@ -112,85 +112,89 @@ def _bound(cluster: Cluster, claim: str) -> bool:
     return there is not None and there["status"].get("phase") == "Bound"
 
 
-def _made(cluster: Cluster, mount: Mount, make: Make) -> Need:
+def _made(cluster: Cluster, mount: Mount, make: Make) -> ClusterCheck:
     about = f"storage {mount.name}"
     if cluster.api.find("PersistentVolumeClaim", mount.source) is not None:
-        return Need(about, True, f"the claim {mount.source} is there and will be used again")
+        return ClusterCheck(about, True, f"the claim {mount.source} is there and will be used again")
     if make.nfs and not cluster.may("create", "persistentvolumes", everywhere=True):
         fix = "an admin gives it: create and delete persistentvolumes, a right of the cluster; or leave out `nfs`"
         detail = "you may not create persistentvolumes, which an NFS server needs"
         if make.size:
-            return Need(about, None, f"{detail}; a claim will be made instead", fix)
-        return Need(about, False, detail, fix)
+            return ClusterCheck(about, None, f"{detail}; a claim will be made instead", fix)
+        return ClusterCheck(about, False, detail, fix)
     if not cluster.may("create", "persistentvolumeclaims"):
-        return Need(about, False, "you may not create persistentvolumeclaims", "ask an admin for that right")
+        return ClusterCheck(about, False, "you may not create persistentvolumeclaims", "ask an admin for that right")
     if make.storage_class:
         try:
             if cluster.api.find("StorageClass", make.storage_class) is None:
-                return Need(about, False, f"there is no storage class {make.storage_class}", "kubectl get storageclass")
+                return ClusterCheck(
+                    about, False, f"there is no storage class {make.storage_class}", "kubectl get storageclass"
+                )
         except ApiError:
             pass
     what = f"the NFS server {mount.source}-nfs" if make.nfs else f"the claim {mount.source}"
-    return Need(about, True, f"{what} will be made")
+    return ClusterCheck(about, True, f"{what} will be made")
 
 
-def _bucket(plan: Plan, mount: Mount) -> Need:
+def _bucket(plan: Plan, mount: Mount) -> ClusterCheck:
     account = plan.security.service_account
     who = f"the account {account}" if account else "`env:` and `secrets:`"
-    return Need(f"storage {mount.name}", None, f"{mount.source} is opened by the ranks, with the rights of {who}")
+    return ClusterCheck(
+        f"storage {mount.name}", None, f"{mount.source} is opened by the ranks, with the rights of {who}"
+    )
 
 
-def _secrets(cluster: Cluster, plan: Plan) -> Iterator[Need]:
+def _secrets(cluster: Cluster, plan: Plan) -> Iterator[ClusterCheck]:
     wanted = [(f"secret {each.name}", each.ref, each.key) for each in plan.secrets if each.source == "cluster"]
     wanted += [("pull secret", name, "") for name in plan.pull_secrets]
     for about, name, key in wanted:
         try:
             there = cluster.api.find("Secret", name)
         except ApiError:
-            yield Need(about, None, f"you may not look at the Secret {name}")
+            yield ClusterCheck(about, None, f"you may not look at the Secret {name}")
             continue
         if there is None:
-            yield Need(about, False, f"there is no Secret {name}", f"kubectl create secret generic {name} ...")
+            yield ClusterCheck(about, False, f"there is no Secret {name}", f"kubectl create secret generic {name} ...")
         elif key and key not in (there.get("data") or {}):
             keys = ", ".join(there.get("data") or {}) or "none"
-            yield Need(about, False, f"the Secret {name} has no key {key}; it has: {keys}")
+            yield ClusterCheck(about, False, f"the Secret {name} has no key {key}; it has: {keys}")
         else:
-            yield Need(about, True, f"the Secret {name} is there")
+            yield ClusterCheck(about, True, f"the Secret {name} is there")
 
 
-def _account(cluster: Cluster, plan: Plan) -> Iterator[Need]:
+def _account(cluster: Cluster, plan: Plan) -> Iterator[ClusterCheck]:
     name = plan.security.service_account
     if not name:
         return
     there = cluster.api.find("ServiceAccount", name) is not None
     if there or plan.security.annotations:
-        yield Need("account", True, f"{name} is there" if there else f"{name} will be made for the run")
+        yield ClusterCheck("account", True, f"{name} is there" if there else f"{name} will be made for the run")
     else:
         fix = f"kubectl create serviceaccount {name}, or give its `annotations:` and it is made"
-        yield Need("account", False, f"there is no service account {name}", fix)
+        yield ClusterCheck("account", False, f"there is no service account {name}", fix)
 
 
 # The probe.
 
 
-def _probed(cluster: Cluster, plan: Plan, mounts: list[Mount]) -> Iterator[Need]:
+def _probed(cluster: Cluster, plan: Plan, mounts: list[Mount]) -> Iterator[ClusterCheck]:
     """One pod for each image; the first tries the mounts too."""
     images = dict.fromkeys(role.image or plan.image for stage in plan.stages for role in stage.roles)
     for image in filter(None, images):
         told = _try(cluster, plan, image, mounts)
         if isinstance(told, str):
-            yield Need(f"image {image}", False, told, "longboat doctor --no-probe leaves this out")
+            yield ClusterCheck(f"image {image}", False, told, "longboat doctor --no-probe leaves this out")
             continue
-        yield Need(f"image {image}", True, f"a pod has it and runs Python {told['python']}")
+        yield ClusterCheck(f"image {image}", True, f"a pod has it and runs Python {told['python']}")
         for mount in mounts:
             why, who = told["mounts"].get(mount.name, ""), _who(plan)
             what = "read" if mount.read_only else "written to"
             about = f"storage {mount.name}"
             if why:
                 fix = "choose `security: {user, group, fs_group}` that own it, or say `read_only: true`"
-                yield Need(about, False, f"{mount.source} cannot be {what} by {who}: {why}", fix)
+                yield ClusterCheck(about, False, f"{mount.source} cannot be {what} by {who}: {why}", fix)
             else:
-                yield Need(about, True, f"{mount.source} can be {what} by {who}")
+                yield ClusterCheck(about, True, f"{mount.source} can be {what} by {who}")
         mounts = []
 
 

@@ -20,14 +20,14 @@ from urllib.parse import urlsplit
 from longboat.engines.kubernetes import http_proxy
 from longboat.runtime.errors import LongboatError
 from longboat.runtime.kube_client import api
-from longboat.runtime.kube_client.api import Server
+from longboat.runtime.kube_client.api import ApiServer
 
 Section = dict[str, Any]
 KINDS = {"contexts": "context", "clusters": "cluster", "users": "user"}
 """The lists of a kubeconfig, and the key that an entry of each has beside its name."""
 
 
-def server(environ: Mapping[str, str], context: str = "", namespace: str = "") -> Server:
+def server(environ: Mapping[str, str], context: str = "", namespace: str = "") -> ApiServer:
     """Where the cluster is; LongboatError when nothing says so."""
     files = [os.path.expanduser(path) for path in environ.get("KUBECONFIG", "").split(":") if path]
     if not files:
@@ -38,7 +38,7 @@ def server(environ: Mapping[str, str], context: str = "", namespace: str = "") -
     return _from_files(files, context, namespace)
 
 
-def _from_files(files: list[str], context: str, namespace: str) -> Server:
+def _from_files(files: list[str], context: str, namespace: str) -> ApiServer:
     merged, places = _merged(files)
     name = context or merged["current-context"]
     if not name:
@@ -61,7 +61,7 @@ def _from_files(files: list[str], context: str, namespace: str) -> Server:
     if url.scheme == "https":
         tls = _tls(cluster, user, place, places.get(("users", str(chosen.get("user"))), "."))
     port, through = given or (443 if tls else 80), str(cluster.get("proxy-url") or "")
-    return Server(
+    return ApiServer(
         url.hostname,
         port,
         tls,
@@ -73,7 +73,7 @@ def _from_files(files: list[str], context: str, namespace: str) -> Server:
     )
 
 
-def _named(found: Server, namespace: str) -> Server:
+def _named(found: ApiServer, namespace: str) -> ApiServer:
     import dataclasses
 
     return dataclasses.replace(found, namespace=namespace)

@@ -19,7 +19,7 @@ GONE = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True)
-class Left:
+class Leftover:
     run: str
     kind: str
     name: str
@@ -30,7 +30,7 @@ class Left:
     remove: str
 
 
-def found(cluster: Cluster, run: str = "") -> list[Left]:
+def found(cluster: Cluster, run: str = "") -> list[Leftover]:
     """Of one run, or of all; what costs first."""
     try:
         roots = cluster.api.list("ConfigMap", _roots(run))
@@ -50,7 +50,7 @@ def _roots(run: str) -> str:
     )
 
 
-def _object(cluster: Cluster, obj: Manifest, there: set[str], now: float) -> Left:
+def _object(cluster: Cluster, obj: Manifest, there: set[str], now: float) -> Leftover:
     meta = obj["metadata"]
     run, kind, name = str((meta.get("labels") or {}).get(names.RUN_LABEL, "")), str(obj["kind"]), str(meta["name"])
     space = f"-n {cluster.namespace}"
@@ -59,17 +59,17 @@ def _object(cluster: Cluster, obj: Manifest, there: set[str], now: float) -> Lef
         command += " --data"
     elif run not in there:
         command = f"kubectl delete {space} {kind.lower()}/{name}"
-    return Left(run, kind, name, now - kube_config.moment(meta.get("creationTimestamp")), cost(obj), command)
+    return Leftover(run, kind, name, now - kube_config.moment(meta.get("creationTimestamp")), cost(obj), command)
 
 
-def _elsewhere(root: Manifest) -> list[Left]:
+def _elsewhere(root: Manifest) -> list[Leftover]:
     """What the run has left outside of the cluster, as far as its root says."""
     run, text = str(root["metadata"]["name"]), str((root.get("data") or {}).get("plan.json", ""))
     listed = []
     for mount in from_json(text).storage if text else ():
         if mount.kind in SCHEMES and not mount.read_only:
             command = storage.REMOVERS[mount.kind].format(source=mount.source, space="")
-            listed.append(Left(run, "Bucket", mount.source, None, "what is stored in it", command))
+            listed.append(Leftover(run, "Bucket", mount.source, None, "what is stored in it", command))
     return listed
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 
 from longboat.engines.kubernetes import kube_config
-from longboat.runtime.causes import Cause, Kind
+from longboat.runtime.causes import Cause, CauseKind
 from longboat.runtime.kube_client import names
 from longboat.runtime.kube_client.api import Manifest
 
@@ -34,7 +34,9 @@ def cause(pod: Manifest, now: float) -> Cause | None:
     message = (
         f"{node} does not answer; whoever asks after {at} has the driver made elsewhere: by then it has left there"
     )
-    return Cause(Kind.NODE_LOST, message, role="driver", rank=0, evidence=(f"pod {pod['metadata']['name']} on {node}",))
+    return Cause(
+        CauseKind.NODE_LOST, message, role="driver", rank=0, evidence=(f"pod {pod['metadata']['name']} on {node}",)
+    )
 
 
 def _lease(pod: Manifest) -> float:

@@ -14,7 +14,7 @@ SHOWN = 8
 
 
 @dataclass(frozen=True)
-class Free:
+class NodeCapacity:
     node: str
     cpu: float
     memory: float
@@ -28,7 +28,7 @@ class Free:
         return not self.closed
 
 
-def free(nodes: Iterable[Manifest], pods: Iterable[Manifest]) -> list[Free]:
+def free(nodes: Iterable[Manifest], pods: Iterable[Manifest]) -> list[NodeCapacity]:
     used: dict[str, dict[str, float]] = {}
     for pod in pods:
         node = pod["spec"].get("nodeName")
@@ -40,11 +40,11 @@ def free(nodes: Iterable[Manifest], pods: Iterable[Manifest]) -> list[Free]:
     return [_free(node, used.get(node["metadata"]["name"], {})) for node in nodes]
 
 
-def _free(node: Manifest, used: Mapping[str, float]) -> Free:
+def _free(node: Manifest, used: Mapping[str, float]) -> NodeCapacity:
     gives = node["status"].get("allocatable") or {}
     cpu, memory, gpu = (amount(gives.get(name)) - used.get(name, 0.0) for name in ("cpu", "memory", GPU))
     version = str((node["status"].get("nodeInfo") or {}).get("kubeletVersion", ""))
-    return Free(str(node["metadata"]["name"]), cpu, memory, gpu, _closed(node), version)
+    return NodeCapacity(str(node["metadata"]["name"]), cpu, memory, gpu, _closed(node), version)
 
 
 def _closed(node: Manifest) -> str:
@@ -62,7 +62,7 @@ def _asked(container: Manifest) -> dict[str, str]:
     return {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
 
 
-def arithmetic(nodes: Iterable[Free], cpu: float, memory: float, gpu: float) -> list[str]:
+def arithmetic(nodes: Iterable[NodeCapacity], cpu: float, memory: float, gpu: float) -> list[str]:
     """Why a pod fits on no node: what it lacks most, then each node; nothing when some node has room for it."""
     all_of_them = list(nodes)
     usable = [node for node in all_of_them if node.usable]
@@ -81,7 +81,7 @@ def arithmetic(nodes: Iterable[Free], cpu: float, memory: float, gpu: float) -> 
     return [*lines, *([f"and {len(all_of_them) - SHOWN} more nodes"] if len(all_of_them) > SHOWN else [])]
 
 
-def _line(node: Free) -> str:
+def _line(node: NodeCapacity) -> str:
     gpus = f", {node.gpu:g} gpu" if node.gpu else ""
     closed = f" ({node.closed})" if node.closed else ""
     return f"{node.node}: free {node.cpu:.3g} cpu, {node.memory / (1 << 30):.3g} GiB memory{gpus}{closed}"

@@ -51,7 +51,7 @@ def room(api: Api, cpu: float, memory: float, gpu: float) -> list[str]:
     return node_capacity.arithmetic(nodes, cpu, memory, gpu)
 
 
-def free(api: Api) -> list[node_capacity.Free]:
+def free(api: Api) -> list[node_capacity.NodeCapacity]:
     """What is free on each node: needs the right to list nodes, and pods in all namespaces."""
     return node_capacity.free(api.list("Node"), api.list("Pod", namespace=EVERYWHERE, fields=LIVING))
 

@@ -25,7 +25,7 @@ STDIN, STDOUT, STDERR, ENDED, RESIZE = range(5)
 _TEXT, _BINARY, _CLOSE, _PING, _PONG = 1, 2, 8, 9, 10
 
 
-class Lost(ConnectionError):
+class ExecLost(ConnectionError):
     """The connection to the cluster did not come about, or broke."""
 
 
@@ -34,10 +34,10 @@ def _connected() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise Lost(f"the connection to the cluster was lost: {error}") from None
+        raise ExecLost(f"the connection to the cluster was lost: {error}") from None
 
 
-class Channel:
+class ExecChannel:
     """A WebSocket to the cluster, whose messages begin with the number of a channel."""
 
     def __init__(self, api: Api, path: str, timeout: float = 15.0) -> None:
@@ -76,7 +76,7 @@ class Channel:
             if kind == _PING:
                 self._send(_PONG, data)
             elif kind == _CLOSE:
-                raise Lost("the cluster closed the connection")
+                raise ExecLost("the cluster closed the connection")
             elif kind in (_TEXT, _BINARY) and data:
                 return data[0], data[1:]
 
@@ -140,7 +140,7 @@ class Channel:
         with _connected():
             data = self._socket.recv(1 << 16)
         if not data:
-            raise Lost("the connection to the cluster was lost")
+            raise ExecLost("the connection to the cluster was lost")
         return data
 
     def _take(self, count: int) -> bytes:
@@ -185,7 +185,7 @@ class Channel:
             self._socket.sendall(head + mask + masked)
 
 
-class Exec(Channel):
+class PodExec(ExecChannel):
     """One program. Read `receive` until it has ended; `code` is its exit code then."""
 
     def __init__(
@@ -219,7 +219,7 @@ def _code(data: bytes) -> int:
 def output(api: Api, pod: str, command: Sequence[str], container: str = "") -> tuple[int, bytes, bytes]:
     """Exit code, stdout and stderr of a program that takes no input."""
     said = {STDOUT: b"", STDERR: b""}
-    with Exec(api, pod, command, container) as program:
+    with PodExec(api, pod, command, container) as program:
         while (piece := program.receive()) is not None:
             said[piece[0]] = said.get(piece[0], b"") + piece[1]
         return program.code or 0, said[STDOUT], said[STDERR]

@@ -15,14 +15,14 @@ from dataclasses import replace
 from typing import Self, cast
 
 from longboat.engines.kubernetes.cluster import Cluster, command, is_running
-from longboat.engines.kubernetes.pod_exec import FRAME, STDERR, STDOUT, Exec, Lost
+from longboat.engines.kubernetes.pod_exec import FRAME, STDERR, STDOUT, ExecLost, PodExec
 from longboat.manifests import rank_pods
 from longboat.runs import run_files
-from longboat.runs.run_files import Spot
+from longboat.runs.run_files import RunPath
 from longboat.runtime import filetree
 from longboat.runtime.buckets.bucket_mounts import SCHEMES
 from longboat.runtime.errors import FAILED, LongboatError
-from longboat.runtime.filetree import Entry, Item, NotThere
+from longboat.runtime.filetree import FileEntry, FileItem, PathNotFound
 from longboat.runtime.kube_client import names
 from longboat.runtime.kube_client.api import ApiError
 from longboat.runtime.plan import Mount, Plan
@@ -33,7 +33,7 @@ PATIENCE = 120.0
 """Seconds that a helper's pod may take to start."""
 
 
-class ClusterShelf:
+class PodFiles:
     """Use it in a `with`: the pods that it makes go when that ends."""
 
     def __init__(self, cluster: Cluster, run: str, plan: Plan | None) -> None:
@@ -51,34 +51,34 @@ class ClusterShelf:
             with contextlib.suppress(ApiError):
                 self._cluster.api.delete("Pod", pod, grace=1)
 
-    def entries(self, path: str, depth: int) -> list[Entry]:
+    def entries(self, path: str, depth: int) -> list[FileEntry]:
         found = run_files.spot(self._plan, path)
         with self._ask(found, "list", depth=depth) as program:
             out = b"".join(self._said(program, found))
-        listed = [Entry(*json.loads(line)) for line in out.decode().splitlines()]
+        listed = [FileEntry(*json.loads(line)) for line in out.decode().splitlines()]
         return [replace(entry, path=found.within + entry.path) for entry in listed]
 
-    def items(self, path: str) -> Iterator[Item]:
+    def items(self, path: str) -> Iterator[FileItem]:
         found = run_files.spot(self._plan, path)
         with self._ask(found, "give") as program:
-            stream = io.BufferedReader(filetree.Pieces(self._said(program, found)), FRAME)
+            stream = io.BufferedReader(filetree.PieceStream(self._said(program, found)), FRAME)
             yield from filetree.unpack(cast("io.BytesIO", stream))
             while stream.read(FRAME):  # the padding behind the end, and how the program ended
                 pass
 
-    def store(self, path: str, name: str, items: Iterable[Item]) -> str:
+    def store(self, path: str, name: str, items: Iterable[FileItem]) -> str:
         found = run_files.spot(self._plan, path)
         run_files.writable(self.run, found)
         with self._ask(found, "take", stdin=True, name=name) as program:
             sender = _Sender(program)
-            with contextlib.suppress(_Answered, Lost):  # then it says itself why
+            with contextlib.suppress(_Answered, ExecLost):  # then it says itself why
                 filetree.pack(items, cast("io.BytesIO", sender))
             place = b"".join(self._said(program, found, sender.heard)).decode().strip()
         return found.within + place
 
     # The pods.
 
-    def _ask(self, found: Spot, word: str, stdin: bool = False, **more: object) -> Exec:
+    def _ask(self, found: RunPath, word: str, stdin: bool = False, **more: object) -> PodExec:
         mount = found.mount
         if mount is None and found.path.strip("/") == run_files.STORAGE and self.mounts:
             listed = "\n".join(f"longboat ls {self.run}:{each}" for each in self.mounts)
@@ -90,13 +90,13 @@ class ClusterShelf:
             top = mount.source if mount.kind in SCHEMES else f"{names.MOUNTS}/{mount.name}"
         asked = command(word, json.dumps({"top": top, "path": found.path, **more}))
         try:
-            return Exec(self._cluster.api, pod, asked, container, stdin)
-        except Lost as error:
+            return PodExec(self._cluster.api, pod, asked, container, stdin)
+        except ExecLost as error:
             raise LongboatError(f"{error}", "try again", FAILED) from None
         except ApiError as error:
             raise self._cluster.refusal(error) from None
 
-    def _said(self, program: Exec, found: Spot, heard: Iterable[tuple[int, bytes]] = ()) -> Iterator[bytes]:
+    def _said(self, program: PodExec, found: RunPath, heard: Iterable[tuple[int, bytes]] = ()) -> Iterator[bytes]:
         """What it writes to stdout; raises for how it ended."""
         errors, early = b"", iter(heard)
         try:
@@ -105,13 +105,13 @@ class ClusterShelf:
                     yield piece[1]
                 elif piece[0] == STDERR:
                     errors += piece[1]
-        except Lost as error:
+        except ExecLost as error:
             raise LongboatError(f"{error}", "try again", FAILED) from None
         except ApiError as error:
             raise self._cluster.refusal(error) from None
         told = errors.decode("utf-8", "replace").strip()
         if program.code == words.MISSING:
-            raise run_files.not_there(self.run, found, NotThere(**json.loads(told)))
+            raise run_files.not_there(self.run, found, PathNotFound(**json.loads(told)))
         if program.code:
             raise LongboatError(f"{self.run}: {told or f'exit code {program.code}'}", code=FAILED)
 
@@ -163,7 +163,7 @@ class _Answered(Exception):
 class _Sender:
     """A program's input as a file; hears meanwhile what the program says."""
 
-    def __init__(self, program: Exec) -> None:
+    def __init__(self, program: PodExec) -> None:
         self.heard: list[tuple[int, bytes]] = []
         self._program = program
         self._rest = bytearray()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Self
 
 from longboat.engines.kubernetes.cluster import Cluster
-from longboat.engines.kubernetes.pod_exec import Channel
+from longboat.engines.kubernetes.pod_exec import ExecChannel
 from longboat.runtime.errors import LongboatError
 from longboat.runtime.kube_client.api import ApiError, Manifest
 
@@ -22,7 +22,7 @@ DATA, WRONG = 0, 1
 PIECE = 1 << 16
 
 
-class Forward:
+class PortForward:
     """Loopback ports that lead to pods of a run. Close it to close all of them."""
 
     def __init__(self, cluster: Cluster, selector: str, ports: Mapping[int, int], say: Callable[[str], None]) -> None:
@@ -66,16 +66,16 @@ class Forward:
                 with contextlib.suppress(OSError):
                     self._receive(client, channel)
 
-    def _reached(self, there: int) -> Channel:
+    def _reached(self, there: int) -> ExecChannel:
         pods = [pod for pod in self._cluster.api.list("Pod", self._selector) if ready(pod)]
         if not pods:
             raise LongboatError("no server is ready")
         # Not always the same one.
         pod = pods[threading.get_ident() % len(pods)]
         path = f"{self._cluster.api.path('Pod', pod['metadata']['name'])}/portforward?ports={there}"
-        return Channel(self._cluster.api, path)
+        return ExecChannel(self._cluster.api, path)
 
-    def _receive(self, client: socket.socket, channel: Channel) -> None:
+    def _receive(self, client: socket.socket, channel: ExecChannel) -> None:
         named: set[int] = set()
         while True:
             number, data = channel.message()
@@ -105,7 +105,7 @@ class Forward:
         self.close()
 
 
-def _send(client: socket.socket, channel: Channel) -> None:
+def _send(client: socket.socket, channel: ExecChannel) -> None:
     with contextlib.suppress(OSError, ValueError):
         while data := client.recv(PIECE):
             channel.send(data, DATA)

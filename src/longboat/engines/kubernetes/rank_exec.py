@@ -13,7 +13,7 @@ import termios
 from collections.abc import Mapping, Sequence
 
 from longboat.engines.kubernetes.cluster import Cluster, command
-from longboat.engines.kubernetes.pod_exec import RESIZE, STDERR, STDOUT, Exec, Lost
+from longboat.engines.kubernetes.pod_exec import RESIZE, STDERR, STDOUT, ExecLost, PodExec
 from longboat.runs.run_state import RankState
 from longboat.runtime.errors import FAILED, LongboatError
 from longboat.runtime.kube_client import names
@@ -36,16 +36,16 @@ def execute(cluster: Cluster, run: str, rank: RankState, words: Sequence[str], e
     if pod_templates.crew(pods[-1]) > 1:
         asked = command("beside-rank", str(rank.rank), *asked[asked.index("beside") + 1 :])
     try:
-        with Exec(cluster.api, pods[-1]["metadata"]["name"], asked, names.CONTAINER, True, terminal) as program:
+        with PodExec(cluster.api, pods[-1]["metadata"]["name"], asked, names.CONTAINER, True, terminal) as program:
             return _joined(program, terminal)
-    except Lost as error:
+    except ExecLost as error:
         where = f"{rank.stage}/{rank.role}-{rank.rank}"
         raise LongboatError(f"{error}", f"the pod of {where} may be gone: longboat status {run}", FAILED) from None
     except ApiError as error:
         raise cluster.refusal(error) from None
 
 
-def _joined(program: Exec, terminal: bool) -> int:
+def _joined(program: PodExec, terminal: bool) -> int:
     """Carries bytes between this terminal and the program until it ends."""
     import tty
 
@@ -56,7 +56,7 @@ def _joined(program: Exec, terminal: bool) -> int:
         tty.setraw(0)
         signal.signal(signal.SIGWINCH, lambda *_: os.write(write, b"x"))
         _size(program)
-    sources: list[Exec | int] = [program, 0, wake]
+    sources: list[PodExec | int] = [program, 0, wake]
     try:
         while program.code is None:
             ready = [program] if program.pending else select.select(sources, [], [])[0]
@@ -78,6 +78,6 @@ def _joined(program: Exec, terminal: bool) -> int:
     return program.code
 
 
-def _size(program: Exec) -> None:
+def _size(program: PodExec) -> None:
     rows, columns, _, _ = struct.unpack("HHHH", fcntl.ioctl(0, termios.TIOCGWINSZ, b"\0" * 8))
     program.send(json.dumps({"Width": columns, "Height": rows}).encode(), RESIZE)

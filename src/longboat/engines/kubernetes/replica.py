@@ -18,19 +18,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from longboat.engines.kubernetes import pending_pods, storage, submission
-from longboat.engines.kubernetes.cluster import KILLED, Cluster, Listed, NoAnswer, command, listed
-from longboat.engines.kubernetes.pod_exec import FRAME, STDERR, STDOUT, Exec
-from longboat.engines.kubernetes.storage import Kept
-from longboat.manifests.run_objects import Setting, for_pods
+from longboat.engines.kubernetes.cluster import KILLED, Cluster, ListedRun, NoResponse, command, listed
+from longboat.engines.kubernetes.pod_exec import FRAME, STDERR, STDOUT, PodExec
+from longboat.engines.kubernetes.storage import KeptData
+from longboat.manifests.run_objects import SubmitOptions, for_pods
 from longboat.runs.store import Store
 from longboat.runtime import filetree, journal, run_layout
-from longboat.runtime.causes import Kind
+from longboat.runtime.causes import CauseKind
 from longboat.runtime.errors import FAILED, LongboatError
 from longboat.runtime.kube_client.api import ApiError
 from longboat.runtime.plan import Plan, from_json, to_json
 
 if TYPE_CHECKING:
-    from longboat.engines.kubernetes.pod_files import ClusterShelf
+    from longboat.engines.kubernetes.pod_files import PodFiles
     from longboat.runs import stage_reuse
 
 FILES = (journal.FILE, run_layout.PLAN, run_layout.VERDICT)
@@ -57,7 +57,7 @@ def home_of(home: str, cluster: Cluster) -> str:
     return os.path.join(home, "clusters", cluster.key)
 
 
-class Mirror:
+class RunReplica:
     """The copy of one run."""
 
     def __init__(self, cluster: Cluster, home: str, run: str) -> None:
@@ -113,7 +113,7 @@ class Mirror:
             try:
                 self._stream({"files": list(FILES), "logs": logs, "follow": False})
                 break
-            except NoAnswer:  # its pod may just be replaced; what has arrived is kept
+            except NoResponse:  # its pod may just be replaced; what has arrived is kept
                 if not tries_left:
                     raise
                 time.sleep(AGAIN[0])
@@ -144,7 +144,7 @@ class Mirror:
                         return False
                     if self.cluster.stop(self.run, by, now):
                         return True
-                except NoAnswer:
+                except NoResponse:
                     if not self.coming_up:
                         raise
                 if not self.coming_up:
@@ -171,19 +171,19 @@ class Mirror:
         if new:
             self._stream({"files": new, "logs": False, "follow": False}, {path: at[path] for path in new})
 
-    def _shelf(self) -> ClusterShelf:
-        from longboat.engines.kubernetes.pod_files import ClusterShelf
+    def _shelf(self) -> PodFiles:
+        from longboat.engines.kubernetes.pod_files import PodFiles
 
-        return ClusterShelf(self.cluster, self.run, None)
+        return PodFiles(self.cluster, self.run, None)
 
     def go_on(
         self,
         plan: Plan | None = None,
         first: str | None = None,
         only: str | None = None,
-        setting: Setting | None = None,
+        setting: SubmitOptions | None = None,
         secrets: Mapping[str, str] | None = None,
-    ) -> tuple[stage_reuse.Fate, ...]:
+    ) -> tuple[stage_reuse.StageDecision, ...]:
         """Asks the cluster to go on with a run that has ended, or that does nothing but serve; what becomes of its
         stages. With its own plan, or with a new one of its job: then what depends on a change runs again."""
         from longboat.runs import stage_reuse
@@ -220,15 +220,15 @@ class Mirror:
                 f"see longboat status {self.run}, or run a stage again: --resume {self.run} --from STAGE",
             )
         again = tuple(stage for stage in runs if stage in passed)
-        order = submission.Order(
-            os.urandom(6).hex(), again, left_out, plan, reused, setting or Setting(), secrets or {}
+        order = submission.ResumeOrder(
+            os.urandom(6).hex(), again, left_out, plan, reused, setting or SubmitOptions(), secrets or {}
         )
         self.after = len(events)
         self.mark(alive=True)
         submission.resume(self.cluster, self.run, order, root)
         return fates
 
-    def remove(self, force: bool = False, data: bool = False) -> tuple[list[str], list[Kept]]:
+    def remove(self, force: bool = False, data: bool = False) -> tuple[list[str], list[KeptData]]:
         """The run with all its objects, and then this copy; one that is under way only by force. With `data` also the
         storage that was made for it. What of the data went, and what stays."""
         root = self.cluster.root(self.run) if force else self._ended()
@@ -247,7 +247,7 @@ class Mirror:
         except ApiError as error:
             raise self.cluster.refusal(error) from None
 
-    def _ended(self) -> Listed | None:
+    def _ended(self) -> ListedRun | None:
         """The run as the cluster lists it; of one whose end this copy has, once it is listed as ended."""
         self.look_behind()
         due = time.monotonic() + (SAID if self.whole() else 0.0)
@@ -263,7 +263,7 @@ class Mirror:
 
     def keep_up(self, logs: bool, say: Callable[[str], None] | None = None) -> None:
         """Up to date now, and from now on if the run is not over."""
-        with contextlib.suppress(NoAnswer):  # it is asked again, for as long as one watches
+        with contextlib.suppress(NoResponse):  # it is asked again, for as long as one watches
             if not self.waits_for_its_driver():
                 self.sync(logs=logs)
         if not self.whole():
@@ -313,7 +313,7 @@ class Mirror:
         if self.coming_up:
             return True
         cause = pending_pods.driver(self.cluster.api, self.run)
-        return cause is not None and cause.kind is Kind.NODE_LOST
+        return cause is not None and cause.kind is CauseKind.NODE_LOST
 
     def _stream(self, asked: dict[str, object], more: Mapping[str, int] | None = None) -> None:
         """Takes in what the driver's desk sends, from where this copy ends; `more`: where it does of other files."""
@@ -324,7 +324,7 @@ class Mirror:
         question = json.dumps({**asked, "at": at})
         long = len(question) > WORD_MOST
         try:
-            with Exec(self.cluster.api, pod, command("read", "-" if long else question), "driver", long) as program:
+            with PodExec(self.cluster.api, pod, command("read", "-" if long else question), "driver", long) as program:
                 for start in range(0, len(question) + 1 if long else 0, FRAME):
                     program.send(f"{question}\n"[start : start + FRAME].encode())
                 self._take(program)
@@ -335,7 +335,7 @@ class Mirror:
         found = [name for name in FILES if (self.path / name).exists()]
         return found + [str(p.relative_to(self.path)) for p in (self.path / "logs").glob("*/*.log")]
 
-    def _take(self, program: Exec) -> None:
+    def _take(self, program: PodExec) -> None:
         rest, errors = b"", b""
         while (piece := program.receive(timeout=SILENCE)) is not None:
             channel, data = piece
@@ -375,26 +375,26 @@ class Mirror:
 
 def submitted(
     plan: Plan,
-    setting: Setting,
+    setting: SubmitOptions,
     secrets: Mapping[str, str],
     cluster: Cluster,
     home: str,
     say: Callable[[str], None] = lambda _text: None,
-) -> Mirror:
+) -> RunReplica:
     """A new run of the plan, and its copy; `say` hears what the cluster settled that the plan left open."""
-    copy = Mirror(cluster, home, submission.submit(cluster, plan, setting, secrets, say))
+    copy = RunReplica(cluster, home, submission.submit(cluster, plan, setting, secrets, say))
     copy.mark(alive=True, plan=to_json(for_pods(plan)))
     return copy
 
 
-def known(cluster: Cluster, home: str) -> tuple[Store, list[Listed]]:
+def known(cluster: Cluster, home: str) -> tuple[Store, list[ListedRun]]:
     """A store with a place for every run that the cluster has, and for no other but of those that are just being
     submitted: a copy goes when its run was gone after the copy had been there."""
     store = Store(home_of(home, cluster))
     copies = set(store.ids())
     runs = cluster.runs()
     for run in runs:
-        Mirror(cluster, home, run.id).mark(run.state not in OVER, run.created, run.plan)
+        RunReplica(cluster, home, run.id).mark(run.state not in OVER, run.created, run.plan)
     for name in copies - {run.id for run in runs}:
         store.remove(store.root / name)
     return store, runs

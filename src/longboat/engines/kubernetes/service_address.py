@@ -14,7 +14,7 @@ from longboat.runtime.rank_env import bracketed
 
 
 @dataclass(frozen=True)
-class Address:
+class ServiceAddress:
     expose: str
     """ClusterIP, NodePort or LoadBalancer."""
     host: str = ""
@@ -46,17 +46,17 @@ def servers(run: str, stage: str) -> str:
     return f"{names.selector(run, names.SERVER)},{names.STAGE_LABEL}={stage}"
 
 
-def board(cluster: Cluster, run: str) -> Address:
+def board(cluster: Cluster, run: str) -> ServiceAddress:
     """Of the run's TensorBoard; its port stands for both."""
     return _found(cluster, run, names.board(run), names.selector(run, names.BOARD), (names.BOARD, names.BOARD))
 
 
-def find(cluster: Cluster, run: str, stage: str) -> Address:
+def find(cluster: Cluster, run: str, stage: str) -> ServiceAddress:
     """As it is now. LongboatError when the Service is not there."""
     return _found(cluster, run, names.service(run, stage), servers(run, stage), ("rest", "grpc"))
 
 
-def _found(cluster: Cluster, run: str, name: str, selector: str, wanted: tuple[str, str]) -> Address:
+def _found(cluster: Cluster, run: str, name: str, selector: str, wanted: tuple[str, str]) -> ServiceAddress:
     try:
         service = cluster.api.find("Service", name)
     except ApiError as error:
@@ -69,12 +69,12 @@ def _found(cluster: Cluster, run: str, name: str, selector: str, wanted: tuple[s
     if expose == "NodePort":
         rest, grpc = (int(ports[each]["nodePort"]) for each in wanted)
         host = _node(cluster, selector)
-        return Address(expose, host, rest, grpc, "" if host else "no server is ready on any node")
+        return ServiceAddress(expose, host, rest, grpc, "" if host else "no server is ready on any node")
     rest, grpc = (int(ports[each]["port"]) for each in wanted)
     if expose == "LoadBalancer":
         host = _balancer(service)
-        return Address(expose, host, rest, grpc, "" if host else _why_none(cluster, name))
-    return Address(expose, "", rest, grpc)
+        return ServiceAddress(expose, host, rest, grpc, "" if host else _why_none(cluster, name))
+    return ServiceAddress(expose, "", rest, grpc)
 
 
 def _node(cluster: Cluster, selector: str) -> str:

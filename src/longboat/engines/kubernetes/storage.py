@@ -49,7 +49,7 @@ DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptData:
     """Something that outlives a run, and how it is removed."""
 
     what: str
@@ -216,10 +216,10 @@ def take_back(cluster: Cluster, fresh: list[Manifest]) -> None:
 # What stays when a run goes.
 
 
-def left_by(cluster: Cluster, plan: Plan, data: bool) -> tuple[list[str], list[Kept]]:
+def left_by(cluster: Cluster, plan: Plan, data: bool) -> tuple[list[str], list[KeptData]]:
     """After a run was removed: what of its data went, if that was asked for, and what stays."""
     gone: list[str] = []
-    stays: list[Kept] = []
+    stays: list[KeptData] = []
     used = _used(cluster) if data else {}
     space = f"-n {cluster.namespace}"
     for mount in plan.storage:
@@ -230,10 +230,10 @@ def left_by(cluster: Cluster, plan: Plan, data: bool) -> tuple[list[str], list[K
             what = f"the NFS server {mount.source}-nfs with its disk" if mount.make.nfs else f"the claim {mount.source}"
             why = f", which {', '.join(used[mount.source])} has too" if mount.source in used else ""
             words = " ".join(f"{kind.lower()}/{name}" for kind, name in _names(cluster, mount, mount.make))
-            stays.append(Kept(f"{what} (storage {mount.name}){why}", f"kubectl delete {space} {words}"))
+            stays.append(KeptData(f"{what} (storage {mount.name}){why}", f"kubectl delete {space} {words}"))
         elif mount.kind in REMOVERS and not mount.read_only:
             command = REMOVERS[mount.kind].format(source=mount.source, space=space)
-            stays.append(Kept(f"what it wrote to {mount.kind} {mount.source} (storage {mount.name})", command))
+            stays.append(KeptData(f"what it wrote to {mount.kind} {mount.source} (storage {mount.name})", command))
     return gone, stays
 
 

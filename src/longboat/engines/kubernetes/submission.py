@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from longboat.engines.kubernetes import admission, pending_pods, storage
 from longboat.engines.kubernetes.cluster import Cluster, is_running
 from longboat.manifests import payload, run_objects
-from longboat.manifests.run_objects import Setting
+from longboat.manifests.run_objects import SubmitOptions
 from longboat.runs.store import fresh_id
 from longboat.runtime import run_layout
 from longboat.runtime.errors import FAILED, INTERRUPTED, LongboatError
@@ -36,7 +36,7 @@ AT_ONCE = 64
 
 
 @dataclass(frozen=True)
-class Order:
+class ResumeOrder:
     """How a run is to go on."""
 
     id: str
@@ -46,7 +46,7 @@ class Order:
     plan: Plan | None = None
     """None: the plan that it has."""
     reused: tuple[str, ...] = ()
-    setting: Setting = field(default_factory=Setting)
+    setting: SubmitOptions = field(default_factory=SubmitOptions)
     secrets: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -58,7 +58,7 @@ class Order:
 def submit(
     cluster: Cluster,
     plan: Plan,
-    setting: Setting,
+    setting: SubmitOptions,
     secrets: Mapping[str, str],
     say: Callable[[str], None] = lambda _text: None,
 ) -> str:
@@ -222,7 +222,7 @@ def _driver_there(cluster: Cluster, run: str) -> bool:
     return True
 
 
-def _first(plan: Plan, run: str, packed: payload.Cargo) -> dict[pod_templates.Seat, Manifest]:
+def _first(plan: Plan, run: str, packed: payload.Payload) -> dict[pod_templates.Seat, Manifest]:
     """Seat -> template, of the pods that are needed at once; none where there are very many."""
     inside = run_objects.for_pods(plan)
     templates = run_objects.templates(inside, run, packed)
@@ -249,7 +249,7 @@ def changes(cluster: Cluster, run: str, plan: Plan) -> dict[str, list[str]]:
     }
 
 
-def resume(cluster: Cluster, run: str, order: Order, root: Manifest) -> None:
+def resume(cluster: Cluster, run: str, order: ResumeOrder, root: Manifest) -> None:
     """Lets a run go on: the order stands in the root, and a new driver takes it up. Ranks of it are not running;
     servers go on meanwhile. `root` is as it was before that was decided: whoever claimed the run since was faster."""
     name, before = names.driver(run), _ordered(root)
@@ -324,7 +324,7 @@ def _replaced(cluster: Cluster, run: str, order: str) -> None:
     raise LongboatError(f"the new driver of {run} does not run{why}", f"kubectl describe pod {names.driver_pod(run)}")
 
 
-def _renewed(cluster: Cluster, root: Manifest, run: str, order: Order) -> dict[str, str | None]:
+def _renewed(cluster: Cluster, root: Manifest, run: str, order: ResumeOrder) -> dict[str, str | None]:
     """Brings a new plan of the run with its code; what its root is to hold."""
     assert order.plan is not None
     plan, setting = storage.settled(cluster, order.plan, lambda _text: None), order.setting

@@ -9,7 +9,7 @@ import os
 import sys
 
 from longboat.engines.local import driver_orders
-from longboat.engines.local.opening import Started
+from longboat.engines.local.opening import OpenedRun
 from longboat.runtime import plan as plans
 from longboat.runtime import run_layout
 
@@ -19,5 +19,5 @@ if __name__ == "__main__":
         plan = plans.from_json(file.read())
     home = os.path.dirname(os.path.dirname(directory))
     order = driver_orders.from_json(told[0]) if told else None
-    run = Started(plan, directory, home, os.environ, int(events), orders=order)
+    run = OpenedRun(plan, directory, home, os.environ, int(events), orders=order)
     sys.exit(run.drive(begun=run.remember))

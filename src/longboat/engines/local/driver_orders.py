@@ -12,32 +12,32 @@ from longboat.runtime import run_layout
 
 
 @dataclass(frozen=True)
-class Orders:
+class DriverOrders:
     again: tuple[str, ...] = ()
     """Stages that had passed and are to run anew."""
     left_out: tuple[str, ...] = ()
     keep: bool = False
 
 
-def to_json(orders: Orders) -> str:
+def to_json(orders: DriverOrders) -> str:
     return json.dumps(asdict(orders))
 
 
-def from_json(text: str) -> Orders:
+def from_json(text: str) -> DriverOrders:
     told = json.loads(text)
-    return Orders(tuple(told["again"]), tuple(told["left_out"]), bool(told["keep"]))
+    return DriverOrders(tuple(told["again"]), tuple(told["left_out"]), bool(told["keep"]))
 
 
-def write(run_dir: str, orders: Orders) -> None:
+def write(run_dir: str, orders: DriverOrders) -> None:
     path = os.path.join(run_dir, run_layout.ORDERS)
     with open(path + ".new", "w", encoding="utf-8") as file:
         file.write(to_json(orders))
     os.replace(path + ".new", path)
 
 
-def read(run_dir: str) -> Orders:
+def read(run_dir: str) -> DriverOrders:
     try:
         with open(os.path.join(run_dir, run_layout.ORDERS), encoding="utf-8") as file:
             return from_json(file.read())
     except (OSError, ValueError, KeyError, TypeError):
-        return Orders()
+        return DriverOrders()

@@ -18,18 +18,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from longboat import __version__, host, runtime
 from longboat.engines import secret_values
 from longboat.engines.local import driver_orders, requirements, scratch_dir
-from longboat.engines.local.supervisor import KeeperLost, LocalLauncher
+from longboat.engines.local.supervisor import LocalLauncher, SupervisorLost
 from longboat.runtime import driver_lock, run_layout
 from longboat.runtime.agent import mpi
-from longboat.runtime.agent.agent_config import Post
-from longboat.runtime.causes import Cause, Kind
+from longboat.runtime.agent.agent_config import AgentConfig
+from longboat.runtime.causes import Cause, CauseKind
 from longboat.runtime.driver.agent_links import Seat
 from longboat.runtime.driver.archive import put_aside
 from longboat.runtime.driver.driver import Driver
-from longboat.runtime.driver.history import Before, look_back, run_anew
+from longboat.runtime.driver.history import RunHistory, look_back, run_anew
 from longboat.runtime.driver.stop_signals import ENDING, who
 from longboat.runtime.errors import FAILED, INTERRUPTED, LongboatError
-from longboat.runtime.journal import FULL, JournalFull, Writer, stream
+from longboat.runtime.journal import FULL, JournalFull, JournalWriter, stream
 from longboat.runtime.plan import Plan, Stage
 from longboat.runtime.shapes import SHAPES
 
@@ -124,7 +124,7 @@ def drive(
     before = look_back(stream(run_dir))
     put_aside(run_dir, before, told.again)
     before = run_anew(before, told.again)
-    journal = Writer(run_dir, redact=tuple(values.values()))
+    journal = JournalWriter(run_dir, redact=tuple(values.values()))
     place = ""
     try:
         packages = _packages(plan, home, say)
@@ -133,14 +133,14 @@ def drive(
         return _drive(plan, run_dir, home, base, packages, begun, place, journal, before, told)
     except LongboatError as error:
         facts = (error.hint,) if error.hint else ()
-        cause = Cause(Kind.MISSING_INPUT, error.message, evidence=facts)
+        cause = Cause(CauseKind.MISSING_INPUT, error.message, evidence=facts)
         _end(journal, "failed", error.code, cause)
         raise
     except KeyboardInterrupt as interrupt:
-        cause = Cause(Kind.STOPPED, f"stopped by {who(interrupt.args[0], run_dir)}")
+        cause = Cause(CauseKind.STOPPED, f"stopped by {who(interrupt.args[0], run_dir)}")
         return _end(journal, "stopped", INTERRUPTED, cause)
-    except KeeperLost as error:
-        cause = Cause(Kind.SUPERVISOR_LOST, str(error), evidence=("the driver itself was alive",))
+    except SupervisorLost as error:
+        cause = Cause(CauseKind.SUPERVISOR_LOST, str(error), evidence=("the driver itself was alive",))
         return _end(journal, "failed", FAILED, cause)
     except Exception as error:
         if not os.path.isdir(run_dir):
@@ -153,7 +153,7 @@ def drive(
         os.close(held)
 
 
-def _end(journal: Writer, state: str, code: int, cause: Cause) -> int:
+def _end(journal: JournalWriter, state: str, code: int, cause: Cause) -> int:
     """Writes down how the run ended, if its disk has room for that; the exit code."""
     with contextlib.suppress(JournalFull):
         journal.write("run.ended", state=state, code=code, cause=cause)
@@ -167,8 +167,8 @@ def _failure(run_dir: str, error: Exception) -> Cause:
     with contextlib.suppress(OSError), open(log, "a", encoding="utf-8") as file:
         file.write(text)
     if isinstance(error, OSError) and error.errno in FULL:
-        return Cause(Kind.DISK_FULL, f"the disk of {error.filename or run_dir} is full")
-    return Cause(Kind.INTERNAL, "longboat itself failed", lines=tuple(text.splitlines()[-8:]))
+        return Cause(CauseKind.DISK_FULL, f"the disk of {error.filename or run_dir} is full")
+    return Cause(CauseKind.INTERNAL, "longboat itself failed", lines=tuple(text.splitlines()[-8:]))
 
 
 def _drive(
@@ -179,9 +179,9 @@ def _drive(
     packages: Mapping[str, str],
     begun: Callable[[], None] | None,
     place: str,
-    journal: Writer,
-    before: Before,
-    told: driver_orders.Orders,
+    journal: JournalWriter,
+    before: RunHistory,
+    told: driver_orders.DriverOrders,
 ) -> int:
     run_id = os.path.basename(run_dir)
     token = os.urandom(32)
@@ -272,10 +272,10 @@ class Posts:
         self._gpus = host.visible_gpus(base.get("CUDA_VISIBLE_DEVICES"))
         self._cores = max(1, int(host.cores().usable))
 
-    def post(self, seat: Seat, ports: Sequence[int]) -> Post:
+    def post(self, seat: Seat, ports: Sequence[int]) -> AgentConfig:
         name, role, rank = seat
         stage = self._plan.stage(name)
-        return Post(
+        return AgentConfig(
             plan=self._plan,
             run_id=self._run_id,
             run_dir=self._run_dir,

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from longboat.engines.local import driver_orders, driving
-from longboat.engines.local.driver_orders import Orders
+from longboat.engines.local.driver_orders import DriverOrders
 from longboat.runs import stage_reuse
 from longboat.runs.store import Store
 from longboat.runtime import driver_lock, journal, run_layout
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Started:
+class OpenedRun:
     plan: Plan
     directory: str
     home: str
     environ: Mapping[str, str]
     events: int = 0
     """How many the journal held before: the run is resumed when there are any."""
-    fates: tuple[stage_reuse.Fate, ...] = ()
+    fates: tuple[stage_reuse.StageDecision, ...] = ()
     """Of its stages, when it goes on or was asked for in part."""
-    orders: Orders | None = None
+    orders: DriverOrders | None = None
     """What its driver is to be told, of a run that goes on; None: that stands in its directory."""
 
     @property
@@ -85,7 +85,7 @@ class Started:
         return True
 
 
-def begins(run: Started, pid: int, ended: Callable[[], bool]) -> bool:
+def begins(run: OpenedRun, pid: int, ended: Callable[[], bool]) -> bool:
     """Waits until the process drives the run; False when it has ended and left no word. Raises when another process
     was faster."""
     while True:
@@ -106,7 +106,7 @@ def _taken(run: str) -> LongboatError:
 
 
 @dataclass(frozen=True)
-class Wish:
+class StageChoice:
     """How much of a run is asked for."""
 
     first: str | None = None
@@ -116,10 +116,10 @@ class Wish:
     """Servers go on when all else is done."""
 
 
-ALL = Wish()
+ALL = StageChoice()
 
 
-def opened(plan: Plan, home: str, environ: Mapping[str, str], wish: Wish = ALL) -> Started:
+def opened(plan: Plan, home: str, environ: Mapping[str, str], wish: StageChoice = ALL) -> OpenedRun:
     """A new run of the plan. What the machine lacks is found before anything is created."""
     driving.check(plan, environ)
     fates = stage_reuse.decide(plan, (), {}, wish.first, wish.only) if wish.first or wish.only else ()
@@ -141,10 +141,12 @@ def opened(plan: Plan, home: str, environ: Mapping[str, str], wish: Wish = ALL) 
             f"a run cannot be kept in {store.root}: {error.strerror}",
             "free space there, or name another place: `export LONGBOAT_HOME=DIRECTORY`",
         ) from None
-    return Started(plan, directory, home, environ, fates=fates)
+    return OpenedRun(plan, directory, home, environ, fates=fates)
 
 
-def reopened(run: str, home: str, environ: Mapping[str, str], wish: Wish = ALL, plan: Plan | None = None) -> Started:
+def reopened(
+    run: str, home: str, environ: Mapping[str, str], wish: StageChoice = ALL, plan: Plan | None = None
+) -> OpenedRun:
     """A run that has ended or was lost, to go on where it stood: with its own plan, or with a new one of the same
     job. What has passed is reused unless what it depends on has changed. Nothing is written yet."""
     started = resumed_plan(run, home, environ, wish, plan)
@@ -167,8 +169,8 @@ def _write_plan(directory: str, plan: Plan) -> None:
 
 
 def resumed_plan(
-    run: str, home: str, environ: Mapping[str, str], wish: Wish = ALL, plan: Plan | None = None
-) -> Started:
+    run: str, home: str, environ: Mapping[str, str], wish: StageChoice = ALL, plan: Plan | None = None
+) -> OpenedRun:
     """What `reopened` would run; nothing is written."""
     directory = str(Store(home).find(run))
     name = os.path.basename(directory)
@@ -185,10 +187,10 @@ def resumed_plan(
     known = [stage for stage in before.passed if stage in recorded and stage in current]
     changes = {stage: recorded[stage].changed(current[stage]) for stage in known}
     fates = stage_reuse.decide(plan, before.passed, changes, wish.first, wish.only)
-    return Started(plan, directory, home, environ, len(events), fates)
+    return OpenedRun(plan, directory, home, environ, len(events), fates)
 
 
-def record_fingerprints(run: Started) -> None:
+def record_fingerprints(run: OpenedRun) -> None:
     """What the stages depend on that run this time; those that are reused keep what they were run with."""
     from longboat.spec import fingerprint
 
@@ -223,12 +225,12 @@ def _plan_of(directory: str) -> Plan:
         raise LongboatError(f"the plan of {name} cannot be read: {error}", "run the job file again") from None
 
 
-def _orders(fates: tuple[stage_reuse.Fate, ...], passed: Collection[str], wish: Wish) -> Orders:
+def _orders(fates: tuple[stage_reuse.StageDecision, ...], passed: Collection[str], wish: StageChoice) -> DriverOrders:
     again = tuple(fate.stage for fate in fates if fate.does == stage_reuse.RUNS and fate.stage in passed)
-    return Orders(again, tuple(fate.stage for fate in fates if fate.does == stage_reuse.LEFT_OUT), wish.keep)
+    return DriverOrders(again, tuple(fate.stage for fate in fates if fate.does == stage_reuse.LEFT_OUT), wish.keep)
 
 
-def _drive_alone(run: Started) -> int:
+def _drive_alone(run: OpenedRun) -> int:
     """In a fork: off the terminal, into a session of its own."""
     os.setsid()
     null = os.open(os.devnull, os.O_RDWR)

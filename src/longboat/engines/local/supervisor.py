@@ -27,21 +27,21 @@ from longboat.engines.local.scratch_dir import remove
 from longboat.runtime import run_layout
 from longboat.runtime.agent import syscalls
 from longboat.runtime.agent.agent import run as run_agent
-from longboat.runtime.agent.agent_config import Post
-from longboat.runtime.causes import Cause, Kind, signal_name
+from longboat.runtime.agent.agent_config import AgentConfig
+from longboat.runtime.causes import Cause, CauseKind, signal_name
 from longboat.runtime.driver.agent_links import Seat
-from longboat.runtime.driver.launcher import Gone
+from longboat.runtime.driver.launcher import AgentGone
 
 FAREWELL = b"."
 """What a driver that ends in order says to the keeper: one that is killed says nothing. That its end was
 noticed is not enough to go by: the kernel closes a dying process's files before its children lose their parent."""
 
 
-class KeeperLost(OSError):
+class SupervisorLost(OSError):
     """Nobody holds the run's processes any more: they are gone."""
 
 
-MakePost = Callable[[Seat, Sequence[int]], Post]
+MakePost = Callable[[Seat, Sequence[int]], AgentConfig]
 
 
 class LocalLauncher:
@@ -71,22 +71,22 @@ class LocalLauncher:
         self._fenced.add((seat, self._launches[seat]))
         self._tell({"fence": [*seat]})
 
-    def let_go(self, seat: Seat) -> None:
+    def release(self, seat: Seat) -> None:
         pass  # agents are numbered
 
-    def vouches(self, seat: Seat, agent: str) -> bool:
+    def is_current(self, seat: Seat, agent: str) -> bool:
         return True  # one that was given up is dead: the keeper has seen it
 
     def fileno(self) -> int:
         return self._socket.fileno()
 
-    def poll(self) -> list[Gone]:
+    def poll(self) -> list[AgentGone]:
         try:
             data = self._socket.recv(1 << 16)
         except ConnectionResetError:  # the same, with words of ours on their way to it
             data = b""
         if not data:
-            raise KeeperLost("the keeper of the run's processes was killed")
+            raise SupervisorLost("the keeper of the run's processes was killed")
         *lines, self._half = (self._half + data).split(b"\n")
         messages = [json.loads(line) for line in lines]
         return [self._gone(each) for each in messages if each["number"] == self._launches[_seat(each["gone"])]]
@@ -104,9 +104,9 @@ class LocalLauncher:
         try:
             self._socket.sendall(json.dumps(message).encode() + b"\n")
         except OSError as error:
-            raise KeeperLost(f"the keeper of the run's processes is gone: {error.strerror}") from None
+            raise SupervisorLost(f"the keeper of the run's processes is gone: {error.strerror}") from None
 
-    def _gone(self, message: dict[str, Any]) -> Gone:
+    def _gone(self, message: dict[str, Any]) -> AgentGone:
         seat, status = _seat(message["gone"]), message["status"]
         if (seat, message["number"]) in self._fenced:
             text = "nothing was heard of the agent for longer than its lease, and it was killed"
@@ -114,7 +114,7 @@ class LocalLauncher:
             text = f"the agent was killed by signal {-status} ({signal_name(-status)}), sender unknown"
         else:
             text = f"the agent ended with code {status}; the run's driver.log may say why"
-        return Gone(seat, Cause(Kind.AGENT_LOST, text, role=seat[1], rank=seat[2]))
+        return AgentGone(seat, Cause(CauseKind.AGENT_LOST, text, role=seat[1], rank=seat[2]))
 
     def _start(self, make_post: MakePost, scratch: str, kind: Containment) -> bool:
         if kind is REAPER:
@@ -213,11 +213,11 @@ def _nurse(make_post: MakePost, kind: Containment, link: socket.socket, keeper: 
     else:
         syscalls.die_with_parent(keeper)
         syscalls.adopt_orphans()
-    Nursery(make_post, link).serve()
+    ForkServer(make_post, link).serve()
     return 1
 
 
-class Nursery:
+class ForkServer:
     """Forks agents, and clears away what a dead one has left."""
 
     def __init__(self, make_post: MakePost, link: socket.socket) -> None:
@@ -292,7 +292,7 @@ class Nursery:
         self._fallen = []
 
 
-def _served(post: Post) -> int:
+def _served(post: AgentConfig) -> int:
     try:
         return run_agent(post)
     except Exception:

@@ -30,7 +30,7 @@ from longboat import runtime
 from longboat.runtime import plan as plans
 from longboat.runtime import run_layout, wire
 from longboat.runtime.agent.agent import Agent
-from longboat.runtime.agent.agent_config import Post
+from longboat.runtime.agent.agent_config import AgentConfig
 from longboat.runtime.agent.driver_link import connect
 
 PREFIX = "LONGBOAT_AGENT_"
@@ -41,7 +41,7 @@ PATIENT = (0.05, 2.0)
 kernel would send it again only after a second."""
 
 
-def post_of(environ: Mapping[str, str]) -> Post:
+def config_of(environ: Mapping[str, str]) -> AgentConfig:
     def told(name: str, default: str = "") -> str:
         return environ.get(PREFIX + name, default)
 
@@ -55,7 +55,7 @@ def post_of(environ: Mapping[str, str]) -> Post:
     mounts = {mount.name: mount.path or run_layout.storage(directory, mount.name) for mount in plan.storage}
     cores = next((each.resources.cpu for each in plan.stage(stage).roles if each.name == role), None)
     base: Dict[str, str] = {name: value for name, value in environ.items() if not name.startswith(PREFIX)}
-    return Post(
+    return AgentConfig(
         plan=plan,
         run_id=told("RUN"),
         run_dir=directory,
@@ -100,7 +100,7 @@ def main(environ: Mapping[str, str]) -> int:
     code = 1
     if not words:
         try:
-            agent = Agent(post_of(environ))
+            agent = Agent(config_of(environ))
             code = agent.serve()
             words = agent.last_words
         except (OSError, wire.WireError) as error:

@@ -18,23 +18,23 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple, Union
 
 from longboat.runtime import run_layout, wire
 from longboat.runtime.agent import exit_causes, stack_dump, syscalls
-from longboat.runtime.agent.agent_config import Post, places_of, storage_of
-from longboat.runtime.agent.driver_session import Contact
+from longboat.runtime.agent.agent_config import AgentConfig, places_of, storage_of
+from longboat.runtime.agent.driver_session import DriverSession
 from longboat.runtime.agent.held_ports import HeldPorts
-from longboat.runtime.agent.protocol import Duty, Order
-from longboat.runtime.agent.rank_output import Follower
-from longboat.runtime.agent.rank_process import CannotStart, NotFound, Process
-from longboat.runtime.agent.stack_request import Inquiry
-from longboat.runtime.agent.staging import Delivery
-from longboat.runtime.agent.wakeup import Bell
+from longboat.runtime.agent.protocol import AgentOrder, AgentProtocol
+from longboat.runtime.agent.rank_output import RankOutput
+from longboat.runtime.agent.rank_process import CannotStart, ProgramNotFound, RankProcess
+from longboat.runtime.agent.stack_request import StackRequest
+from longboat.runtime.agent.staging import Staging
+from longboat.runtime.agent.wakeup import Wakeup
 from longboat.runtime.buckets.bucket_mounts import wrapped
-from longboat.runtime.causes import Cause, Kind
+from longboat.runtime.causes import Cause, CauseKind
 from longboat.runtime.journal import plain
 from longboat.runtime.rank_env import Address, World, environment
 from longboat.runtime.shapes import SHAPES
 
 if TYPE_CHECKING:
-    from longboat.runtime.agent.mpi import Workers
+    from longboat.runtime.agent.mpi import MpiWorkers
 
 POLL = (0.02, 0.25)
 """How often a running process's files are looked at: at first, and once it is quiet."""
@@ -45,31 +45,31 @@ LATE = 2.0
 """Seconds after which the guard ends what runs beyond its lease: the loop is quicker, unless it hangs."""
 
 
-def run(post: Post) -> int:
+def run(config: AgentConfig) -> int:
     """Serve the seat until the driver says goodbye, or is gone for longer than the lease."""
     try:
-        return Agent(post).serve()
+        return Agent(config).serve()
     except (OSError, wire.WireError):
         return 1  # the driver is gone; what was started dies with this process
     except Exception:
-        _write_down_bug(post)
+        _write_down_bug(config)
         return 1
 
 
 class Agent:
-    def __init__(self, post: Post) -> None:
-        self.post = post
-        self.stage = post.plan.stage(post.stage)
-        self.process: Optional[Process] = None
+    def __init__(self, config: AgentConfig) -> None:
+        self.config = config
+        self.stage = config.plan.stage(config.stage)
+        self.process: Optional[RankProcess] = None
         self.last_words = ""
         """Why its last process failed, for the container's termination message."""
-        self._ports = HeldPorts(3, post.ports)
-        name = f"{post.agent}.{wire.nonce()}" if post.agent else wire.nonce()
-        self.duty = Duty(name, [post.host, self._ports.numbers], post.lease, time.monotonic())
-        self._contact = Contact(post)
-        self._bell = Bell()
-        self._delivery = Delivery(post, self._bell.ring)
-        self._inquiry: Optional[Inquiry] = None
+        self._ports = HeldPorts(3, config.ports)
+        name = f"{config.agent}.{wire.nonce()}" if config.agent else wire.nonce()
+        self.duty = AgentProtocol(name, [config.host, self._ports.numbers], config.lease, time.monotonic())
+        self._contact = DriverSession(config)
+        self._bell = Wakeup()
+        self._delivery = Staging(config, self._bell.ring)
+        self._inquiry: Optional[StackRequest] = None
         """Stacks that were asked for and not told yet."""
         self._cut_off = False
         """The lease ran out: the process was ended because of that."""
@@ -77,9 +77,9 @@ class Agent:
         """This agent's machine goes away."""
         self._ended_at = 0.0
         """When the launcher's process ended, while others are heard first."""
-        self._followers: List[Tuple[str, int, Follower]] = []
-        self._mpi: Optional[Workers] = None
-        self._log = run_layout.log(post.run_dir, post.stage, post.role, post.rank)
+        self._followers: List[Tuple[str, int, RankOutput]] = []
+        self._mpi: Optional[MpiWorkers] = None
+        self._log = run_layout.log(config.run_dir, config.stage, config.role, config.rank)
         self._poll = POLL[0]
         self._oom = 0
         self._heartbeat = 0.0
@@ -87,16 +87,16 @@ class Agent:
     def serve(self) -> int:
         bell, contact = self._bell, self._contact
         syscalls.adopt_orphans()
-        if self.post.lease:
+        if self.config.lease:
             threading.Thread(target=self._guard, daemon=True).start()
         try:
             going = self._obey(contact.make(self._seen()))
             while going:
                 wait = min(self._poll, self.duty.heartbeat) if self.process else self.duty.heartbeat
-                sources: List[Union[Bell, Contact]] = [bell] if contact.lost else [bell, contact]
+                sources: List[Union[Wakeup, DriverSession]] = [bell] if contact.lost else [bell, contact]
                 ready, _, _ = select.select(sources, [], [], wait)
                 if bell in ready and signal.SIGTERM in bell.signals():
-                    self._noticed = self.post.leaves
+                    self._noticed = self.config.leaves
                     self._say("notice")
                 if contact in ready:
                     going = self._obey(contact.receive())
@@ -117,17 +117,17 @@ class Agent:
         """Whether to go on."""
         for message in messages:
             order = self.duty.order(message, time.monotonic(), time.time())
-            if order is Order.START:
+            if order is AgentOrder.START:
                 self._begin(message)
-            elif order is Order.KILL:
+            elif order is AgentOrder.KILL:
                 self._end(float(message["grace"]))
-            elif order is Order.SAY_ENDED and self.duty.exit is not None:
+            elif order is AgentOrder.SAY_ENDED and self.duty.exit is not None:
                 self._say("exited", **self.duty.exit)
-            elif order is Order.STACKS:
-                self._inquiry = Inquiry(
+            elif order is AgentOrder.STACKS:
+                self._inquiry = StackRequest(
                     {(role, rank): self._stacks_of(role, rank) for role, rank, _ in self._followers}
                 )
-            elif order is Order.BYE:
+            elif order is AgentOrder.BYE:
                 return False
         return True
 
@@ -135,7 +135,7 @@ class Agent:
         return self.duty.seen(time.monotonic(), time.time())
 
     def _say(self, kind: str, **keys: Any) -> None:
-        self._contact.send({"is": kind, "life": list(self.duty.life), **keys})
+        self._contact.send({"is": kind, "incarnation": list(self.duty.incarnation), **keys})
 
     def _stay_alive(self) -> None:
         now = time.monotonic()
@@ -170,11 +170,11 @@ class Agent:
 
     def _begin(self, start: wire.Message) -> None:
         """A new life: its process starts at once, or when its files are here."""
-        generation, restart = start["life"]
+        generation, restart = start["incarnation"]
         self.duty.begun((generation, restart))
         self._cut_off = False
         if start["resume_from"]:
-            start = {**start, "resume_from": os.path.join(self.post.run_dir, start["resume_from"])}
+            start = {**start, "resume_from": os.path.join(self.config.run_dir, start["resume_from"])}
         if not self._delivery.fetch(start):
             self._start(start)
 
@@ -195,55 +195,55 @@ class Agent:
             self._exited(-1, 0, None, asked=True)
 
     def _start(self, message: wire.Message) -> None:
-        post = self.post
-        generation, restart = message["life"]
+        config = self.config
+        generation, restart = message["incarnation"]
         peers = {
             role: tuple(Address(host, _three(ports)) for host, ports in addresses)
             for role, addresses in message["peers"].items()
         }
         world = World(generation, message["attempt"], peers, message["round"], message["resume_from"])
-        places = places_of(post, generation)
-        env = environment(self.stage, post.role, post.rank, restart, world, places, post.base)
+        places = places_of(config, generation)
+        env = environment(self.stage, config.role, config.rank, restart, world, places, config.base)
         reports = places.report_file
         self._oom = max(exit_causes.oom_kills(), 0)
         try:
             for file in (reports, places.stacks_file):
                 os.makedirs(os.path.dirname(file), exist_ok=True)
-            for directory in (places.output, places.checkpoints, *storage_of(post)):
+            for directory in (places.output, places.checkpoints, *storage_of(config)):
                 os.makedirs(directory, exist_ok=True)
             command, self._mpi = self._command(message, world, restart, env)
             start = os.path.getsize(reports) if os.path.exists(reports) else 0
-            self.process = Process(command, env, post.plan.code or os.getcwd(), self._log)
+            self.process = RankProcess(command, env, config.plan.code or os.getcwd(), self._log)
         except CannotStart as failure:
             self._exited(-1, 0, exit_causes.of_start(failure, env.get("PATH", "")))
             return
-        except NotFound as missing:
-            self._exited(-1, 0, Cause(Kind.NOT_FOUND, str(missing), evidence=missing.facts))
+        except ProgramNotFound as missing:
+            self._exited(-1, 0, Cause(CauseKind.NOT_FOUND, str(missing), evidence=missing.facts))
             return
         except OSError as error:
             self._exited(-1, 0, exit_causes.of_writing(error))
             return
         offset = self.process.log_offset
-        self._followers = [(post.role, post.rank, Follower(self._log, offset, reports, start))]
+        self._followers = [(config.role, config.rank, RankOutput(self._log, offset, reports, start))]
         self._poll = POLL[0]
         self._say("started", pid=self.process.outside_pid, log_offset=offset, report_offset=start)
 
     def _command(
         self, message: wire.Message, world: World, restart: int, env: Dict[str, str]
-    ) -> Tuple[Tuple[str, ...], Optional[Workers]]:
-        if self.post.role == message["merge_role"]:
+    ) -> Tuple[Tuple[str, ...], Optional[MpiWorkers]]:
+        if self.config.role == message["merge_role"]:
             command = self.stage.merge
         else:
-            command = self.stage.role(self.post.role).command
+            command = self.stage.role(self.config.role).command
         if not message["launcher"]:
-            return wrapped(self.post.plan, command), None
+            return wrapped(self.config.plan, command), None
         from longboat.runtime.agent import mpi
 
         if message.get("spread"):
-            command = wrapped(self.post.plan, command)
-            return mpi.spread_command(self.post, self.stage, world, restart, command, env), None
-        workers = mpi.Workers(self.post, self.stage, world, restart)
-        return wrapped(self.post.plan, workers.command(command, env)), workers
+            command = wrapped(self.config.plan, command)
+            return mpi.spread_command(self.config, self.stage, world, restart, command, env), None
+        workers = mpi.MpiWorkers(self.config, self.stage, world, restart)
+        return wrapped(self.config.plan, workers.command(command, env)), workers
 
     def _watch(self) -> None:
         process = self.process
@@ -263,15 +263,15 @@ class Agent:
         if ended and not behind and self._delivery.settled(process.asked) and self._others_heard(process, *ended):
             self._wind_up(process, *ended)
 
-    def _others_heard(self, process: Process, code: int, signum: int) -> bool:
+    def _others_heard(self, process: RankProcess, code: int, signum: int) -> bool:
         """mpirun fails because one of its processes has: where those have agents, they are heard first."""
-        alone = self._mpi is not None or self.post.role != SHAPES[self.stage.shape].launcher
+        alone = self._mpi is not None or self.config.role != SHAPES[self.stage.shape].launcher
         if alone or (code, signum) == (0, 0) or process.asked:
             return True
         self._ended_at = self._ended_at or time.monotonic()
         return time.monotonic() >= self._ended_at + MPIRUN_PATIENCE
 
-    def _wind_up(self, process: Process, code: int, signum: int) -> None:
+    def _wind_up(self, process: RankProcess, code: int, signum: int) -> None:
         """Nothing of it runs any more: tells what is left to tell, and why it ended."""
         if self._mpi is not None:
             self._relay_workers(self._mpi)
@@ -282,7 +282,7 @@ class Agent:
         lines = exit_causes.tail(self._log, process.log_offset)
         kills = exit_causes.oom_kills()
         oom = kills - self._oom if kills >= 0 else -1
-        cause = exit_causes.of_exit(code, signum, lines, oom, process.asked, self.post.run_dir)
+        cause = exit_causes.of_exit(code, signum, lines, oom, process.asked, self.config.run_dir)
         if cause is not None and self._mpi is not None:
             cause = self._mpi.first_cause() or cause
         self._exited(code, signum, cause)
@@ -297,13 +297,13 @@ class Agent:
             for record in checkpoints:
                 said = True
                 if "path" in record:
-                    record = {**record, "path": os.path.relpath(record["path"], self.post.run_dir)}
-                told = {"role": role, "rank": rank, "record": record, "life": list(self.duty.life)}
+                    record = {**record, "path": os.path.relpath(record["path"], self.config.run_dir)}
+                told = {"role": role, "rank": rank, "record": record, "incarnation": list(self.duty.incarnation)}
                 if not self._delivery.carry(told):
                     self._say("checkpoint", **told)
         return said
 
-    def _relay_workers(self, workers: Workers) -> None:
+    def _relay_workers(self, workers: MpiWorkers) -> None:
         for event in workers.events():
             if event.follower is not None:
                 self._followers.append(("worker", event.rank, event.follower))
@@ -314,12 +314,12 @@ class Agent:
         for role, rank, follower in self._followers:
             follower.close()
             stack_dump.tidy(self._stacks_of(role, rank))
-        stack_dump.tidy(self._stacks_of(self.post.role, self.post.rank))
+        stack_dump.tidy(self._stacks_of(self.config.role, self.config.rank))
         self.process, self._followers, self._mpi, self._ended_at = None, [], None, 0.0
         if self._cut_off:
-            asked, cause = False, Cause(Kind.NODE_LOST, "it was cut off from the driver for longer than its lease")
+            asked, cause = False, Cause(CauseKind.NODE_LOST, "it was cut off from the driver for longer than its lease")
         if cause is not None:
-            self.last_words = f"{self.post.name}, generation {self.duty.life[0]}: {cause.message}"
+            self.last_words = f"{self.config.name}, generation {self.duty.incarnation[0]}: {cause.message}"
         ending = {"code": code, "signal": signum, "at": time.time(), "asked": asked, "cause": plain(cause)}
         self.duty.ended(ending)
         if not self._noticed or code == 0:  # else it leaves, and a new life must not be given to it
@@ -327,14 +327,14 @@ class Agent:
 
     # Stacks of a rank that hangs.
 
-    def _say_stacks(self, inquiry: Inquiry) -> None:
+    def _say_stacks(self, inquiry: StackRequest) -> None:
         self._inquiry = None
         for (role, rank), text in inquiry.stacks().items():
-            states = inquiry.states if (role, rank) == (self.post.role, self.post.rank) else []
+            states = inquiry.states if (role, rank) == (self.config.role, self.config.rank) else []
             self._say("stacks", role=role, rank=rank, states=states, text=text)
 
     def _stacks_of(self, role: str, rank: int) -> str:
-        return run_layout.stacks(self.post.run_dir, self.post.stage, role, rank)
+        return run_layout.stacks(self.config.run_dir, self.config.stage, role, rank)
 
     def _clean_up(self) -> None:
         """Leave no process, whoever ended this loop."""
@@ -345,11 +345,11 @@ class Agent:
                 time.sleep(0.005)
 
 
-def _write_down_bug(post: Post) -> None:
+def _write_down_bug(config: AgentConfig) -> None:
     import traceback
 
-    with open(os.path.join(post.run_dir, run_layout.DRIVER_LOG), "a", encoding="utf-8") as file:
-        file.write(f"agent of {post.name}:\n{traceback.format_exc()}")
+    with open(os.path.join(config.run_dir, run_layout.DRIVER_LOG), "a", encoding="utf-8") as file:
+        file.write(f"agent of {config.name}:\n{traceback.format_exc()}")
 
 
 def _three(ports: List[int]) -> Tuple[int, int, int]:

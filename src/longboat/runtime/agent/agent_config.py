@@ -12,7 +12,7 @@ from longboat.runtime.shapes import SHAPES
 
 
 @dataclass(frozen=True)
-class Post:
+class AgentConfig:
     """Everything an agent knows before it meets the driver."""
 
     plan: Plan
@@ -49,30 +49,30 @@ class Post:
         return f"{self.stage}/{self.role}-{self.rank}"
 
 
-def places_of(post: Post, generation: int, role: str = "", rank: int = -1) -> Places:
+def places_of(config: AgentConfig, generation: int, role: str = "", rank: int = -1) -> Places:
     """Where things are for a rank of this post's stage; by default the post's own."""
-    stage = post.plan.stage(post.stage)
-    role, rank = (role, rank) if role else (post.role, post.rank)
+    stage = config.plan.stage(config.stage)
+    role, rank = (role, rank) if role else (config.role, config.rank)
     own = SHAPES[stage.shape].own_checkpoints
     return Places(
-        run_id=post.run_id,
-        data=post.data,
-        output=run_layout.output(post.run_dir, post.stage),
-        checkpoints=run_layout.checkpoints(post.run_dir, post.stage, generation, f"{role}-{rank}" if own else ""),
-        report_file=run_layout.reports(post.run_dir, post.stage, role, rank),
-        stacks_file=run_layout.stacks(post.run_dir, post.stage, role, rank),
-        rank_path=post.rank_path,
-        python=stage.python or post.python,
-        mounts=post.mounts,
-        inputs={name: run_layout.output(post.run_dir, name) for name in earlier(post.plan, post.stage)},
-        threads=post.threads,
-        gpus=post.gpus,
+        run_id=config.run_id,
+        data=config.data,
+        output=run_layout.output(config.run_dir, config.stage),
+        checkpoints=run_layout.checkpoints(config.run_dir, config.stage, generation, f"{role}-{rank}" if own else ""),
+        report_file=run_layout.reports(config.run_dir, config.stage, role, rank),
+        stacks_file=run_layout.stacks(config.run_dir, config.stage, role, rank),
+        rank_path=config.rank_path,
+        python=stage.python or config.python,
+        mounts=config.mounts,
+        inputs={name: run_layout.output(config.run_dir, name) for name in earlier(config.plan, config.stage)},
+        threads=config.threads,
+        gpus=config.gpus,
     )
 
 
-def storage_of(post: Post) -> List[str]:
+def storage_of(config: AgentConfig) -> List[str]:
     """Mounts that are directories of the run."""
-    return [run_layout.storage(post.run_dir, mount.name) for mount in post.plan.storage if mount.kind == "run"]
+    return [run_layout.storage(config.run_dir, mount.name) for mount in config.plan.storage if mount.kind == "run"]
 
 
 def earlier(plan: Plan, name: str) -> List[str]:

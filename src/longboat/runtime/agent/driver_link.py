@@ -6,34 +6,34 @@ import socket
 from typing import List, Optional
 
 from longboat.runtime import wire
-from longboat.runtime.agent.agent_config import Post
+from longboat.runtime.agent.agent_config import AgentConfig
 
 HANDSHAKE = 30.0
 """Seconds for the driver to answer."""
 
 
-class Link:
+class DriverLink:
     """The authenticated connection to the driver."""
 
-    def __init__(self, post: Post, seen: wire.Message, patience: float = HANDSHAKE) -> None:
+    def __init__(self, config: AgentConfig, seen: wire.Message, patience: float = HANDSHAKE) -> None:
         self._decoder = wire.Decoder()
         self.waiting: List[wire.Message] = []
         """Messages that came together with the end of the handshake."""
-        self.socket = connect(post.driver, patience)
+        self.socket = connect(config.driver, patience)
         hello = self._expect("hello")
         ours = wire.nonce()
         nonces = f"{hello['nonce']}{ours}"
         self.send(
             {
                 "is": "join",
-                "seat": [post.stage, post.role, post.rank],
+                "seat": [config.stage, config.role, config.rank],
                 "nonce": ours,
-                "proof": wire.proof(post.token, "agent", nonces, post.name),
+                "proof": wire.proof(config.token, "agent", nonces, config.name),
                 **seen,
             }
         )
         welcome = self._expect("welcome")
-        if not wire.proven(welcome.get("proof"), post.token, "driver", nonces, post.name):
+        if not wire.proven(welcome.get("proof"), config.token, "driver", nonces, config.name):
             raise wire.WireError("what answered is not this run's driver")
         self.socket.settimeout(None)
 

@@ -10,9 +10,9 @@ import time
 from typing import List, Optional
 
 from longboat.runtime import wire
-from longboat.runtime.agent.agent_config import Post
-from longboat.runtime.agent.driver_link import HANDSHAKE, Link
-from longboat.runtime.agent.outbox import Unheard
+from longboat.runtime.agent.agent_config import AgentConfig
+from longboat.runtime.agent.driver_link import HANDSHAKE, DriverLink
+from longboat.runtime.agent.outbox import Outbox
 
 RETRY = 1.0
 """Seconds between two looks for a driver that is away."""
@@ -20,15 +20,15 @@ LOOK = 1.0
 """Seconds for such a look while a process runs under a lease: meanwhile nobody watches it."""
 
 
-class Contact:
+class DriverSession:
     """What is said and heard; `select` may wait for it while it is not lost."""
 
-    def __init__(self, post: Post) -> None:
-        self._post = post
-        self._link: Optional[Link] = None
+    def __init__(self, config: AgentConfig) -> None:
+        self._config = config
+        self._link: Optional[DriverLink] = None
         self._heard = time.monotonic()
         self._next_look = 0.0
-        self._unheard = Unheard()
+        self._unheard = Outbox()
 
     @property
     def lost(self) -> bool:
@@ -39,7 +39,7 @@ class Contact:
 
     def make(self, seen: wire.Message) -> List[wire.Message]:
         """The first link, without which there is nothing to do here; gives what the driver says at once."""
-        self._link = link = Link(self._post, seen)
+        self._link = link = DriverLink(self._config, seen)
         return link.waiting
 
     def look(self, seen: wire.Message, brief: bool) -> List[wire.Message]:
@@ -50,7 +50,7 @@ class Contact:
         self._next_look = now + RETRY
         owes = bool(self._unheard)
         try:
-            link = Link(self._post, {**seen, "owes": owes}, LOOK if brief else HANDSHAKE)
+            link = DriverLink(self._config, {**seen, "owes": owes}, LOOK if brief else HANDSHAKE)
         except (OSError, wire.WireError):
             return []
         self._link, self._heard = link, time.monotonic()
@@ -85,7 +85,7 @@ class Contact:
 
     def doubt(self, now: float) -> None:
         """A link may have died unnoticed: after a third of the lease in silence, another one can still come in time."""
-        if self._post.lease and now >= self._heard + self._post.lease / 3 and self._link is not None:
+        if self._config.lease and now >= self._heard + self._config.lease / 3 and self._link is not None:
             self._lose()
 
     def _sent(self, message: wire.Message) -> bool:
@@ -97,7 +97,7 @@ class Contact:
             return False
 
     def _lose(self) -> None:
-        if not self._post.lease:
+        if not self._config.lease:
             raise OSError("the driver is gone")
         if self._link is not None:
             self._link.socket.close()

@@ -15,7 +15,7 @@ from longboat.runtime import run_layout
 from longboat.runtime.agent import dns_check, syscalls, tracebacks
 from longboat.runtime.agent.rank_process import CannotStart
 from longboat.runtime.buckets.bucket_mounts import CANNOT, COMPLAINT, REFUSED
-from longboat.runtime.causes import Cause, Kind, signal_name
+from longboat.runtime.causes import Cause, CauseKind, signal_name
 
 TAIL_BYTES = 64 * 1024
 TAIL_LINES = 20
@@ -44,12 +44,12 @@ _FATAL = frozenset(
 _CRASHES = _FATAL - {int(signal.SIGKILL), int(signal.SIGTERM), int(signal.SIGSYS)}
 """Signals before which Python writes where it stands."""
 
-TEXTS: Tuple[Tuple[Kind, Tuple[str, ...]], ...] = (
-    (Kind.MPI_MISMATCH, ("longboat: mpi mismatch", "unsupported PMI version PMIx")),
-    (Kind.DISK_FULL, ("No space left on device", "Errno 28", "Disk quota exceeded")),
-    (Kind.NOT_WRITABLE, ("[Errno 30] Read-only file system",)),
+TEXTS: Tuple[Tuple[CauseKind, Tuple[str, ...]], ...] = (
+    (CauseKind.MPI_MISMATCH, ("longboat: mpi mismatch", "unsupported PMI version PMIx")),
+    (CauseKind.DISK_FULL, ("No space left on device", "Errno 28", "Disk quota exceeded")),
+    (CauseKind.NOT_WRITABLE, ("[Errno 30] Read-only file system",)),
     (
-        Kind.NO_NAME,
+        CauseKind.NO_NAME,
         (
             "gaierror",
             "Name or service not known",
@@ -59,7 +59,7 @@ TEXTS: Tuple[Tuple[Kind, Tuple[str, ...]], ...] = (
         ),
     ),
     (
-        Kind.LOST_RENDEZVOUS,
+        CauseKind.LOST_RENDEZVOUS,
         (
             "Connection reset by peer",
             "Connection closed by peer",
@@ -79,8 +79,8 @@ ALLOCATIONS = ("MemoryError", "ArrayMemoryError", "OutOfMemoryError", "RESOURCE_
 """Errors that say themselves that memory could not be had: the host's or an accelerator's."""
 
 
-class Told(NamedTuple):
-    kind: Kind
+class ExitFinding(NamedTuple):
+    kind: CauseKind
     message: str
     facts: Tuple[str, ...] = ()
 
@@ -118,7 +118,7 @@ def of_exit(code: int, signum: int, lines: Sequence[str], oom_kills: int, asked:
         else _of_shell(code, lines)
         or _of_storage(code, lines)
         or _of_words(code, lines, error, oom_kills, run_dir)
-        or Told(Kind.USER_ERROR, error or f"exited with code {code}", _as_whom(error))
+        or ExitFinding(CauseKind.USER_ERROR, error or f"exited with code {code}", _as_whom(error))
     )
     if reported:
         facts = (f"exit code {code}: how a shell reports a command that signal {reported} ended", *facts)
@@ -154,41 +154,41 @@ def _error(code: int, signum: int, lines: Sequence[str]) -> Tuple[str, str, Tupl
     return found.frame, found.error, (*facts, *(f"in the group: {each}" for each in found.members))
 
 
-def _of_shell(code: int, lines: Sequence[str]) -> Optional[Told]:
+def _of_shell(code: int, lines: Sequence[str]) -> Optional[ExitFinding]:
     if code == 127 and _shell_says(lines, "not found"):
-        return Told(Kind.NOT_FOUND, lines[-1], ("exit code 127: the shell did not find the command",))
+        return ExitFinding(CauseKind.NOT_FOUND, lines[-1], ("exit code 127: the shell did not find the command",))
     if code == 126 and _shell_says(lines, "ermission denied"):
-        return Told(Kind.NOT_EXECUTABLE, lines[-1], ("exit code 126: the shell may not execute it",))
+        return ExitFinding(CauseKind.NOT_EXECUTABLE, lines[-1], ("exit code 126: the shell may not execute it",))
     return None
 
 
-def _of_storage(code: int, lines: Sequence[str]) -> Optional[Told]:
+def _of_storage(code: int, lines: Sequence[str]) -> Optional[ExitFinding]:
     """The words of what stands around the command of a rank with buckets."""
-    kind = {REFUSED: Kind.MISSING_INPUT, CANNOT: Kind.USER_ERROR}.get(code)
+    kind = {REFUSED: CauseKind.MISSING_INPUT, CANNOT: CauseKind.USER_ERROR}.get(code)
     if kind is None or not lines or not lines[-1].startswith(COMPLAINT):
         return None
-    return Told(kind, lines[-1].partition("error: ")[2])
+    return ExitFinding(kind, lines[-1].partition("error: ")[2])
 
 
-def _of_words(code: int, lines: Sequence[str], error: str, oom: int, run_dir: str) -> Optional[Told]:
+def _of_words(code: int, lines: Sequence[str], error: str, oom: int, run_dir: str) -> Optional[ExitFinding]:
     """What the error or the log's end says by itself, together with what the kernel and the disk say."""
     text = "\n".join([error, *lines[_index(lines, error) :]] if error else lines[-8:])
     kind, word = next(((kind, word) for kind, words in TEXTS for word in words if word in text), (None, ""))
     free = _free(run_dir)
     space = f"{syscalls.size(free)} are free where the run is kept"
-    if oom > 0 and kind is not Kind.LOST_RENDEZVOUS:
+    if oom > 0 and kind is not CauseKind.LOST_RENDEZVOUS:
         message = f"a process was killed for lack of memory, then the rank exited with code {code}"
-        return Told(Kind.OUT_OF_MEMORY, message, _memory(oom))
+        return ExitFinding(CauseKind.OUT_OF_MEMORY, message, _memory(oom))
     if error.split(":", 1)[0].endswith(ALLOCATIONS) or any(word in error for word in ALLOCATIONS[3:]):
-        return Told(Kind.OUT_OF_MEMORY, "the program could not get the memory it asked for", _memory(0))
+        return ExitFinding(CauseKind.OUT_OF_MEMORY, "the program could not get the memory it asked for", _memory(0))
     if kind is None and free < run_layout.LEAST_FREE:  # so full that the log cannot tell
-        return Told(Kind.DISK_FULL, f"the disk of {run_dir} is full", (space,))
-    if kind is None or kind is Kind.DISK_FULL and not error and free >= NEARLY_FULL:
+        return ExitFinding(CauseKind.DISK_FULL, f"the disk of {run_dir} is full", (space,))
+    if kind is None or kind is CauseKind.DISK_FULL and not error and free >= NEARLY_FULL:
         return None
-    facts = {Kind.DISK_FULL: (space,), Kind.NOT_WRITABLE: _as_whom(error)}.get(kind, ())
-    if kind is Kind.NO_NAME:
+    facts = {CauseKind.DISK_FULL: (space,), CauseKind.NOT_WRITABLE: _as_whom(error)}.get(kind, ())
+    if kind is CauseKind.NO_NAME:
         facts = dns_check.facts()
-    return Told(kind, error or next(line for line in reversed(lines) if word in line), facts)
+    return ExitFinding(kind, error or next(line for line in reversed(lines) if word in line), facts)
 
 
 def _as_whom(error: str) -> Tuple[str, ...]:
@@ -199,24 +199,30 @@ def _as_whom(error: str) -> Tuple[str, ...]:
 
 def of_start(failure: CannotStart, path: str) -> Cause:
     """Why a command could not even be started."""
-    kinds = {errno.ENOENT: Kind.NOT_FOUND, errno.EACCES: Kind.NOT_EXECUTABLE, errno.ENOEXEC: Kind.NOT_EXECUTABLE}
-    kind = kinds.get(failure.error, Kind.INTERNAL)
+    kinds = {
+        errno.ENOENT: CauseKind.NOT_FOUND,
+        errno.EACCES: CauseKind.NOT_EXECUTABLE,
+        errno.ENOEXEC: CauseKind.NOT_EXECUTABLE,
+    }
+    kind = kinds.get(failure.error, CauseKind.INTERNAL)
     facts = [f"{failure.doing} {failure.path}: {os.strerror(failure.error)}"]
     if failure.doing == "enter the directory":
-        return Cause(Kind.MISSING_INPUT, f"the code directory {failure.path} cannot be entered", evidence=tuple(facts))
+        return Cause(
+            CauseKind.MISSING_INPUT, f"the code directory {failure.path} cannot be entered", evidence=tuple(facts)
+        )
     file = os.path.join(failure.cwd, failure.path)
-    if kind is Kind.NOT_FOUND and "/" in failure.path and os.path.exists(file):
+    if kind is CauseKind.NOT_FOUND and "/" in failure.path and os.path.exists(file):
         message = f"the interpreter that {failure.path} names in its first line was not found"
         facts.append(f"its first line: {_first_line(file)}")
-    elif kind is Kind.NOT_FOUND:
+    elif kind is CauseKind.NOT_FOUND:
         message = f"the command {failure.path} was not found"
         facts.append(f"looked for it {f'in {failure.cwd}' if '/' in failure.path else f'on PATH={path}'}")
     elif failure.error == errno.ENOEXEC:
         message = f"the file {failure.path} is not a program, nor a script that names its interpreter"
         facts.append(f"its first line: {_first_line(file)}")
-    elif kind is Kind.NOT_EXECUTABLE and os.path.isdir(file):
+    elif kind is CauseKind.NOT_EXECUTABLE and os.path.isdir(file):
         message = f"{failure.path} is a directory"
-    elif kind is Kind.NOT_EXECUTABLE:
+    elif kind is CauseKind.NOT_EXECUTABLE:
         message = f"the file {failure.path} may not be executed: chmod +x {failure.path}"
     else:
         message = str(failure)
@@ -226,8 +232,8 @@ def of_start(failure: CannotStart, path: str) -> Cause:
 def of_writing(error: OSError) -> Cause:
     """Why the directories of a rank could not be made, or its files not be had."""
     if error.errno == errno.ESTALE:
-        return Cause(Kind.AGENT_LOST, f"its place was taken: {error.strerror}")
-    kind = Kind.DISK_FULL if error.errno in (errno.ENOSPC, errno.EDQUOT) else Kind.NOT_WRITABLE
+        return Cause(CauseKind.AGENT_LOST, f"its place was taken: {error.strerror}")
+    kind = CauseKind.DISK_FULL if error.errno in (errno.ENOSPC, errno.EDQUOT) else CauseKind.NOT_WRITABLE
     uid, gid = os.geteuid(), os.getegid()
     return Cause(kind, f"cannot write {error.filename}: {error.strerror}", evidence=(f"as uid {uid}, gid {gid}",))
 
@@ -283,18 +289,18 @@ def _number(path: str) -> int:
         return -1
 
 
-def _of_signal(signum: int, oom: int, asked: bool) -> Told:
+def _of_signal(signum: int, oom: int, asked: bool) -> ExitFinding:
     name = signal_name(signum)
     if signum == signal.SIGKILL and oom > 0:
-        return Told(Kind.OUT_OF_MEMORY, "killed by the kernel for lack of memory", _memory(oom))
+        return ExitFinding(CauseKind.OUT_OF_MEMORY, "killed by the kernel for lack of memory", _memory(oom))
     if signum == signal.SIGKILL and not asked:
         told = (
             "no out-of-memory kill was counted"
             if oom == 0
             else "the kernel's out-of-memory counter cannot be read here"
         )
-        return Told(Kind.KILLED, f"killed by signal {signum} ({name}), sender unknown", (told,))
-    return Told(Kind.KILLED, f"killed by signal {signum} ({name})")
+        return ExitFinding(CauseKind.KILLED, f"killed by signal {signum} ({name}), sender unknown", (told,))
+    return ExitFinding(CauseKind.KILLED, f"killed by signal {signum} ({name})")
 
 
 def _shell_says(lines: Sequence[str], words: str) -> bool:

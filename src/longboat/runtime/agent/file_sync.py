@@ -24,8 +24,8 @@ import time
 from typing import Any, BinaryIO, Callable, Deque, Dict, List, Optional, Sequence, Tuple
 
 from longboat.runtime import wire
-from longboat.runtime.agent.file_transfer import PIECE, Depot, Refused, Stale
-from longboat.runtime.gang.gang_events import NO_LIFE, Life
+from longboat.runtime.agent.file_transfer import PIECE, FileClient, FileRefused, StaleIncarnation
+from longboat.runtime.gang.gang_events import NO_INCARNATION, Incarnation
 
 PAUSE = (0.02, 0.25)
 """How often logs are looked at: while they grow, and while they are quiet."""
@@ -52,33 +52,38 @@ KEPT = 2
 """Checkpoints whose local copy is kept."""
 
 
-class Courier:
+class FileSync:
     def __init__(self, address: str, token: bytes, name: str, run_dir: str, wake: Callable[[], None]) -> None:
         self._address, self._token, self._name, self._run_dir, self._wake = address, token, name, run_dir, wake
         self._lock = threading.Lock()
         self._bell = threading.Event()
-        self._jobs: Deque[Tuple[str, Callable[[Depot], None], Any]] = collections.deque()
+        self._jobs: Deque[Tuple[str, Callable[[FileClient], None], Any]] = collections.deque()
         self._busy = False
         self._tails: Dict[str, int] = {}
         self._known: Dict[str, Tuple[int, int]] = {}
         self._done: List[Any] = []
         self._sent_steps: List[str] = []
         self._board, self._next_look = "", 0.0
-        self._life = NO_LIFE
+        self._incarnation = NO_INCARNATION
         threading.Thread(target=self._work, daemon=True).start()
 
     # What the agent asks for; none of it waits.
 
     def begin(
-        self, logs: Sequence[str], trees: Sequence[str], token: Any, board: str = "", life: Life = NO_LIFE
+        self,
+        logs: Sequence[str],
+        trees: Sequence[str],
+        token: Any,
+        board: str = "",
+        incarnation: Incarnation = NO_INCARNATION,
     ) -> None:
         """Before a life: logs are taken over, trees of the run are fetched; then the token is done. Where they cannot
         be kept that is done instead, as ("unable", what the token is about and the error). board: where files of
         TensorBoard may appear, which are sent as they grow."""
 
-        def fetch(depot: Depot) -> None:
-            depot.claim(life)
-            self._life = life
+        def fetch(depot: FileClient) -> None:
+            depot.claim(incarnation)
+            self._incarnation = incarnation
             for log in logs:
                 self._adopt(depot, log)
             for tree in trees:
@@ -119,24 +124,24 @@ class Courier:
 
     # The thread.
 
-    def _put(self, kind: str, job: Callable[[Depot], None], token: Any) -> None:
+    def _put(self, kind: str, job: Callable[[FileClient], None], token: Any) -> None:
         with self._lock:
             self._jobs.append((kind, job, token))
         self._bell.set()
 
     def _work(self) -> None:
-        depot: Optional[Depot] = None
+        depot: Optional[FileClient] = None
         pause = PAUSE[0]
         while True:
             try:
                 if depot is None:
-                    depot = Depot(self._address, self._token, self._name)
-                    if self._life != NO_LIFE:
-                        depot.claim(self._life)
+                    depot = FileClient(self._address, self._token, self._name)
+                    if self._incarnation != NO_INCARNATION:
+                        depot.claim(self._incarnation)
                 self._look(depot)
                 busy = self._tail(depot)
                 busy = self._job(depot) or busy
-            except Stale as stale:
+            except StaleIncarnation as stale:
                 self._drop(stale)
                 continue
             except (OSError, wire.WireError, ValueError) as error:
@@ -151,7 +156,7 @@ class Courier:
                 self._bell.wait(pause)
                 self._bell.clear()
 
-    def _job(self, depot: Depot) -> bool:
+    def _job(self, depot: FileClient) -> bool:
         with self._lock:
             if not self._jobs:
                 return False
@@ -164,7 +169,7 @@ class Courier:
                 error.filename = error.filename or self._run_dir
                 self._finish(job, ("unable", (token[1], error)))
             raise
-        except Stale as stale:
+        except StaleIncarnation as stale:
             unable = ("unable", (token[1], OSError(errno.ESTALE, str(stale)))) if kind == "begin" else None
             self._finish(job, unable)
             raise
@@ -174,7 +179,7 @@ class Courier:
         self._finish(job, token)
         return True
 
-    def _finish(self, job: Callable[[Depot], None], token: Any) -> None:
+    def _finish(self, job: Callable[[FileClient], None], token: Any) -> None:
         with self._lock:
             if self._jobs and self._jobs[0][1] is job:
                 self._jobs.popleft()
@@ -182,16 +187,16 @@ class Courier:
                 self._done.append(token)
         self._wake()
 
-    def _drop(self, stale: Stale) -> None:
+    def _drop(self, stale: StaleIncarnation) -> None:
         """All that is left of a life whose place is taken; one that begins may still have its own."""
         sys.stderr.write(f"what is left here is not carried: {stale}\n")
         with self._lock:
             self._jobs = collections.deque(job for job in self._jobs if job[0] == "begin")
             self._tails.clear()
-        self._board, self._life = "", NO_LIFE
+        self._board, self._incarnation = "", NO_INCARNATION
         self._wake()
 
-    def _tail(self, depot: Depot) -> bool:
+    def _tail(self, depot: FileClient) -> bool:
         moved = False
         with self._lock:
             tails = list(self._tails.items())
@@ -219,7 +224,7 @@ class Courier:
             self._wake()
         return moved
 
-    def _look(self, depot: Depot) -> None:
+    def _look(self, depot: FileClient) -> None:
         """New files of TensorBoard: whoever looks at them does not want to wait for the rank's end."""
         if not self._board or time.monotonic() < self._next_look:
             return
@@ -235,7 +240,7 @@ class Courier:
 
     # Jobs.
 
-    def _adopt(self, depot: Depot, path: str) -> None:
+    def _adopt(self, depot: FileClient, path: str) -> None:
         with self._lock:
             if path in self._tails:
                 return
@@ -247,21 +252,21 @@ class Courier:
         with self._lock:
             self._tails[path] = start
 
-    def _fetch(self, depot: Depot, tree: str) -> None:
+    def _fetch(self, depot: FileClient, tree: str) -> None:
         for name, size, at in depot.list(self._inside(tree)):
             target = os.path.join(self._run_dir, name)
             here = self._known.get(name) == (size, at) and _size(target) == size
             if not here and depot.get(name, target):
                 self._known[name] = (size, at)
 
-    def _send(self, depot: Depot, path: str) -> None:
+    def _send(self, depot: FileClient, path: str) -> None:
         file = _opened(path)
         if file is None:
             return  # the rank has removed it meanwhile, or nobody can read it: it will never be chosen
         with file:
             try:
                 at = depot.put(self._inside(path), file)
-            except Refused as refusal:
+            except FileRefused as refusal:
                 _left_out(path, str(refusal))
                 return
             self._known[self._inside(path)] = (os.fstat(file.fileno()).st_size, at)
@@ -273,7 +278,7 @@ class Courier:
 
             shutil.rmtree(self._sent_steps.pop(0), ignore_errors=True)
 
-    def _send_tree(self, depot: Depot, tree: str) -> None:
+    def _send_tree(self, depot: FileClient, tree: str) -> None:
         for folder, folders, names in os.walk(tree, onerror=_unread):
             for name in folders:
                 if os.path.islink(os.path.join(folder, name)):
@@ -282,7 +287,7 @@ class Courier:
                 if not name.endswith(".part"):
                     self._send_changed(depot, os.path.join(folder, name))
 
-    def _send_changed(self, depot: Depot, path: str) -> None:
+    def _send_changed(self, depot: FileClient, path: str) -> None:
         file = _opened(path)
         if file is None:
             return
@@ -292,7 +297,7 @@ class Courier:
                 return
             try:
                 at = depot.put(inside, file)
-            except Refused as refusal:
+            except FileRefused as refusal:
                 _left_out(path, str(refusal))
                 return
         with contextlib.suppress(OSError):  # a file of another user: it is sent again after the next life

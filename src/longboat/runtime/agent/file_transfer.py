@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, List, Tuple
 from longboat.runtime import wire
 
 if TYPE_CHECKING:
-    from longboat.runtime.gang.gang_events import Life
+    from longboat.runtime.gang.gang_events import Incarnation
 
 PIECE = 1 << 20
 CONNECT = 2.0
@@ -27,15 +27,15 @@ Entry = Tuple[str, int, int]
 """Path within the run, size, time of change in nanoseconds."""
 
 
-class Refused(Exception):
+class FileRefused(Exception):
     """The depot cannot take a file, however often it is sent."""
 
 
-class Stale(Exception):
+class StaleIncarnation(Exception):
     """A later life has taken the place of whoever sends this: nothing of it is taken any more."""
 
 
-class Stream:
+class FileStream:
     """Frames and bytes over a socket."""
 
     def __init__(self, sock: socket.socket) -> None:
@@ -79,7 +79,7 @@ class Stream:
         self.socket.close()
 
 
-class Depot:
+class FileClient:
     """The client's end."""
 
     def __init__(self, address: str, token: bytes, name: str, timeout: float = 60.0) -> None:
@@ -87,16 +87,16 @@ class Depot:
         # Short: behind the address may still be a driver that is gone, and then nobody answers at all.
         link = socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT)
         link.settimeout(timeout)
-        self._stream = Stream(wire.lively(link))
+        self._stream = FileStream(wire.lively(link))
         nonces = f"{self._stream.receive()['nonce']}{(ours := wire.nonce())}"
         self._stream.send("deposit", name=name, nonce=ours, proof=wire.proof(token, "agent", nonces, name))
         if not wire.proven(self._stream.receive().get("proof"), token, "driver", nonces, name):
             raise wire.WireError("what answered is not this run's depot")
         self._stream.limit = wire.LIMIT
 
-    def claim(self, life: Life) -> None:
+    def claim(self, incarnation: Incarnation) -> None:
         """For this life all that follows is said; from here on the depot takes nothing from an older one."""
-        self._stream.send("claim", life=life)
+        self._stream.send("claim", incarnation=incarnation)
         self._expect("ok")
 
     def size(self, path: str) -> int:
@@ -145,9 +145,9 @@ class Depot:
     def _expect(self, kind: str) -> wire.Message:
         answer = self._stream.receive()
         if answer["is"] == "stale":
-            raise Stale(str(answer["why"]))
+            raise StaleIncarnation(str(answer["why"]))
         if answer["is"] == "never":
-            raise Refused(str(answer["why"]))
+            raise FileRefused(str(answer["why"]))
         if answer["is"] != kind:
             raise wire.WireError(str(answer.get("why", "the depot said no")))
         return answer

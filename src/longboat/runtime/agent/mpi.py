@@ -18,10 +18,10 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 from longboat import runtime
 from longboat.runtime import run_layout
 from longboat.runtime.agent import exit_causes, mpi_remote, syscalls, tracebacks
-from longboat.runtime.agent.agent_config import Post, places_of
-from longboat.runtime.agent.rank_output import Follower, Tail
-from longboat.runtime.agent.rank_process import NotFound
-from longboat.runtime.causes import Cause, Kind
+from longboat.runtime.agent.agent_config import AgentConfig, places_of
+from longboat.runtime.agent.rank_output import FileTail, RankOutput
+from longboat.runtime.agent.rank_process import ProgramNotFound
+from longboat.runtime.causes import Cause, CauseKind
 from longboat.runtime.journal import cause_of, plain
 from longboat.runtime.plan import Stage
 from longboat.runtime.rank_env import World, environment
@@ -61,25 +61,25 @@ def _vendor(program: str) -> str:
 
 
 def spread_command(
-    post: Post, stage: Stage, world: World, restart: int, command: Sequence[str], env: Dict[str, str]
+    config: AgentConfig, stage: Stage, world: World, restart: int, command: Sequence[str], env: Dict[str, str]
 ) -> Tuple[str, ...]:
     """What the process of a seat is where launcher and workers have pods of their own: mpirun over all workers, or
     the berth in which mpirun puts one. Changes `env` so that the right MPI is loaded."""
-    first = [stage.python or post.python]
-    found = find(first, post.base.get("PATH", ""))
+    first = [stage.python or config.python]
+    found = find(first, config.base.get("PATH", ""))
     if found is None:
-        raise NotFound(f"no mpirun was found; install one with: {INSTALL}", [*first, "PATH"])
+        raise ProgramNotFound(f"no mpirun was found; install one with: {INSTALL}", [*first, "PATH"])
     library = os.path.join(os.path.dirname(os.path.dirname(found.path)), "lib")
     if os.path.isdir(library):
         env["LD_LIBRARY_PATH"] = library + (":" + env["LD_LIBRARY_PATH"] if env.get("LD_LIBRARY_PATH") else "")
     # The same path in every pod: mpirun names the program of all its processes at once.
-    place = os.path.join("/tmp", f"longboat-mpi-{post.stage}-{world.generation}-{restart}")
+    place = os.path.join("/tmp", f"longboat-mpi-{config.stage}-{world.generation}-{restart}")
     workers = world.peers["worker"]
-    cwd = post.plan.code or os.getcwd()
-    settings: Dict[str, Any] = {"token": post.token.hex(), "size": len(workers), "cwd": cwd}
-    if post.role == "worker":
-        settings["port"] = workers[post.rank].ports[0]
-        log = run_layout.log(post.run_dir, post.stage, post.role, post.rank)
+    cwd = config.plan.code or os.getcwd()
+    settings: Dict[str, Any] = {"token": config.token.hex(), "size": len(workers), "cwd": cwd}
+    if config.role == "worker":
+        settings["port"] = workers[config.rank].ports[0]
+        log = run_layout.log(config.run_dir, config.stage, config.role, config.rank)
         begins = os.path.getsize(log) if os.path.exists(log) else 0
         mpi_remote.prepare(place, {**settings, "env": env, "log": log, "begins": begins})
         return (*mpi_remote.PROGRAM, mpi_remote.NAME, place)
@@ -88,7 +88,7 @@ def spread_command(
     hosts, reach = [worker.host for worker in workers], os.path.join(place, mpi_remote.REACH)
     stand = os.path.join(place, mpi_remote.STAND)
     if found.vendor == "mpich":
-        flags = ["-launcher", "ssh", "-launcher-exec", reach, "-localhost", post.host]
+        flags = ["-launcher", "ssh", "-launcher-exec", reach, "-localhost", config.host]
         return (found.path, *flags, "-hosts", ",".join(hosts), "-ppn", "1", "-n", str(len(hosts)), stand, *command)
     for name in ("PRTE_MCA_plm_ssh", "OMPI_MCA_plm_rsh"):
         env[f"{name}_agent"], env[f"{name}_no_tree_spawn"] = reach, "1"
@@ -98,26 +98,26 @@ def spread_command(
 
 
 @dataclass(frozen=True)
-class WorkerEvent:
+class MpiWorkerEvent:
     """Something a shim wrote down: `observed_start` or `observed_end`."""
 
     kind: str
     rank: int
     keys: Mapping[str, Any] = field(default_factory=dict)
-    follower: Optional[Follower] = None
+    follower: Optional[RankOutput] = None
 
 
-class Workers:
+class MpiWorkers:
     """The MPI processes of one life of the launcher."""
 
-    def __init__(self, post: Post, stage: Stage, world: World, restart: int) -> None:
-        self._post = post
+    def __init__(self, config: AgentConfig, stage: Stage, world: World, restart: int) -> None:
+        self._config = config
         self._stage = stage
         self._world = world
         self._restart = restart
-        self._scratch = tempfile.mkdtemp(prefix="mpi-", dir=post.base.get("TMPDIR"))
+        self._scratch = tempfile.mkdtemp(prefix="mpi-", dir=config.base.get("TMPDIR"))
         self._records = os.path.join(self._scratch, "records.jsonl")
-        self._tail = Tail(self._records, 0)
+        self._tail = FileTail(self._records, 0)
         self._half = b""
         self._causes: List[Tuple[float, Cause]] = []
         self._running: Dict[int, int] = {}
@@ -125,10 +125,10 @@ class Workers:
 
     def command(self, command: Sequence[str], env: Dict[str, str]) -> Tuple[str, ...]:
         """The mpirun command line; changes `env` so that the right MPI is loaded."""
-        first = [self._stage.python or self._post.python]
-        found = find(first, self._post.base.get("PATH", ""))
+        first = [self._stage.python or self._config.python]
+        found = find(first, self._config.base.get("PATH", ""))
         if found is None:
-            raise NotFound(f"no mpirun was found; install one with: {INSTALL}", [*first, "PATH"])
+            raise ProgramNotFound(f"no mpirun was found; install one with: {INSTALL}", [*first, "PATH"])
         workers = self._stage.role("worker").ranks
         library = os.path.join(os.path.dirname(os.path.dirname(found.path)), "lib")
         if os.path.isdir(library):
@@ -146,14 +146,14 @@ class Workers:
         return (found.path, "-n", str(workers), *flags, sys.executable, "-S", "-E", shim, settings)
 
     def _settings(self, command: Sequence[str], workers: int) -> Dict[str, Any]:
-        post, world = self._post, self._world
+        config, world = self._config, self._world
         ranks = []
         for rank in range(workers):
-            places = places_of(post, world.generation, "worker", rank)
+            places = places_of(config, world.generation, "worker", rank)
             env = environment(self._stage, "worker", rank, self._restart, world, places, {})
             for name in ("PATH", "PYTHONPATH"):
                 env.pop(name)
-            log = run_layout.log(post.run_dir, post.stage, "worker", rank)
+            log = run_layout.log(config.run_dir, config.stage, "worker", rank)
             os.makedirs(os.path.dirname(log), exist_ok=True)
             ranks.append({"env": env, "log": log, "reports": places.report_file})
         return {
@@ -162,25 +162,25 @@ class Workers:
             "command": list(command),
             "size": workers,
             "ranks": ranks,
-            "run_dir": post.run_dir,
+            "run_dir": config.run_dir,
         }
 
-    def events(self) -> List[WorkerEvent]:
-        found: List[WorkerEvent] = []
+    def events(self) -> List[MpiWorkerEvent]:
+        found: List[MpiWorkerEvent] = []
         for chunk in self._tail.chunks():
             *lines, self._half = (self._half + chunk).split(b"\n")
             found += [self._event(json.loads(line)) for line in lines]
         return found
 
-    def _event(self, record: Dict[str, Any]) -> WorkerEvent:
+    def _event(self, record: Dict[str, Any]) -> MpiWorkerEvent:
         rank = int(record["rank"])
         if record["is"] == "started":
-            log = run_layout.log(self._post.run_dir, self._post.stage, "worker", rank)
-            reports = run_layout.reports(self._post.run_dir, self._post.stage, "worker", rank)
+            log = run_layout.log(self._config.run_dir, self._config.stage, "worker", rank)
+            reports = run_layout.reports(self._config.run_dir, self._config.stage, "worker", rank)
             offsets = {key: record[key] for key in ("log_offset", "report_offset")}
-            follower = Follower(log, offsets["log_offset"], reports, offsets["report_offset"])
+            follower = RankOutput(log, offsets["log_offset"], reports, offsets["report_offset"])
             self._running[rank] = offsets["log_offset"]
-            return WorkerEvent(
+            return MpiWorkerEvent(
                 "observed_start", rank, {"pid": syscalls.outside_pid_of(record["pid"]), **offsets}, follower
             )
         self._running.pop(rank, None)
@@ -188,7 +188,7 @@ class Workers:
         if cause is not None:
             self._causes.append((float(record["at"]), cause))
         keys = {key: record.get(key) for key in ("code", "signal", "cause")}
-        return WorkerEvent("observed_end", rank, keys)
+        return MpiWorkerEvent("observed_end", rank, keys)
 
     @property
     def failed(self) -> bool:
@@ -200,17 +200,17 @@ class Workers:
         """A worker has failed by itself, and told how."""
         return any(cause.exit_code > 0 for _, cause in self._causes)
 
-    def left_unsaid(self) -> List[WorkerEvent]:
+    def left_unsaid(self) -> List[MpiWorkerEvent]:
         """Workers that were killed together with their shim after they had printed a traceback:
         an abort in one of them leaves mpirun no time for more."""
         found = []
         for rank, offset in sorted(self._running.items()):
-            log = run_layout.log(self._post.run_dir, self._post.stage, "worker", rank)
+            log = run_layout.log(self._config.run_dir, self._config.stage, "worker", rank)
             lines = exit_causes.tail(log, offset)
             left = tracebacks.last(lines)
             if left is not None:
                 cause = Cause(
-                    Kind.USER_ERROR,
+                    CauseKind.USER_ERROR,
                     left.error,
                     role="worker",
                     rank=rank,
@@ -219,7 +219,7 @@ class Workers:
                     lines=exit_causes.kept(lines),
                 )
                 self._causes.append((os.path.getmtime(log), cause))
-                found.append((os.path.getmtime(log), WorkerEvent("observed_end", rank, {"cause": plain(cause)})))
+                found.append((os.path.getmtime(log), MpiWorkerEvent("observed_end", rank, {"cause": plain(cause)})))
         return [event for _, event in sorted(found, key=lambda each: each[0])]
 
     def first_cause(self) -> Optional[Cause]:

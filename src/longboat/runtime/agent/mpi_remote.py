@@ -29,7 +29,7 @@ if __name__ == "__main__":  # executed as a file: the package is three directori
 
 from longboat.runtime import wire
 from longboat.runtime.agent import syscalls
-from longboat.runtime.agent.file_transfer import Stream
+from longboat.runtime.agent.file_transfer import FileStream
 
 SETTINGS, EXIT, STAND, REACH = "settings.json", "exit", "stand", "reach"
 KEPT = ("PMI_", "PMIX_", "PMI", "OMPI_", "PRTE_", "HYDI_", "HYDRA_", "MPI_", "MPIR_", "MPICH_", "FI_", "UCX_", "OPAL_")
@@ -66,7 +66,7 @@ def berth(directory: str) -> int:
     while True:
         peer, _ = server.accept()
         peer.settimeout(30.0)
-        stream = Stream(wire.lively(peer))
+        stream = FileStream(wire.lively(peer))
         try:
             command = _greeted(stream, bytes.fromhex(settings["token"]))
         except (OSError, wire.WireError, KeyError, ValueError):
@@ -96,7 +96,7 @@ def _as_the_rank(directory: str, code: int) -> int:
     return own or code or 1
 
 
-def _greeted(stream: Stream, token: bytes) -> str:
+def _greeted(stream: FileStream, token: bytes) -> str:
     ours = wire.nonce()
     stream.send("hello", nonce=ours)
     message = stream.receive()
@@ -107,7 +107,7 @@ def _greeted(stream: Stream, token: bytes) -> str:
     return str(stream.receive()["command"])
 
 
-def _executed(stream: Stream, command: str) -> int:
+def _executed(stream: FileStream, command: str) -> int:
     """mpirun's daemon, with its output on the way back; it dies with the connection."""
     child = subprocess.Popen(
         ["/bin/sh", "-c", command],
@@ -219,12 +219,12 @@ def reach(directory: str, words: List[str]) -> int:
         os.write(1, stream.bytes(int(message["n"])))
 
 
-def _dialled(host: str, port: int, token: bytes) -> Optional[Stream]:
+def _dialled(host: str, port: int, token: bytes) -> Optional[FileStream]:
     due = time.monotonic() + PATIENCE
     while time.monotonic() < due:
         try:
             link = socket.create_connection((host, port), timeout=30.0)
-            stream = Stream(wire.lively(link))
+            stream = FileStream(wire.lively(link))
             nonces = f"{stream.receive()['nonce']}{(ours := wire.nonce())}"
             stream.send("berth", nonce=ours, proof=wire.proof(token, "agent", nonces, NAME))
             if wire.proven(stream.receive().get("proof"), token, "driver", nonces, NAME):

@@ -31,7 +31,7 @@ def main(settings_file: str) -> int:
 
 def _run(settings: Dict[str, Any], mine: Dict[str, Any], rank: int, env: Dict[str, str]) -> int:
     from longboat.runtime.agent import exit_causes, syscalls
-    from longboat.runtime.agent.rank_process import CannotStart, Process
+    from longboat.runtime.agent.rank_process import CannotStart, RankProcess
     from longboat.runtime.journal import plain
 
     def record(kind: str, **keys: Any) -> None:
@@ -47,7 +47,7 @@ def _run(settings: Dict[str, Any], mine: Dict[str, Any], rank: int, env: Dict[st
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))
     syscalls.become_relay()  # mpirun asks this process alone; an agent that stops the run, all of them
     try:
-        process = Process(settings["command"], env, os.getcwd(), mine["log"])
+        process = RankProcess(settings["command"], env, os.getcwd(), mine["log"])
     except CannotStart as failure:
         cause = exit_causes.of_start(failure, env.get("PATH", ""))
         record("ended", code=127, cause=plain(cause))

@@ -21,7 +21,7 @@ NUMBERED = frozenset({"checkpoint", "observed_end", "observed_start", "report"})
 """Said again until they are known to be heard. Where a life stands is in every heartbeat."""
 
 
-class Unheard:
+class Outbox:
     """Messages in the order in which they were said."""
 
     def __init__(self) -> None:

@@ -16,13 +16,13 @@ import math
 from enum import Enum
 from typing import Any, Dict, Mapping, Optional, Sequence
 
-from longboat.runtime.gang.gang_events import NO_LIFE, Life
+from longboat.runtime.gang.gang_events import NO_INCARNATION, Incarnation
 
 HEARTBEAT = 1.0
 """Seconds between two words to the driver at most; a short lease needs them more often."""
 
 
-class Order(Enum):
+class AgentOrder(Enum):
     """What a message asks of the agent, once it is known that it must be obeyed."""
 
     NOTHING = "nothing"
@@ -34,13 +34,13 @@ class Order(Enum):
     BYE = "bye"
 
 
-class Duty:
+class AgentProtocol:
     """Lives, and the lease under which they are lived."""
 
     def __init__(self, name: str, address: Sequence[Any], lease: float, now: float) -> None:
         self.name = name
         """Tells the driver this agent from another one at the same seat."""
-        self.life: Life = NO_LIFE
+        self.incarnation: Incarnation = NO_INCARNATION
         self.running = False
         self.exit: Optional[Dict[str, Any]] = None
         """How the current life ended, when it did."""
@@ -56,41 +56,49 @@ class Duty:
         return {
             "agent": self.name,
             "address": self._address,
-            "life": list(self.life),
+            "incarnation": list(self.incarnation),
             "running": self.running,
             "exit": self.exit,
             "at": wall,
             "beat": now,
         }
 
-    def order(self, message: Mapping[str, Any], now: float, wall: float) -> Order:
+    def order(self, message: Mapping[str, Any], now: float, wall: float) -> AgentOrder:
         """What to do about a message; stale and repeated ones ask for nothing."""
         kind = message["is"]
         if kind == "bye":
-            return Order.BYE
+            return AgentOrder.BYE
         if kind == "alive":
             self._renewed = max(self._renewed, min(float(message["beat"]), now))
-            return Order.NOTHING
-        generation, restart = message.get("life", NO_LIFE)
-        life = (int(generation), int(restart))
+            return AgentOrder.NOTHING
+        generation, restart = message.get("incarnation", NO_INCARNATION)
+        incarnation = (int(generation), int(restart))
         if kind == "start":
-            return Order.START if life > self.life and not self.running and not self.lapsed(now) else Order.NOTHING
+            return (
+                AgentOrder.START
+                if incarnation > self.incarnation and not self.running and not self.lapsed(now)
+                else AgentOrder.NOTHING
+            )
         if kind == "kill":
-            return self._told_to_kill(life, float(message["grace"]), wall)
-        return Order.STACKS if kind == "stacks" and self.running and life == self.life else Order.NOTHING
+            return self._told_to_kill(incarnation, float(message["grace"]), wall)
+        return (
+            AgentOrder.STACKS
+            if kind == "stacks" and self.running and incarnation == self.incarnation
+            else AgentOrder.NOTHING
+        )
 
-    def _told_to_kill(self, life: Life, grace: float, wall: float) -> Order:
-        if self.running and life >= self.life and grace < self._grace:
+    def _told_to_kill(self, incarnation: Incarnation, grace: float, wall: float) -> AgentOrder:
+        if self.running and incarnation >= self.incarnation and grace < self._grace:
             self._grace = grace
-            return Order.KILL
-        if not self.running and life > self.life:
-            self.life = life
+            return AgentOrder.KILL
+        if not self.running and incarnation > self.incarnation:
+            self.incarnation = incarnation
             self.exit = {"code": -1, "signal": 0, "at": wall, "asked": True, "cause": None}
-            return Order.SAY_ENDED
-        return Order.NOTHING
+            return AgentOrder.SAY_ENDED
+        return AgentOrder.NOTHING
 
-    def begun(self, life: Life) -> None:
-        self.life, self.running, self.exit, self._grace = life, True, None, math.inf
+    def begun(self, incarnation: Incarnation) -> None:
+        self.incarnation, self.running, self.exit, self._grace = incarnation, True, None, math.inf
 
     def ended(self, ending: Dict[str, Any]) -> None:
         self.running, self.exit = False, ending

@@ -65,7 +65,7 @@ def cleaned(point: Dict[str, Any]) -> Point:
     return found
 
 
-class Tail:
+class FileTail:
     """Reads a growing file from an offset on, in chunks."""
 
     def __init__(self, path: str, offset: int) -> None:
@@ -99,12 +99,12 @@ class Tail:
             self._fd = -1
 
 
-class Follower:
+class RankOutput:
     """The progress of one rank, from its log and its report file."""
 
     def __init__(self, log: str, log_offset: int, reports: str, reports_offset: int) -> None:
-        self._log = Tail(log, log_offset)
-        self._reports = Tail(reports, reports_offset)
+        self._log = FileTail(log, log_offset)
+        self._reports = FileTail(reports, reports_offset)
         self._line_start = b"\n"
         self._half_report = b""
 

@@ -17,7 +17,7 @@ from typing import Dict, List, Optional, Sequence, Tuple
 from longboat.runtime.agent import syscalls
 
 
-class NotFound(Exception):
+class ProgramNotFound(Exception):
     """A program that the command needs is not there."""
 
     def __init__(self, message: str, looked_in: Sequence[str]) -> None:
@@ -36,7 +36,7 @@ class CannotStart(Exception):
         self.cwd = cwd
 
 
-class Process:
+class RankProcess:
     def __init__(self, command: Sequence[str], env: Dict[str, str], cwd: str, log: str) -> None:
         os.makedirs(os.path.dirname(log), exist_ok=True)
         fd = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)

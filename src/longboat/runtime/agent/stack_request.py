@@ -18,7 +18,7 @@ PATIENCE = 1.5
 """Seconds that they get where one has written nothing: it may not have had its turn. The gang waits a little longer."""
 
 
-class Inquiry:
+class StackRequest:
     """Asks when it is made; what was written can be read once it is ready.
 
     A process without a handler would die of the signal, and is not asked. One that is stopped stays so: to wake it

@@ -10,16 +10,18 @@ import os
 from typing import Callable, List, Optional, Tuple
 
 from longboat.runtime import run_layout, wire
-from longboat.runtime.agent.agent_config import Post, places_of, storage_of
-from longboat.runtime.agent.file_sync import Courier
+from longboat.runtime.agent.agent_config import AgentConfig, places_of, storage_of
+from longboat.runtime.agent.file_sync import FileSync
 
 
-class Delivery:
+class Staging:
     """The courier's errands for one life after the other; `wake` is called when one is done."""
 
-    def __init__(self, post: Post, wake: Callable[[], None]) -> None:
-        self._post = post
-        self._courier = Courier(post.depot, post.token, post.name, post.run_dir, wake) if post.depot else None
+    def __init__(self, config: AgentConfig, wake: Callable[[], None]) -> None:
+        self._config = config
+        self._courier = (
+            FileSync(config.depot, config.token, config.name, config.run_dir, wake) if config.depot else None
+        )
         self.awaited: Optional[wire.Message] = None
         """The start that waits for its files."""
         self._settling = False
@@ -29,16 +31,16 @@ class Delivery:
         """Whether this start has to wait for its files; it is taken once they are here."""
         if self._courier is None:
             return False
-        post = self._post
-        places = places_of(post, start["life"][0])
-        trees = [*places.inputs.values(), places.output, *storage_of(post), *filter(None, [start["resume_from"]])]
-        logs = [run_layout.log(post.run_dir, post.stage, post.role, post.rank)]
+        config = self._config
+        places = places_of(config, start["incarnation"][0])
+        trees = [*places.inputs.values(), places.output, *storage_of(config), *filter(None, [start["resume_from"]])]
+        logs = [run_layout.log(config.run_dir, config.stage, config.role, config.rank)]
         if start["launcher"] and not start.get("spread"):
-            ranks = post.plan.stage(post.stage).role("worker").ranks
-            logs += [run_layout.log(post.run_dir, post.stage, "worker", rank) for rank in range(ranks)]
+            ranks = config.plan.stage(config.stage).role("worker").ranks
+            logs += [run_layout.log(config.run_dir, config.stage, "worker", rank) for rank in range(ranks)]
         self.awaited, self._settling = start, False
-        generation, restart = start["life"]
-        self._courier.begin(logs, trees, ("begin", start["life"]), places.output, (generation, restart))
+        generation, restart = start["incarnation"]
+        self._courier.begin(logs, trees, ("begin", start["incarnation"]), places.output, (generation, restart))
         return True
 
     def forget(self) -> None:
@@ -50,7 +52,7 @@ class Delivery:
         record = checkpoint["record"]
         if self._courier is None or record.get("error"):
             return False
-        self._courier.send(os.path.join(self._post.run_dir, str(record["path"])), ("checkpoint", checkpoint))
+        self._courier.send(os.path.join(self._config.run_dir, str(record["path"])), ("checkpoint", checkpoint))
         return True
 
     def take(self) -> Tuple[List[wire.Message], Optional[wire.Message], Optional[OSError]]:
@@ -59,10 +61,10 @@ class Delivery:
         start: Optional[wire.Message] = None
         problem: Optional[OSError] = None
         for kind, what in self._courier.done() if self._courier is not None else ():
-            life, error = what if kind == "unable" else (what, None)
+            incarnation, error = what if kind == "unable" else (what, None)
             if kind == "checkpoint":
                 checkpoints.append(what)
-            elif self.awaited is not None and self.awaited["life"] == life:
+            elif self.awaited is not None and self.awaited["incarnation"] == incarnation:
                 start, problem, self.awaited = None if error else self.awaited, error, None
         return checkpoints, start, problem
 
@@ -76,7 +78,7 @@ class Delivery:
             if asked:
                 courier.forget_checkpoints()
             else:
-                for tree in (run_layout.output(self._post.run_dir, self._post.stage), *storage_of(self._post)):
+                for tree in (run_layout.output(self._config.run_dir, self._config.stage), *storage_of(self._config)):
                     courier.send_tree(tree)
         courier.hurry()
         return courier.settled

@@ -6,7 +6,7 @@ import os
 import signal
 
 
-class Bell:
+class Wakeup:
     """From when it is made, SIGTERM does not end this process: it rings, as the end of a child does."""
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ from longboat.runtime.buckets.bucket_mounts import CANNOT, COMPLAINT, READ_ONLY,
 from longboat.runtime.rank_env import variable
 
 
-class Given(NamedTuple):
+class BucketMount(NamedTuple):
     name: str
     url: str
     read_only: bool
@@ -28,7 +28,7 @@ class Given(NamedTuple):
         return environ[f"LONGBOAT_MOUNT_{variable(self.name)}"]
 
 
-class Failure(NamedTuple):
+class BucketFailure(NamedTuple):
     code: int
     complaint: str
 
@@ -49,25 +49,25 @@ def main(argv: List[str], environ: Mapping[str, str]) -> int:
     return os.WEXITSTATUS(status) or code
 
 
-def _given(word: str) -> Given:
+def _given(word: str) -> BucketMount:
     name, _, url = word.partition("=")
-    return Given(name, url[: -len(READ_ONLY)], True) if url.endswith(READ_ONLY) else Given(name, url, False)
+    return BucketMount(name, url[: -len(READ_ONLY)], True) if url.endswith(READ_ONLY) else BucketMount(name, url, False)
 
 
-def _try(mount: Given, done: str, to: str, work: Any, environ: Mapping[str, str]) -> List[Failure]:
+def _try(mount: BucketMount, done: str, to: str, work: Any, environ: Mapping[str, str]) -> List[BucketFailure]:
     """Nothing when it went well."""
     try:
         count = int(work(mount.url, mount.directory(environ), environ))
     except OSError as error:
         hopeless = isinstance(error, BucketError) and error.status and error.status not in PASSING
         complaint = f"{COMPLAINT}{mount.name} could not be {done}: {error}"
-        return [Failure(REFUSED if hopeless else CANNOT, complaint)]
+        return [BucketFailure(REFUSED if hopeless else CANNOT, complaint)]
     if count:
         print(f"storage {mount.name}: {count} files {done} {to} {mount.url}", flush=True)
     return []
 
 
-def _complain(failed: List[Failure]) -> int:
+def _complain(failed: List[BucketFailure]) -> int:
     """The exit code that belongs to the last complaint; 0 without any."""
     for failure in failed:
         print(failure.complaint, file=sys.stderr, flush=True)

@@ -10,7 +10,7 @@ from typing import Iterator, Mapping, Optional
 
 from longboat.runtime.buckets import bucket_http
 from longboat.runtime.buckets.credentials import GoogleToken, google_token
-from longboat.runtime.buckets.s3 import Found
+from longboat.runtime.buckets.s3 import BucketObject
 
 
 class Gcs:
@@ -22,7 +22,7 @@ class Gcs:
         self._free = bool(other)
         self._token: Optional[GoogleToken] = None
 
-    def list(self, prefix: str) -> Iterator[Found]:
+    def list(self, prefix: str) -> Iterator[BucketObject]:
         token = ""
         while True:
             query = {"prefix": prefix, **({"pageToken": token} if token else {})}
@@ -30,7 +30,9 @@ class Gcs:
             with bucket_http.understanding(self._base):
                 told = json.loads(answer)
                 items = told.get("items", ())
-                found = [Found(item["name"], int(item["size"]), str(item.get("generation", ""))) for item in items]
+                found = [
+                    BucketObject(item["name"], int(item["size"]), str(item.get("generation", ""))) for item in items
+                ]
                 token = told.get("nextPageToken", "")
             yield from found
             if not token:

@@ -26,7 +26,7 @@ PART = 64 * 1024 * 1024
 """Bytes of a part: a larger file is sent in parts, for one request holds at most 5 GiB and may be cut off."""
 
 
-class Found(NamedTuple):
+class BucketObject(NamedTuple):
     key: str
     size: int
     mark: str
@@ -45,7 +45,7 @@ class S3:
             self._base = f"https://{bucket}.s3.{self._region}.amazonaws.com"
         self._keys: Optional[AwsKeys] = None
 
-    def list(self, prefix: str) -> Iterator[Found]:
+    def list(self, prefix: str) -> Iterator[BucketObject]:
         token = ""
         while True:
             query = {"list-type": "2", "prefix": prefix, **({"continuation-token": token} if token else {})}
@@ -110,13 +110,13 @@ class S3:
         return bucket_http.request(method, place + (f"?{words}" if words else ""), headers, path, data)
 
 
-def _listed(root: ElementTree.Element) -> Tuple[List[Found], str]:
+def _listed(root: ElementTree.Element) -> Tuple[List[BucketObject], str]:
     """A page of a list, and what the next one is asked for with."""
     space = root.tag.partition("}")[0] + "}" if root.tag.startswith("{") else ""
     found = []
     for item in root.iter(f"{space}Contents"):
         text = {child.tag.replace(space, ""): child.text or "" for child in item}
-        found.append(Found(text["Key"], int(text["Size"]), text.get("ETag", "")))
+        found.append(BucketObject(text["Key"], int(text["Size"]), text.get("ETag", "")))
     return found, root.findtext(f"{space}NextContinuationToken") or ""
 
 

@@ -25,7 +25,7 @@ def name_of(seat: Seat) -> str:
     return f"{seat[0]}/{seat[1]}-{seat[2]}"
 
 
-class Link:
+class AgentLink:
     """One connection."""
 
     def __init__(self, sock: socket.socket) -> None:
@@ -38,15 +38,15 @@ class Link:
         self.unsent = bytearray()
 
 
-class Links:
+class AgentLinks:
     """All connections, and who sits at the other end."""
 
     def __init__(self, listener: socket.socket, token: bytes, selector: selectors.BaseSelector) -> None:
         self._listener = listener
         self._token = token
         self._selector = selector
-        self._open: Dict[int, Link] = {}
-        self._seated: Dict[Seat, Link] = {}
+        self._open: Dict[int, AgentLink] = {}
+        self._seated: Dict[Seat, AgentLink] = {}
         listener.setblocking(False)
         self._listening = False
         self._listen()
@@ -64,12 +64,12 @@ class Links:
             sock.setblocking(False)
             if sock.family != socket.AF_UNIX:
                 wire.lively(sock)
-            link = Link(sock)
+            link = AgentLink(sock)
             self._open[sock.fileno()] = link
             self._selector.register(sock, selectors.EVENT_READ, link)
             self._write(link, wire.encode({"is": "hello", "nonce": link.nonce}))
 
-    def read(self, link: Link) -> List[wire.Message]:
+    def read(self, link: AgentLink) -> List[wire.Message]:
         """What a connection said; a join only once it is proven. Closes what misbehaves or has ended."""
         found: List[wire.Message] = []
         if self._open.get(link.socket.fileno()) is not link:
@@ -91,7 +91,7 @@ class Links:
                 self._close(link)
                 return found
 
-    def flush(self, link: Link) -> None:
+    def flush(self, link: AgentLink) -> None:
         self._write(link, b"")
 
     def send(self, seat: Seat, message: bytes) -> bool:
@@ -151,7 +151,7 @@ class Links:
             self._selector.register(self._listener, selectors.EVENT_READ, self)
             self._listening = True
 
-    def _admit(self, link: Link, message: wire.Message) -> bool:
+    def _admit(self, link: AgentLink, message: wire.Message) -> bool:
         stage, role, rank = message["seat"]
         seat = (str(stage), str(role), int(rank))
         nonces = f"{link.nonce}{message['nonce']}"
@@ -169,7 +169,7 @@ class Links:
         self._write(link, wire.encode(answer))
         return True
 
-    def _write(self, link: Link, data: bytes) -> None:
+    def _write(self, link: AgentLink, data: bytes) -> None:
         link.unsent += data
         while link.unsent:
             try:
@@ -184,7 +184,7 @@ class Links:
         if self._selector.get_key(link.socket).events != wanted:
             self._selector.modify(link.socket, wanted, link)
 
-    def _close(self, link: Link) -> None:
+    def _close(self, link: AgentLink) -> None:
         fd = link.socket.fileno()
         if self._open.get(fd) is not link:
             return

@@ -6,10 +6,10 @@ import os
 from typing import Sequence
 
 from longboat.runtime import run_layout
-from longboat.runtime.driver.history import Before
+from longboat.runtime.driver.history import RunHistory
 
 
-def put_aside(run_dir: str, before: Before, stages: Sequence[str]) -> None:
+def put_aside(run_dir: str, before: RunHistory, stages: Sequence[str]) -> None:
     if not stages:
         return
     from longboat.runtime.bundle import bundle_writer

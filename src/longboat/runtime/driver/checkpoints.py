@@ -25,7 +25,7 @@ KEEP = 2
 
 
 @dataclass(frozen=True)
-class Complete:
+class CompleteCheckpoint:
     """A checkpoint with all its parts."""
 
     owner: str
@@ -48,7 +48,7 @@ class Checkpoints:
         self._directory = os.path.join(run_dir, "checkpoints", stage.name)
         self._file = os.path.join(self._directory, "manifest.json")
         self._parts: Dict[Tuple[str, int, int], Dict[int, Tuple[str, int]]] = {}
-        self.complete: List[Complete] = self._read()
+        self.complete: List[CompleteCheckpoint] = self._read()
 
     def tidy(self, generation: int, owners: Iterable[str]) -> None:
         """A generation that wrote no checkpoint leaves no place for them."""
@@ -59,7 +59,9 @@ class Checkpoints:
     def owner(self, role: str, rank: int) -> str:
         return f"{role}-{rank}" if self._own else ""
 
-    def part(self, role: str, rank: int, generation: int, round_: int, record: Mapping[str, Any]) -> Optional[Complete]:
+    def part(
+        self, role: str, rank: int, generation: int, round_: int, record: Mapping[str, Any]
+    ) -> Optional[CompleteCheckpoint]:
         """Takes in a part; the checkpoint, when it was the last that was missing and it is newer.
         OSError when that could not be written down: then the checkpoint does not exist."""
         owner, step, of = self.owner(role, rank), int(record["step"]), int(record["of"])
@@ -79,7 +81,9 @@ class Checkpoints:
         if newest is not None and newest.step >= step:
             _remove(directory)
             return None
-        found = Complete(owner, step, generation, round_, path, tuple(parts[number] for number in sorted(parts)))
+        found = CompleteCheckpoint(
+            owner, step, generation, round_, path, tuple(parts[number] for number in sorted(parts))
+        )
         mine = sorted([c for c in self.complete if c.owner == owner] + [found], key=_age)
         old = mine[: max(0, len(mine) - max(int(record.get("keep", KEEP)), 1))]
         self._write([c for c in [*self.complete, found] if c not in old])
@@ -89,7 +93,7 @@ class Checkpoints:
             _remove(os.path.join(self._run_dir, each.path))
         return found
 
-    def newest(self, owner: str, round_: int) -> Optional[Complete]:
+    def newest(self, owner: str, round_: int) -> Optional[CompleteCheckpoint]:
         mine = [c for c in self.complete if c.owner == owner and c.round == round_]
         return max(mine, key=_age) if mine else None
 
@@ -121,20 +125,20 @@ class Checkpoints:
                     _remove_empty(os.path.join(place, owner).rstrip("/"))
                 _remove_empty(place)
 
-    def _rewritten(self, known: Complete, name: str, size: int) -> None:
+    def _rewritten(self, known: CompleteCheckpoint, name: str, size: int) -> None:
         """The step was saved a second time, in the same place."""
         parts = tuple((each, size if each == name else old) for each, old in known.parts)
         if parts != known.parts:
             self._write([replace(c, parts=parts) if c is known else c for c in self.complete])
 
-    def _read(self) -> List[Complete]:
+    def _read(self) -> List[CompleteCheckpoint]:
         try:
             with open(self._file, encoding="utf-8") as file:
-                return [build(Complete, item) for item in json.load(file)["complete"]]
+                return [build(CompleteCheckpoint, item) for item in json.load(file)["complete"]]
         except (OSError, ValueError, KeyError, TypeError):
             return []
 
-    def _write(self, complete: List[Complete]) -> None:
+    def _write(self, complete: List[CompleteCheckpoint]) -> None:
         os.makedirs(self._directory, exist_ok=True)
         with open(self._file + ".new", "w", encoding="utf-8") as file:
             json.dump({"complete": [asdict(c) for c in complete]}, file, indent=2)
@@ -144,7 +148,7 @@ class Checkpoints:
         self.complete = complete
 
 
-def _age(found: Complete) -> Tuple[int, int]:
+def _age(found: CompleteCheckpoint) -> Tuple[int, int]:
     """Generations are never counted anew, while rounds are, in another attempt."""
     return found.generation, found.step
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, Union
 
 from longboat.runtime import wire
-from longboat.runtime.causes import Cause, Kind
+from longboat.runtime.causes import Cause, CauseKind
 from longboat.runtime.gang import gang_events as g
 from longboat.runtime.journal import cause_of
 from longboat.runtime.rank_env import Address, Peers
@@ -17,25 +17,25 @@ from longboat.runtime.rank_env import Address, Peers
 BYE = wire.encode({"is": "bye"})
 
 
-def seen(seat: g.Seat, message: Mapping[str, Any]) -> g.Seen:
+def seen(seat: g.Seat, message: Mapping[str, Any]) -> g.Heartbeat:
     host, ports = message["address"]
-    life = life_of(message)
+    incarnation = life_of(message)
     ended = message["exit"]
-    return g.Seen(
+    return g.Heartbeat(
         seat,
         message["agent"],
         Address(str(host), tuple(ports)),
-        life,
+        incarnation,
         bool(message["running"]),
-        exited(seat, life, ended) if ended is not None else None,
+        exited(seat, incarnation, ended) if ended is not None else None,
         message["at"],
     )
 
 
-def exited(seat: g.Seat, life: g.Life, message: Mapping[str, Any]) -> g.Exited:
+def exited(seat: g.Seat, incarnation: g.Incarnation, message: Mapping[str, Any]) -> g.Exited:
     return g.Exited(
         seat,
-        life,
+        incarnation,
         message["code"],
         message["signal"],
         message["at"],
@@ -44,8 +44,8 @@ def exited(seat: g.Seat, life: g.Life, message: Mapping[str, Any]) -> g.Exited:
     )
 
 
-def life_of(message: Mapping[str, Any]) -> g.Life:
-    generation, restart = message.get("life", g.NO_LIFE)
+def life_of(message: Mapping[str, Any]) -> g.Incarnation:
+    generation, restart = message.get("incarnation", g.NO_INCARNATION)
     return (generation, restart)
 
 
@@ -56,7 +56,7 @@ def start(
     return wire.encode(
         {
             "is": "start",
-            "life": action.life,
+            "incarnation": action.incarnation,
             "attempt": attempt,
             "round": round_,
             "peers": _encoded(action.peers),
@@ -70,8 +70,8 @@ def start(
 
 def order(action: Union[g.Kill, g.DumpStacks]) -> bytes:
     if isinstance(action, g.Kill):
-        return wire.encode({"is": "kill", "life": action.life, "grace": action.grace})
-    return wire.encode({"is": "stacks", "life": action.life})
+        return wire.encode({"is": "kill", "incarnation": action.incarnation, "grace": action.grace})
+    return wire.encode({"is": "stacks", "incarnation": action.incarnation})
 
 
 def answer(message: Mapping[str, Any]) -> bytes:
@@ -84,11 +84,11 @@ def _encoded(peers: Peers) -> Dict[str, List[Any]]:
     return {role: [[a.host, list(a.ports)] for a in addresses] for role, addresses in peers.items()}
 
 
-def event(kind: str, seat: g.Seat, message: Mapping[str, Any], wall: float) -> g.Happening:
+def event(kind: str, seat: g.Seat, message: Mapping[str, Any], wall: float) -> g.GangEvent:
     """What an agent says of its rank's end: it exited, it will be taken away, it has gone with its machine."""
     if kind == "exited":
         return exited(seat, life_of(message), message)
     if kind == "notice":
-        return g.Notice(seat)
-    taken = Cause(Kind.PREEMPTED, "its machine was taken away", role=seat[0], rank=seat[1])
-    return g.Lost(seat, taken, wall)  # it says itself that nothing of it runs
+        return g.PreemptionNotice(seat)
+    taken = Cause(CauseKind.PREEMPTED, "its machine was taken away", role=seat[0], rank=seat[1])
+    return g.AgentLost(seat, taken, wall)  # it says itself that nothing of it runs

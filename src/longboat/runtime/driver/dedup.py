@@ -15,7 +15,7 @@ WRITTEN_AS = {"rank.report": "report", "rank.started": "observed_start", "rank.e
 """Events that a word becomes. Parts of checkpoints become none, and are taken in again by another driver."""
 
 
-class Doubles:
+class Deduplicator:
     def __init__(self, before: Mapping[Teller, Word]) -> None:
         """before: the last ones that earlier drivers have written down."""
         self._heard: Dict[Teller, Word] = dict(before)
@@ -25,7 +25,7 @@ class Doubles:
         if "word" not in message:
             return False
         teller = (stage, str(message["role"]), int(message["rank"]), str(message["is"]))
-        generation, restart = message["life"]
+        generation, restart = message["incarnation"]
         word = (int(generation), int(restart), int(message["word"]))
         if word <= self._heard.get(teller, (0, 0, 0)):
             return True

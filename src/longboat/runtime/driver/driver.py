@@ -19,21 +19,21 @@ from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple, Unio
 from longboat.runtime import pipeline as p
 from longboat.runtime import run_layout
 from longboat.runtime.agent import syscalls
-from longboat.runtime.causes import Cause, Kind
+from longboat.runtime.causes import Cause, CauseKind
 from longboat.runtime.driver import codec
-from longboat.runtime.driver.agent_links import Link, Links, Seat
+from longboat.runtime.driver.agent_links import AgentLink, AgentLinks, Seat
 from longboat.runtime.driver.checkpoints import Checkpoints
-from longboat.runtime.driver.dedup import Doubles
-from longboat.runtime.driver.history import Before, Unfinished
-from longboat.runtime.driver.launcher import Doomed, Gone, Launcher, Told
-from longboat.runtime.driver.rank_journal import Scribe
-from longboat.runtime.driver.services import Attendant, Services
+from longboat.runtime.driver.dedup import Deduplicator
+from longboat.runtime.driver.history import RunHistory, UnfinishedStage
+from longboat.runtime.driver.launcher import AgentGone, Launcher, StageNote, Unrecoverable
+from longboat.runtime.driver.rank_journal import RankJournal
+from longboat.runtime.driver.services import Services, ServiceStages
 from longboat.runtime.driver.stage_run import StageRun, rules_of
-from longboat.runtime.driver.stop_signals import Signals, who
+from longboat.runtime.driver.stop_signals import StopSignals, who
 from longboat.runtime.errors import FAILED
 from longboat.runtime.gang import gang_events as g
 from longboat.runtime.gang.machine import Gang
-from longboat.runtime.journal import JournalFull, Writer
+from longboat.runtime.journal import JournalFull, JournalWriter
 from longboat.runtime.plan import Plan, Stage
 from longboat.runtime.shapes import MERGE_ROLE, SHAPES
 
@@ -44,15 +44,15 @@ class Driver:
         plan: Plan,
         run_id: str,
         run_dir: str,
-        journal: Writer,
+        journal: JournalWriter,
         token: bytes,
-        before: Before,
+        before: RunHistory,
         recover: bool = False,
         left_out: Sequence[str] = (),
         keep: bool = False,
         pods: bool = False,
         services: Optional[Services] = None,
-        signals: Optional[Signals] = None,
+        signals: Optional[StopSignals] = None,
         stop_asked: bool = False,
     ) -> None:
         """recover: the agents of an earlier driver may still be there; take over from it.
@@ -69,7 +69,7 @@ class Driver:
         self.run_dir = run_dir
         self.journal = journal
         self._token = token
-        taken = before if recover else Before()
+        taken = before if recover else RunHistory()
         self._unfinished = taken.unfinished
         self._pipeline = p.Pipeline(
             plan,
@@ -83,11 +83,11 @@ class Driver:
             kept=taken.serving,
             end=taken.end,
         )
-        self._attendant = None if services is None else Attendant(services, self._pipeline, journal)
+        self._attendant = None if services is None else ServiceStages(services, self._pipeline, journal)
         self._metrics = before.metrics
         for name, values in before.metrics.values.items():
             self._tell_metrics(name, values)
-        self._doubles = Doubles(before.words)
+        self._doubles = Deduplicator(before.words)
         self._inherited = before.generations
         self._generations = dict(before.generations)
         self._rounds = dict(before.rounds)
@@ -97,21 +97,21 @@ class Driver:
         self.state = ""
         """How the run ended, once it has."""
         self._selector = selectors.DefaultSelector()
-        self._signals = signals or Signals(leave_on_term=pods)
+        self._signals = signals or StopSignals(leave_on_term=pods)
         self._selector.register(self._signals.fileno(), selectors.EVENT_READ, self._signals)
-        self._links: Links
+        self._links: AgentLinks
         self._launcher: Launcher
         self._stopping = stop_asked
         self._interrupts = 0
-        self._starts: Dict[Tuple[str, g.Life, str], bytes] = {}
+        self._starts: Dict[Tuple[str, g.Incarnation, str], bytes] = {}
         self._checkpoints: Dict[str, Checkpoints] = {}
-        self._scribe = Scribe(journal, run_dir)
+        self._scribe = RankJournal(journal, run_dir)
         self._next_look = 0.0
 
     def run(self, listener: socket.socket, launcher: Launcher, begun: Optional[Callable[[], None]] = None) -> int:
         """Runs the plan to its end; the exit code. `begun` is called once the first agents are under way."""
         self._launcher = launcher
-        self._links = Links(listener, self._token, self._selector)
+        self._links = AgentLinks(listener, self._token, self._selector)
         self._selector.register(launcher.fileno(), selectors.EVENT_READ, launcher)
         if self._attendant is not None:
             self._selector.register(self._attendant.services.fileno(), selectors.EVENT_READ, self._attendant)
@@ -145,7 +145,7 @@ class Driver:
                 self._links.accept()
             elif key.data is self._launcher:
                 self._launched()
-            elif isinstance(key.data, Attendant):
+            elif isinstance(key.data, ServiceStages):
                 self._follow(key.data.hear())
             elif key.data is self._signals:
                 self._signalled()
@@ -165,7 +165,7 @@ class Driver:
 
     def _launched(self) -> None:
         for news in self._launcher.poll():
-            if isinstance(news, Told):
+            if isinstance(news, StageNote):
                 self.journal.write("note", stage=news.stage, level="warning", text=news.text)
             else:
                 self._gone(news)
@@ -189,7 +189,7 @@ class Driver:
     def _disk_full(self) -> Cause:
         free = run_layout.free_bytes(self.run_dir)
         facts = () if free is None else (f"{syscalls.size(free)} are free where the run is kept",)
-        return Cause(Kind.DISK_FULL, f"the disk of {self.run_dir} is full", evidence=facts)
+        return Cause(CauseKind.DISK_FULL, f"the disk of {self.run_dir} is full", evidence=facts)
 
     # Signals.
 
@@ -202,23 +202,23 @@ class Driver:
             self.stop(who(number, self.run_dir), now=self._interrupts > 1 or number == signal.SIGQUIT)
 
     def stop(self, by: str, now: bool) -> None:
-        cause = Cause(Kind.STOPPED, f"stopped by {by}")
+        cause = Cause(CauseKind.STOPPED, f"stopped by {by}")
         self.journal.write("stopping", by=by, now=now)
         steps = self._pipeline.stop(cause)
         for run in list(self._running.values()):
             run.halted = True
-            self._gang(run, g.Stop(cause, now))
+            self._gang(run, g.StopRequest(cause, now))
         self._follow(steps)
 
     # The pipeline's wishes.
 
     def _follow(self, steps: Sequence[p.Step]) -> None:
         for step in steps:
-            if isinstance(step, p.Begin):
+            if isinstance(step, p.BeginStage):
                 self._begin(step.stage, step.attempt)
-            elif isinstance(step, p.Halt):
+            elif isinstance(step, p.HaltStage):
                 self._halt(step)
-            elif isinstance(step, p.Answer):
+            elif isinstance(step, p.GateVerdict):
                 self._scribe.verdict(step)
             elif isinstance(step, p.StageEnded):
                 if step.state == "succeeded":
@@ -235,14 +235,16 @@ class Driver:
             elif isinstance(step, p.Finished):
                 self._finished = step
 
-    def _halt(self, step: p.Halt) -> None:
+    def _halt(self, step: p.HaltStage) -> None:
         if self._attendant is not None and self._attendant.halt(step.stage):
             return
         run = self._running.get(step.stage)
         if run is not None and not run.halted:
             run.halted = True
             why = "a gate refused what it serves" if step.again else "another stage failed"
-            self._gang(run, g.Stop(Cause(Kind.STOPPED, f"stopped because {'all is done' if step.done else why}")))
+            self._gang(
+                run, g.StopRequest(Cause(CauseKind.STOPPED, f"stopped because {'all is done' if step.done else why}"))
+            )
 
     def _begin(self, name: str, attempt: int) -> None:
         stage = self.plan.stage(name)
@@ -253,7 +255,7 @@ class Driver:
         round_, merging = self._rounds.get(name, (1, False))
         self._form(StageRun(stage, attempt, self._new_gang(stage, merging), round_, merging))
 
-    def _take_over(self, stage: Stage, left: Unfinished) -> None:
+    def _take_over(self, stage: Stage, left: UnfinishedStage) -> None:
         if stage.kind == "serve" and self._attendant is not None:
             self._attendant.begin(stage.name)
             return
@@ -263,7 +265,7 @@ class Driver:
             self._form(run)
             return
         self._running[stage.name] = run  # its gang was done with; only to say so was left
-        self._gang_over(run, g.Over(left.decided, left.cause))
+        self._gang_over(run, g.GangEnded(left.decided, left.cause))
 
     def _form(self, run: StageRun) -> None:
         self._running[run.stage.name] = run
@@ -280,7 +282,7 @@ class Driver:
         return {
             seat: told
             for seat, told in said.items()
-            if told is not None and self._launcher.vouches((run.stage.name, *seat), told["agent"])
+            if told is not None and self._launcher.is_current((run.stage.name, *seat), told["agent"])
         }
 
     def _new_gang(self, stage: Stage, merging: bool, recover: bool = False, budget: Optional[int] = None) -> Gang:
@@ -289,7 +291,7 @@ class Driver:
 
     # The gang's wishes.
 
-    def _gang(self, run: StageRun, event: g.Happening) -> None:
+    def _gang(self, run: StageRun, event: g.GangEvent) -> None:
         self._carry_out(run, run.gang.handle(event, time.monotonic()))
 
     def _carry_out(self, run: StageRun, actions: Sequence[g.Action]) -> None:
@@ -306,12 +308,12 @@ class Driver:
             self._links.send((name, *action.seat), codec.order(action))
         elif isinstance(action, g.Fence):
             self._launcher.fence((name, *action.seat))
-        elif isinstance(action, g.Record):
+        elif isinstance(action, g.RecordEvent):
             self._record(run, action)
-        elif isinstance(action, g.Over):
+        elif isinstance(action, g.GangEnded):
             self._gang_over(run, action)
 
-    def _record(self, run: StageRun, record: g.Record) -> None:
+    def _record(self, run: StageRun, record: g.RecordEvent) -> None:
         name = run.stage.name
         keys = dict(record.keys)
         if record.ev == "gen.started":
@@ -333,7 +335,7 @@ class Driver:
 
     def _start_message(self, run: StageRun, action: g.Start) -> bytes:
         resume, _ = self._checkpoints_of(run.stage).resume(*action.seat, run.round)
-        key = (run.stage.name, action.life, resume)
+        key = (run.stage.name, action.incarnation, resume)
         if key not in self._starts:
             merge_role, launcher = MERGE_ROLE if run.merging else "", bool(SHAPES[run.stage.shape].launcher)
             told = (run.attempt, run.round, resume, merge_role, launcher, self._pods)
@@ -346,16 +348,16 @@ class Driver:
             self._checkpoints[stage.name] = Checkpoints(self.run_dir, stage, inherited)
         return self._checkpoints[stage.name]
 
-    def _gang_over(self, run: StageRun, over: g.Over) -> None:
+    def _gang_over(self, run: StageRun, over: g.GangEnded) -> None:
         del self._running[run.stage.name]
         self._go_on(run, over)
         following = self._running.get(run.stage.name)
         for seat in run.gang.members:
             if following is None or seat not in following.gang.members:
                 self._links.dismiss((run.stage.name, *seat), codec.BYE)
-                self._launcher.let_go((run.stage.name, *seat))
+                self._launcher.release((run.stage.name, *seat))
 
-    def _go_on(self, run: StageRun, over: g.Over) -> None:
+    def _go_on(self, run: StageRun, over: g.GangEnded) -> None:
         """With the next round, or as the pipeline says: with another attempt, perhaps."""
         if over.state == "succeeded" and run.stage.merge and self._finished is None:
             if not run.merging:
@@ -369,7 +371,7 @@ class Driver:
 
     # What agents say.
 
-    def _hear(self, link: Link) -> None:
+    def _hear(self, link: AgentLink) -> None:
         for message in self._links.read(link):
             if link.seat is not None:  # else it was dismissed by what it said before this
                 self._heard(link.seat, message)
@@ -404,7 +406,7 @@ class Driver:
             self._scribe.observed_end(run, message, self._stopping)
 
     def _seen(self, run: StageRun, seat: Seat, message: Mapping[str, Any]) -> None:
-        if not self._launcher.vouches(seat, message["agent"]):
+        if not self._launcher.is_current(seat, message["agent"]):
             self._links.dismiss(seat, codec.BYE)
             return
         if message.get("owes"):
@@ -417,7 +419,7 @@ class Driver:
     def _checkpointed(self, run: StageRun, message: Mapping[str, Any]) -> None:
         """A part of a checkpoint is on disk, or could not be written."""
         role, rank, record = message["role"], message["rank"], message["record"]
-        generation = message["life"][0]
+        generation = message["incarnation"][0]
         if generation != run.gang.generation:
             return
         found, problem = None, record.get("error")
@@ -431,7 +433,7 @@ class Driver:
         if found is None:
             return
         self._scribe.checkpoint(run, found, record.get("seconds"))
-        self._gang(run, g.Checkpoint())
+        self._gang(run, g.CheckpointComplete())
 
     def _reported(self, run: StageRun, seat: g.Seat, message: Mapping[str, Any]) -> None:
         role, rank, points = message["role"], message["rank"], message["points"]
@@ -440,7 +442,7 @@ class Driver:
         self._tell_metrics(run.stage.name, self._metrics.take(run.stage.name, (role, rank), points))
         if run.stage.kind == "serve" and any("ready" in point for point in points):
             run.ready.add(rank)
-        self._gang(run, g.Progress(seat, message["life"][0], step))
+        self._gang(run, g.Progress(seat, message["incarnation"][0], step))
         if run.stage.kind == "serve" and len(run.ready) == run.stage.ranks:
             self._follow(self._pipeline.stage_ready(run.stage.name))
 
@@ -448,17 +450,17 @@ class Driver:
         for name, value in values.items():
             self._pipeline.metric(stage, name, value)
 
-    def _gone(self, gone: Union[Gone, Doomed]) -> None:
+    def _gone(self, gone: Union[AgentGone, Unrecoverable]) -> None:
         stage, role, rank = gone.seat
         for message in self._links.drain(gone.seat):
             self._heard(gone.seat, message)
         run = self._running.get(stage)
         if run is not None and (role, rank) in run.gang.members:
-            lost = isinstance(gone, Gone)
-            self._gang(run, g.Lost((role, rank), gone.cause, time.time()) if lost else g.Fault(gone.cause))
+            lost = isinstance(gone, AgentGone)
+            self._gang(run, g.AgentLost((role, rank), gone.cause, time.time()) if lost else g.Fault(gone.cause))
 
     def _conclude(self, finished: Optional[p.Finished]) -> int:
-        finished = finished or p.Finished("failed", FAILED, Cause(Kind.INTERNAL, "the driver ended too early"))
+        finished = finished or p.Finished("failed", FAILED, Cause(CauseKind.INTERNAL, "the driver ended too early"))
         self.state = finished.state
         try:
             self.journal.write("run.ended", state=finished.state, code=finished.code, cause=finished.cause)

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Callable, Dict, Iterable, Mapping, Optional, Sequence, Tuple
 
-from longboat.runtime.causes import Cause, Kind
+from longboat.runtime.causes import Cause, CauseKind
 from longboat.runtime.driver.dedup import WRITTEN_AS, Teller, Word
 from longboat.runtime.driver.metrics import Metrics
 from longboat.runtime.errors import FAILED, GATE_NOT_MET
-from longboat.runtime.gang.gang_events import Life
+from longboat.runtime.gang.gang_events import Incarnation
 from longboat.runtime.journal import Event, cause_of
 from longboat.runtime.pipeline import Finished
 
 
 @dataclass(frozen=True)
-class Unfinished:
+class UnfinishedStage:
     """A stage that was under way when the journal stopped."""
 
     attempt: int = 1
@@ -33,7 +33,7 @@ class Unfinished:
 
 
 @dataclass(frozen=True)
-class Before:
+class RunHistory:
     """What the journal tells of earlier parts of a run."""
 
     passed: Tuple[str, ...] = ()
@@ -42,7 +42,7 @@ class Before:
     """Retries that stages and gates have used since somebody last said that the run is to go on."""
     generations: Mapping[str, int] = field(default_factory=dict)
     metrics: Metrics = field(default_factory=Metrics)
-    unfinished: Mapping[str, Unfinished] = field(default_factory=dict)
+    unfinished: Mapping[str, UnfinishedStage] = field(default_factory=dict)
     rounds: Mapping[str, Tuple[int, bool]] = field(default_factory=dict)
     """Round in which a stage stands that has not succeeded, and whether that was being merged."""
     left_out: Tuple[str, ...] = ()
@@ -57,11 +57,11 @@ class Before:
     """The last event's name; empty: nothing has happened yet."""
     words: Mapping[Teller, Word] = field(default_factory=dict)
     """The last of each kind that was heard of each rank."""
-    lives: Mapping[Tuple[str, str, int], Life] = field(default_factory=dict)
+    incarnations: Mapping[Tuple[str, str, int], Incarnation] = field(default_factory=dict)
     """The last one of each seat that has begun."""
 
 
-def look_back(events: Iterable[Event]) -> Before:
+def look_back(events: Iterable[Event]) -> RunHistory:
     reading = _Reading()
     last = ""
     for event in events:
@@ -71,7 +71,7 @@ def look_back(events: Iterable[Event]) -> Before:
         if last in WRITTEN_AS and "word" in event:
             teller = (event["stage"], event["role"], event["rank"], WRITTEN_AS[last])
             reading.words[teller] = event["gen"], event["restart"], event["word"]
-    return Before(
+    return RunHistory(
         passed=tuple(stage for stage, ok in reading.passed.items() if ok),
         attempts=reading.attempts,
         retries=reading.retries,
@@ -85,7 +85,7 @@ def look_back(events: Iterable[Event]) -> Before:
         serving=reading.serving,
         last=last,
         words=reading.words,
-        lives=reading.lives,
+        incarnations=reading.incarnations,
     )
 
 
@@ -98,10 +98,10 @@ class _Reading:
         self.retries: Dict[str, int] = {}
         self.generations: Dict[str, int] = {}
         self.metrics = Metrics()
-        self.unfinished: Dict[str, Unfinished] = {}
+        self.unfinished: Dict[str, UnfinishedStage] = {}
         self.rounds: Dict[str, Tuple[int, bool]] = {}
         self.words: Dict[Teller, Word] = {}
-        self.lives: Dict[Tuple[str, str, int], Life] = {}
+        self.incarnations: Dict[Tuple[str, str, int], Incarnation] = {}
         self.order: Event = {}
         self.end: Optional[Finished] = None
         self.serving = False
@@ -139,7 +139,7 @@ class _Reading:
             self.retries[stage] = self.retries.get(stage, 0) + 1
         self.attempts[stage] = event.get("attempt", 1)
         self.passed[stage] = False
-        self.unfinished[stage] = Unfinished(self.attempts[stage], *self.rounds.get(stage, (1, False)))
+        self.unfinished[stage] = UnfinishedStage(self.attempts[stage], *self.rounds.get(stage, (1, False)))
 
     def _stage_ended(self, stage: str, event: Event) -> None:
         state = event.get("state")
@@ -152,7 +152,7 @@ class _Reading:
             self.passed[name] = False  # to go on after a missed gate is to train on
         if state == "failed" and self.end is None:
             cause = cause_of(event)
-            gate = cause is not None and cause.kind is Kind.GATE_NOT_MET
+            gate = cause is not None and cause.kind is CauseKind.GATE_NOT_MET
             self.end = Finished("gate_missed", GATE_NOT_MET, cause) if gate else Finished("failed", FAILED, cause)
 
     def _gen_started(self, stage: str, event: Event) -> None:
@@ -160,7 +160,7 @@ class _Reading:
         self.rounds[stage] = event.get("round", 1), event.get("merging", False)
         left = self.unfinished[stage].restarts_left if stage in self.unfinished else None
         attempt = self.attempts.get(stage, 1)
-        self.unfinished[stage] = Unfinished(attempt, *self.rounds[stage], open=True, restarts_left=left)
+        self.unfinished[stage] = UnfinishedStage(attempt, *self.rounds[stage], open=True, restarts_left=left)
 
     def _gen_ended(self, stage: str, event: Event) -> None:
         if stage in self.unfinished:
@@ -173,7 +173,7 @@ class _Reading:
             )
 
     def _rank_started(self, stage: str, event: Event) -> None:
-        self.lives[stage, event["role"], event["rank"]] = event["gen"], event.get("restart", 0)
+        self.incarnations[stage, event["role"], event["rank"]] = event["gen"], event.get("restart", 0)
 
     def _rank_ended(self, stage: str, event: Event) -> None:
         left = event.get("restarts_left")
@@ -200,7 +200,7 @@ class _Reading:
                 self.unfinished[name] = replace(self.unfinished[name], refused=True)
 
 
-def run_anew(before: Before, stages: Sequence[str]) -> Before:
+def run_anew(before: RunHistory, stages: Sequence[str]) -> RunHistory:
     """As if these stages had never passed. Their attempts and generations go on counting."""
     before.metrics.forget(stages)
     return replace(before, passed=tuple(name for name in before.passed if name not in stages))

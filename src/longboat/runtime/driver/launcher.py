@@ -10,7 +10,7 @@ from longboat.runtime.driver.agent_links import Seat
 
 
 @dataclass(frozen=True)
-class Gone:
+class AgentGone:
     """An agent has ended, and nothing that it started is left."""
 
     seat: Seat
@@ -18,7 +18,7 @@ class Gone:
 
 
 @dataclass(frozen=True)
-class Doomed:
+class Unrecoverable:
     """Whatever else is tried at this seat would end like this: the stage fails."""
 
     seat: Seat
@@ -26,14 +26,14 @@ class Doomed:
 
 
 @dataclass(frozen=True)
-class Told:
+class StageNote:
     """Something an engine knows of a stage that a reader of the journal should: what its agents wait for."""
 
     stage: str
     text: str
 
 
-News = Union[Gone, Doomed, Told]
+LauncherEvent = Union[AgentGone, Unrecoverable, StageNote]
 
 
 class Launcher(Protocol):
@@ -45,16 +45,16 @@ class Launcher(Protocol):
     def fence(self, seat: Seat) -> None:
         """Kill the seat's agent and all below it; Gone follows."""
 
-    def let_go(self, seat: Seat) -> None:
+    def release(self, seat: Seat) -> None:
         """Its agent was told goodbye and ends by itself: that is no news, and the seat may be launched anew."""
 
-    def vouches(self, seat: Seat, agent: str) -> bool:
+    def is_current(self, seat: Seat, agent: str) -> bool:
         """Whether an agent is the one that was brought to the seat; one that was given up is not let in again."""
 
     def fileno(self) -> int:
         """Readable when `poll` has something to tell."""
 
-    def poll(self) -> Sequence[News]:
+    def poll(self) -> Sequence[LauncherEvent]:
         """Agents that have ended since the last call, and what else there is to say."""
 
     def close(self) -> None:

@@ -12,17 +12,17 @@ from typing import Any, Dict, List, Mapping
 
 from longboat.runtime import pipeline as p
 from longboat.runtime import run_layout
-from longboat.runtime.causes import Cause, Kind
-from longboat.runtime.driver.checkpoints import Complete
+from longboat.runtime.causes import Cause, CauseKind
+from longboat.runtime.driver.checkpoints import CompleteCheckpoint
 from longboat.runtime.driver.stage_run import StageRun
-from longboat.runtime.journal import Writer, cause_of
+from longboat.runtime.journal import JournalWriter, cause_of
 
 SERVING_KEYS = ("url", "page", "grpc", "model", "version", "example", "label", "prediction", "answer")
 """What a server leaves about itself that the journal repeats."""
 
 
-class Scribe:
-    def __init__(self, journal: Writer, run_dir: str) -> None:
+class RankJournal:
+    def __init__(self, journal: JournalWriter, run_dir: str) -> None:
         self._journal = journal
         self._run_dir = run_dir
 
@@ -32,8 +32,8 @@ class Scribe:
             stage=run.stage.name,
             role=role,
             rank=rank,
-            gen=message["life"][0],
-            restart=message["life"][1],
+            gen=message["incarnation"][0],
+            restart=message["incarnation"][1],
             **{key: message[key] for key in ("pid", "log_offset", "report_offset")},
             word=message.get("word"),
         )
@@ -44,8 +44,8 @@ class Scribe:
             stage=run.stage.name,
             role=message["role"],
             rank=message["rank"],
-            gen=message["life"][0],
-            restart=message["life"][1],
+            gen=message["incarnation"][0],
+            restart=message["incarnation"][1],
             word=message.get("word"),
             points=message["points"],
         )
@@ -53,7 +53,7 @@ class Scribe:
     def stacks(self, run: StageRun, role: str, rank: int, message: Mapping[str, Any]) -> None:
         states, text = list(message["states"]), str(message["text"])
         run.stacks[f"{role}-{rank}"] = (states, text)
-        gen = message["life"][0]
+        gen = message["incarnation"][0]
         self._journal.write(
             "rank.stacks", stage=run.stage.name, role=role, rank=rank, gen=gen, states=states, text=text
         )
@@ -62,7 +62,7 @@ class Scribe:
         text = f"{who} could not write the checkpoint of step {step}: {problem}; training goes on"
         self._journal.write("note", stage=run.stage.name, level="warning", text=text)
 
-    def checkpoint(self, run: StageRun, found: Complete, seconds: Any) -> None:
+    def checkpoint(self, run: StageRun, found: CompleteCheckpoint, seconds: Any) -> None:
         self._journal.write(
             "checkpoint",
             stage=run.stage.name,
@@ -91,8 +91,8 @@ class Scribe:
             stage=run.stage.name,
             role="worker",
             rank=rank,
-            gen=message["life"][0],
-            restart=message["life"][1],
+            gen=message["incarnation"][0],
+            restart=message["incarnation"][1],
             state=state,
             code=code if code is not None and code >= 0 else None,
             signal=message.get("signal"),
@@ -118,7 +118,7 @@ class Scribe:
 
     def explained(self, run: StageRun, cause: Cause) -> Cause:
         """The cause with its stage, and for a hang with what the ranks were doing."""
-        if cause.kind is Kind.STALLED and not cause.evidence:
+        if cause.kind is CauseKind.STALLED and not cause.evidence:
             states = [f"{name}: {state}" for name, told in run.stacks.items() for state in told[0]]
             lines = [line for _, text in run.stacks.values() for line in text.splitlines()]
             cause = dataclasses.replace(cause, evidence=tuple(states[:20]), lines=tuple(lines[:60]))
@@ -135,7 +135,7 @@ class Scribe:
         except (OSError, ValueError, TypeError):
             return {}
 
-    def verdict(self, answer: p.Answer) -> None:
+    def verdict(self, answer: p.GateVerdict) -> None:
         gate = answer.gate
         verdict = {
             "stage": answer.stage,

@@ -9,20 +9,20 @@ from dataclasses import dataclass
 from typing import Any, List, Mapping, Optional, Protocol, Sequence, Set, Union
 
 from longboat.runtime import pipeline as p
-from longboat.runtime.causes import Cause, Kind
-from longboat.runtime.driver.launcher import Told
-from longboat.runtime.journal import Writer
+from longboat.runtime.causes import Cause, CauseKind
+from longboat.runtime.driver.launcher import StageNote
+from longboat.runtime.journal import JournalWriter
 
 
 @dataclass(frozen=True)
-class Ready:
+class ServiceReady:
     """All that was asked for answers."""
 
     stage: str
 
 
 @dataclass(frozen=True)
-class Over:
+class ServiceEnded:
     """Nothing of it is left, or what there was before stands again."""
 
     stage: str
@@ -31,7 +31,7 @@ class Over:
 
 
 @dataclass(frozen=True)
-class Befell:
+class ServiceEvent:
     """Something happened to one server: an event for the journal."""
 
     ev: str
@@ -39,7 +39,7 @@ class Befell:
     keys: Mapping[str, Any]
 
 
-News = Union[Ready, Over, Befell, Told]
+News = Union[ServiceReady, ServiceEnded, ServiceEvent, StageNote]
 
 
 class Services(Protocol):
@@ -64,10 +64,10 @@ class Services(Protocol):
         """The driver ends; what serves goes on."""
 
 
-class Attendant:
+class ServiceStages:
     """Between the pipeline and the services: wishes one way, news the other."""
 
-    def __init__(self, services: Services, pipeline: p.Pipeline, journal: Writer) -> None:
+    def __init__(self, services: Services, pipeline: p.Pipeline, journal: JournalWriter) -> None:
         self.services = services
         self._pipeline, self._journal = pipeline, journal
         self._up: Set[str] = set()
@@ -87,15 +87,15 @@ class Attendant:
         """Writes down what happened; what the pipeline wants next."""
         steps: List[p.Step] = []
         for news in self.services.poll():
-            if isinstance(news, Told):
+            if isinstance(news, StageNote):
                 self._journal.write("note", stage=news.stage, level="warning", text=news.text)
-            elif isinstance(news, Befell):
+            elif isinstance(news, ServiceEvent):
                 self._journal.write(news.ev, stage=news.stage, **news.keys)
-            elif isinstance(news, Ready):
+            elif isinstance(news, ServiceReady):
                 steps += self._pipeline.stage_ready(news.stage)
             elif news.stage in self._up:
                 self._up.discard(news.stage)
                 state = "stopped" if news.cause is None else "failed"
-                cause = news.cause or Cause(Kind.STOPPED, "stopped with the run", stage=news.stage)
+                cause = news.cause or Cause(CauseKind.STOPPED, "stopped with the run", stage=news.stage)
                 steps += self._pipeline.stage_over(news.stage, state, cause)
         return steps

@@ -36,7 +36,7 @@ class StageRun:
     """What hung ranks were doing: the state of their processes, and Python's stacks."""
 
 
-def rules_of(stage: Stage, merging: bool, pods: bool) -> g.Rules:
+def rules_of(stage: Stage, merging: bool, pods: bool) -> g.GangRules:
     """pods: agents come when there is room for them, and the ranks that a launcher starts have agents too."""
     shape = SHAPES[stage.shape]
     seats = {
@@ -47,7 +47,7 @@ def rules_of(stage: Stage, merging: bool, pods: bool) -> g.Rules:
     }
     if merging:
         seats = {(MERGE_ROLE, 0): (True, False)}
-    return g.Rules(
+    return g.GangRules(
         seats,
         restarts=stage.restarts,
         timeout=stage.timeout,

@@ -11,7 +11,7 @@ from longboat.runtime import run_layout
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
-class Signals:
+class StopSignals:
     """From when it is made, none of them ends this process; they wait to be read."""
 
     def __init__(self, leave_on_term: bool) -> None:

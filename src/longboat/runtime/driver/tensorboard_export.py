@@ -42,13 +42,13 @@ class _Series:
     opened: bool = False
 
 
-class Board:
+class TensorBoardExport:
     """Writes what the journal says; each poll appends what is new."""
 
     def __init__(self, run: Path) -> None:
         self._run = run
         self.directory = run / DIRECTORY
-        self._reader = journal.Reader(str(run))
+        self._reader = journal.JournalReader(str(run))
         self._series: dict[tuple[Seat, int], _Series] = {}
         self._rounds: dict[str, int] = {}
         self._lock: int | None = None

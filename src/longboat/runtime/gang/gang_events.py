@@ -11,14 +11,14 @@ from longboat.runtime.rank_env import Address, Peers
 Seat = Tuple[str, int]
 """Role and rank."""
 
-Life = Tuple[int, int]
+Incarnation = Tuple[int, int]
 """Generation and restart: which life of a seat's process is meant. (0, 0): none yet."""
 
-NO_LIFE: Life = (0, 0)
+NO_INCARNATION: Incarnation = (0, 0)
 
 
 @dataclass(frozen=True)
-class Rules:
+class GangRules:
     """What the plan says about how this gang lives."""
 
     seats: Mapping[Seat, Tuple[bool, bool]]
@@ -44,7 +44,7 @@ class Exited:
     """The user's process and everything it started have ended."""
 
     seat: Seat
-    life: Life
+    incarnation: Incarnation
     code: int
     """Exit code, -1 when a signal ended it or it never ran."""
     signal: int = 0
@@ -60,14 +60,14 @@ class Exited:
 
 
 @dataclass(frozen=True)
-class Seen:
+class Heartbeat:
     """An agent says what it is doing: on joining, and then as its heartbeat."""
 
     seat: Seat
     agent: str
     """Names this very agent; its successor at the seat has another name."""
     address: Address
-    life: Life
+    incarnation: Incarnation
     """The last one that it was told to start."""
     running: bool
     exit: Optional[Exited] = None
@@ -77,7 +77,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Lost:
+class AgentLost:
     """The agent is gone and nothing that it started is left, or can go on unseen."""
 
     seat: Seat
@@ -96,19 +96,19 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class CheckpointComplete:
     """A newer checkpoint is complete."""
 
 
 @dataclass(frozen=True)
-class Notice:
+class PreemptionNotice:
     """The seat's machine will be taken away soon."""
 
     seat: Seat
 
 
 @dataclass(frozen=True)
-class Stop:
+class StopRequest:
     """Somebody wants the stage to end; `now` is without grace."""
 
     cause: Cause
@@ -127,7 +127,9 @@ class Tick:
     """Time has passed."""
 
 
-Happening = Union[Seen, Exited, Lost, Progress, Checkpoint, Notice, Stop, Fault, Tick]
+GangEvent = Union[
+    Heartbeat, Exited, AgentLost, Progress, CheckpointComplete, PreemptionNotice, StopRequest, Fault, Tick
+]
 
 
 # What the gang wants done.
@@ -146,7 +148,7 @@ class Start:
     """Tells an agent to begin a life."""
 
     seat: Seat
-    life: Life
+    incarnation: Incarnation
     peers: Peers
 
 
@@ -155,7 +157,7 @@ class Kill:
     """End the seat's process: SIGTERM, `grace` seconds, SIGKILL."""
 
     seat: Seat
-    life: Life
+    incarnation: Incarnation
     grace: float
 
 
@@ -171,11 +173,11 @@ class DumpStacks:
     """Asks an agent what its process is doing."""
 
     seat: Seat
-    life: Life
+    incarnation: Incarnation
 
 
 @dataclass(frozen=True)
-class Record:
+class RecordEvent:
     """An event for the journal, written before any action that follows it."""
 
     ev: str
@@ -183,7 +185,7 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Over:
+class GangEnded:
     """The gang has ended."""
 
     state: str
@@ -191,4 +193,4 @@ class Over:
     cause: Optional[Cause] = None
 
 
-Action = Union[Launch, Start, Kill, Fence, DumpStacks, Record, Over]
+Action = Union[Launch, Start, Kill, Fence, DumpStacks, RecordEvent, GangEnded]

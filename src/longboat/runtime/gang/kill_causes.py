@@ -4,55 +4,55 @@ from __future__ import annotations
 
 from typing import List
 
-from longboat.runtime.causes import Cause, Kind
-from longboat.runtime.gang.gang_events import Rules, Seat
+from longboat.runtime.causes import Cause, CauseKind
+from longboat.runtime.gang.gang_events import GangRules, Seat
 
 
 def replaced(seat: Seat) -> Cause:
-    return Cause(Kind.AGENT_LOST, "another agent took its place", role=seat[0], rank=seat[1])
+    return Cause(CauseKind.AGENT_LOST, "another agent took its place", role=seat[0], rank=seat[1])
 
 
 def moved(seat: Seat) -> Cause:
     text = "the rank came back at another address than its peers know"
-    return Cause(Kind.AGENT_LOST, text, role=seat[0], rank=seat[1])
+    return Cause(CauseKind.AGENT_LOST, text, role=seat[0], rank=seat[1])
 
 
 def preempted(seat: Seat, generation: int) -> Cause:
     text = "its machine was taken away"
-    return Cause(Kind.PREEMPTED, text, role=seat[0], rank=seat[1], generation=generation)
+    return Cause(CauseKind.PREEMPTED, text, role=seat[0], rank=seat[1], generation=generation)
 
 
 def driver_lost_ending_rank() -> Cause:
-    return Cause(Kind.SUPERVISOR_LOST, "the driver was lost while it ended this rank")
+    return Cause(CauseKind.SUPERVISOR_LOST, "the driver was lost while it ended this rank")
 
 
 def driver_lost_between() -> Cause:
-    return Cause(Kind.SUPERVISOR_LOST, "the driver was lost while it started or ended the gang")
+    return Cause(CauseKind.SUPERVISOR_LOST, "the driver was lost while it started or ended the gang")
 
 
 def not_back(seats: List[Seat]) -> Cause:
-    return Cause(Kind.NODE_LOST, f"{_named(seats)} did not come back after the driver was started anew")
+    return Cause(CauseKind.NODE_LOST, f"{_named(seats)} did not come back after the driver was started anew")
 
 
-def never_formed(rules: Rules, missing: List[Seat]) -> Cause:
+def never_formed(rules: GangRules, missing: List[Seat]) -> Cause:
     text = f"the gang did not come together within {rules.form_timeout:g} s: {_named(missing)} missing"
-    return Cause(Kind.LOST_RENDEZVOUS, text)
+    return Cause(CauseKind.LOST_RENDEZVOUS, text)
 
 
-def timed_out(rules: Rules, generation: int) -> Cause:
+def timed_out(rules: GangRules, generation: int) -> Cause:
     text = f"the stage ran longer than its timeout of {rules.timeout:g} s"
-    return Cause(Kind.TIMED_OUT, text, generation=generation)
+    return Cause(CauseKind.TIMED_OUT, text, generation=generation)
 
 
-def gang_stalled(rules: Rules, generation: int) -> Cause:
-    return Cause(Kind.STALLED, _no_progress(rules), generation=generation)
+def gang_stalled(rules: GangRules, generation: int) -> Cause:
+    return Cause(CauseKind.STALLED, _no_progress(rules), generation=generation)
 
 
-def rank_stalled(rules: Rules, seat: Seat) -> Cause:
-    return Cause(Kind.STALLED, _no_progress(rules), role=seat[0], rank=seat[1])
+def rank_stalled(rules: GangRules, seat: Seat) -> Cause:
+    return Cause(CauseKind.STALLED, _no_progress(rules), role=seat[0], rank=seat[1])
 
 
-def _no_progress(rules: Rules) -> str:
+def _no_progress(rules: GangRules) -> str:
     return f"no progress was reported for {rules.stall_after:g} s"
 
 

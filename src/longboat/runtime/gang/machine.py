@@ -23,12 +23,12 @@ from dataclasses import replace
 from enum import Enum
 from typing import Any, List, Mapping, Optional, Sequence
 
-from longboat.runtime.causes import Cause, Kind
+from longboat.runtime.causes import Cause, CauseKind
 from longboat.runtime.gang import gang_events as g
 from longboat.runtime.gang import kill_causes, outcomes
-from longboat.runtime.gang.members import At, Member, Roster
-from longboat.runtime.gang.outcomes import Ending
-from longboat.runtime.gang.restart_budget import SAME, Purse
+from longboat.runtime.gang.members import Member, MemberState, Roster
+from longboat.runtime.gang.outcomes import GenerationOutcome
+from longboat.runtime.gang.restart_budget import SAME, RestartBudget
 from longboat.runtime.gang.stall import StallWatch
 from longboat.runtime.rank_env import Peers
 
@@ -52,7 +52,7 @@ class Gang:
 
     def __init__(
         self,
-        rules: g.Rules,
+        rules: g.GangRules,
         generation: int = 0,
         now: float = 0.0,
         recover: bool = False,
@@ -63,14 +63,14 @@ class Gang:
         """The last one that was started; the next is one higher."""
         self.phase = Phase.RECOVERING if recover else Phase.FORMING
         self.members = Roster(rules.seats)
-        self._purse = Purse(rules, budget)
+        self._purse = RestartBudget(rules, budget)
         self._stall = StallWatch(rules)
         self.first_started: Optional[float] = now if recover else None
         self._unfinished = self.members.to_finish()
         self._since = now
         """When the present phase began; a gang that fails again and again forms later than now."""
         self._next_lease_check = now + rules.lease
-        self._ending: Optional[Ending] = None
+        self._ending: Optional[GenerationOutcome] = None
         self._falls: List[g.Exited] = []
         self._peers: Peers = {}
         self._reason = "first"
@@ -92,7 +92,7 @@ class Gang:
             return []
         return [launch for seat in self.members for launch in self._launch(seat)]
 
-    def handle(self, event: g.Happening, now: float) -> List[g.Action]:
+    def handle(self, event: g.GangEvent, now: float) -> List[g.Action]:
         """Takes one event; stale and repeated ones are harmless."""
         if self.phase is Phase.OVER:
             return []
@@ -121,7 +121,7 @@ class Gang:
         started, timeout = self.first_started, self.rules.timeout
         return started + timeout if timeout and started is not None else math.inf
 
-    def _life(self, seat: g.Seat) -> g.Life:
+    def _incarnation(self, seat: g.Seat) -> g.Incarnation:
         return self.generation, self.members[seat].restart
 
     # Coming together.
@@ -148,56 +148,56 @@ class Gang:
             return []  # all are asked for by and by
         return [launch for seat in due for launch in self._launch(seat)]
 
-    def _seen(self, event: g.Seen, now: float) -> List[g.Action]:
+    def _seen(self, event: g.Heartbeat, now: float) -> List[g.Action]:
         """What an agent does against what it should do."""
         member = self.members.get(event.seat)
         if member is None or member.fenced:
             return []  # what is fenced is as good as dead, and so is whoever takes its place before Lost is told
         if member.agent and member.agent != event.agent:
-            lost = g.Lost(event.seat, kill_causes.replaced(event.seat))
+            lost = g.AgentLost(event.seat, kill_causes.replaced(event.seat))
             return [*self._lost(lost, now, launching=True), *self.handle(event, now)]  # its successor is here
-        if event.life[0] > self.generation and self.phase in (Phase.RECOVERING, Phase.FORMING):
-            self.generation, self._behind = event.life[0], True
+        if event.incarnation[0] > self.generation and self.phase in (Phase.RECOVERING, Phase.FORMING):
+            self.generation, self._behind = event.incarnation[0], True
         member.said_at = max(member.said_at, event.at)
-        if not member.agent and member.at is At.RUNNING:
+        if not member.agent and member.at is MemberState.RUNNING:
             return self._recovered(event, member, now)
         member.heard, member.agent = now, event.agent
-        if member.at is At.ABSENT:
+        if member.at is MemberState.ABSENT:
             return self._arrived(event, member, now)
-        current = self._life(event.seat)
-        if member.at is At.RUNNING and event.life <= current:
+        current = self._incarnation(event.seat)
+        if member.at is MemberState.RUNNING and event.incarnation <= current:
             return self._compared(event, member, current, now)
-        if event.running and event.life < current:
-            return [g.Kill(event.seat, event.life, 0.0)]
+        if event.running and event.incarnation < current:
+            return [g.Kill(event.seat, event.incarnation, 0.0)]
         return []
 
-    def _compared(self, event: g.Seen, member: Member, current: g.Life, now: float) -> List[g.Action]:
+    def _compared(self, event: g.Heartbeat, member: Member, current: g.Incarnation, now: float) -> List[g.Action]:
         """A member that should run, or be made to end."""
-        if event.life == current and event.exit is not None:
+        if event.incarnation == current and event.exit is not None:
             return self._exited(event.exit, now)
         if self.phase is Phase.ENDING:
             return self._kill(event.seat)
-        if event.running and event.life < current:
-            return [g.Kill(event.seat, event.life, 0.0)]
-        if event.life < current and self.phase is Phase.RUNNING:
+        if event.running and event.incarnation < current:
+            return [g.Kill(event.seat, event.incarnation, 0.0)]
+        if event.incarnation < current and self.phase is Phase.RUNNING:
             return [g.Start(event.seat, current, self._peers)]
-        if member.doom is not None:
-            return self._kill(event.seat, self.rules.grace if member.doom.kind is Kind.PREEMPTED else 0.0)
+        if member.kill_cause is not None:
+            return self._kill(event.seat, self.rules.grace if member.kill_cause.kind is CauseKind.PREEMPTED else 0.0)
         return []
 
-    def _arrived(self, event: g.Seen, member: Member, now: float) -> List[g.Action]:
+    def _arrived(self, event: g.Heartbeat, member: Member, now: float) -> List[g.Action]:
         moved = member.address is not None and member.address != event.address
         member.address, member.launching = event.address, event.running
         if event.running:
             member.agent = ""
-            return [g.Kill(event.seat, event.life, 0.0)]
-        self.members.move(member, At.IDLE)
+            return [g.Kill(event.seat, event.incarnation, 0.0)]
+        self.members.move(member, MemberState.IDLE)
         if self.phase is Phase.FORMING:
             return self._formed(now)
         if self.phase is not Phase.RUNNING or not member.alone:
             return []
         if member.succeeded:
-            self.members.move(member, At.DONE)
+            self.members.move(member, MemberState.DONE)
             return []
         if moved:
             return self._fail(kill_causes.moved(event.seat), now)
@@ -218,19 +218,19 @@ class Gang:
         self._unfinished = self.members.to_finish()
         self._peers = self.members.peers()
         self.members.begin(now)
-        begun = g.Record("gen.started", {"gen": self.generation, "reason": self._reason})
-        return [begun, *(g.Start(seat, self._life(seat), self._peers) for seat in self.members)]
+        begun = g.RecordEvent("gen.started", {"gen": self.generation, "reason": self._reason})
+        return [begun, *(g.Start(seat, self._incarnation(seat), self._peers) for seat in self.members)]
 
     def _start_alone(self, seat: g.Seat, now: float) -> List[g.Action]:
         member = self.members[seat]
-        self.members.move(member, At.RUNNING)
+        self.members.move(member, MemberState.RUNNING)
         member.restart += 1
         member.begin(now)
-        return [g.Start(seat, self._life(seat), self._peers)]
+        return [g.Start(seat, self._incarnation(seat), self._peers)]
 
     # A driver that was started anew.
 
-    def _recovered(self, event: g.Seen, member: Member, now: float) -> List[g.Action]:
+    def _recovered(self, event: g.Heartbeat, member: Member, now: float) -> List[g.Action]:
         """Takes a survivor as it is; once all are there, goes on with the generation if it is whole."""
         self.members.take_back(member, event, self.generation, now)
         if self.phase is Phase.RECOVERING:
@@ -269,49 +269,52 @@ class Gang:
             self._purse.reached(event.step)
         return []
 
-    def _checkpoint(self, event: g.Checkpoint, now: float) -> List[g.Action]:
+    def _checkpoint(self, event: g.CheckpointComplete, now: float) -> List[g.Action]:
         self._purse.refill()
         return []
 
-    def _notice(self, event: g.Notice, now: float) -> List[g.Action]:
+    def _notice(self, event: g.PreemptionNotice, now: float) -> List[g.Action]:
         member = self.members.get(event.seat)
-        if member is None or member.at is not At.RUNNING or self.phase is not Phase.RUNNING:
+        if member is None or member.at is not MemberState.RUNNING or self.phase is not Phase.RUNNING:
             return []
         cause = kill_causes.preempted(event.seat, self.generation)
         if member.alone:
-            member.doom = cause
+            member.kill_cause = cause
             return self._kill(event.seat, self.rules.grace)
-        return self._end(Ending("failed", cause, again=True, grace=self.rules.grace), now)
+        return self._end(GenerationOutcome("failed", cause, again=True, grace=self.rules.grace), now)
 
     # Falling.
 
     def _exited(self, event: g.Exited, now: float) -> List[g.Action]:
         member = self.members.get(event.seat)
-        if member is None or member.at is not At.RUNNING or event.life != self._life(event.seat):
+        if member is None or member.at is not MemberState.RUNNING or event.incarnation != self._incarnation(event.seat):
             return []
         if self.phase is Phase.RECOVERING or member.fenced or not member.agent:
             return []  # the agent will say it again, or is as good as dead
-        self.members.move(member, At.DONE)
+        self.members.move(member, MemberState.DONE)
         member.heard = now
         return self._fell(event.seat, member, event, now)
 
-    def _lost(self, event: g.Lost, now: float, launching: bool = False) -> List[g.Action]:
+    def _lost(self, event: g.AgentLost, now: float, launching: bool = False) -> List[g.Action]:
         member = self.members.get(event.seat)
         if member is None:
             return []
-        was, exit_ = member.at, outcomes.of_loss(event, member, self._life(event.seat), self.phase is Phase.ENDING)
+        was, exit_ = (
+            member.at,
+            outcomes.of_loss(event, member, self._incarnation(event.seat), self.phase is Phase.ENDING),
+        )
         self.members.leave(member, launching)
         if self.phase is Phase.RECOVERING:
             return self._abandon(event.cause, now)
-        if was is At.RUNNING:
+        if was is MemberState.RUNNING:
             return self._fell(event.seat, member, exit_, now)
-        waited_for = was is At.ABSENT and self.phase is Phase.RUNNING and not member.succeeded
+        waited_for = was is MemberState.ABSENT and self.phase is Phase.RUNNING and not member.succeeded
         if self.phase is Phase.FORMING or waited_for:
             return self._spend(event.cause, now) or self._launch_again(event.seat, now)
         return []
 
     def _fell(self, seat: g.Seat, member: Member, event: g.Exited, now: float) -> List[g.Action]:
-        member.exit = event = outcomes.counted(event, member.doom, self.phase is Phase.ENDING)
+        member.exit = event = outcomes.counted(event, member.kill_cause, self.phase is Phase.ENDING)
         if self.phase is Phase.ENDING:
             if not event.ok and not event.asked and not member.alone:
                 self._falls.append(event)
@@ -320,12 +323,12 @@ class Gang:
             recorded: List[g.Action] = [outcomes.rank_ended(member, "succeeded")]
             self._unfinished -= member.finishes
             if not self._unfinished:
-                return recorded + self._end(Ending("succeeded", grace=self.rules.grace), now)
+                return recorded + self._end(GenerationOutcome("succeeded", grace=self.rules.grace), now)
             return recorded
         cause = outcomes.located(event)
         if member.alone and self._purse.pay(cause):
             recorded = [outcomes.rank_ended(member, "failed", left=self.budget)]
-            if member.at is At.ABSENT:
+            if member.at is MemberState.ABSENT:
                 return recorded + self._launch_again(seat, now)
             return recorded + self._start_alone(seat, now)
         self._falls.append(event)
@@ -333,37 +336,37 @@ class Gang:
 
     def _fail(self, cause: Cause, now: float) -> List[g.Action]:
         """The generation is over for all: kill what is left at once, then begin again or give up."""
-        return self._end(Ending("failed", cause, again=not self._purse.refusal(cause)), now)
+        return self._end(GenerationOutcome("failed", cause, again=not self._purse.refusal(cause)), now)
 
     def _spend(self, cause: Cause, now: float) -> List[g.Action]:
         """Pays for an agent that fell before it ran anything; actions only when it cannot."""
-        return [] if self._purse.pay(cause) else self._end(Ending("failed", cause), now)
+        return [] if self._purse.pay(cause) else self._end(GenerationOutcome("failed", cause), now)
 
-    def _stop(self, event: g.Stop, now: float) -> List[g.Action]:
+    def _stop(self, event: g.StopRequest, now: float) -> List[g.Action]:
         grace = 0.0 if event.now else self.rules.grace
         if self.phase is Phase.ENDING and self._ending is not None:
             self._ending = self._ending.stopped(event.cause, grace)
             return self._kill_running()
-        return self._end(Ending("stopped", event.cause, grace=grace), now)
+        return self._end(GenerationOutcome("stopped", event.cause, grace=grace), now)
 
     def _fault(self, event: g.Fault, now: float) -> List[g.Action]:
         if self.phase is Phase.ENDING and self._ending is not None:
             self._ending = self._ending.spoilt(event.cause)
             return []
-        return self._end(Ending("failed", event.cause), now)
+        return self._end(GenerationOutcome("failed", event.cause), now)
 
     # Winding up a generation.
 
-    def _end(self, ending: Ending, now: float) -> List[g.Action]:
+    def _end(self, ending: GenerationOutcome, now: float) -> List[g.Action]:
         self.phase, self._ending, self._since = Phase.ENDING, ending, now
         return self._kill_running() + self._conclude(now)
 
     def _kill_running(self) -> List[g.Action]:
-        return [kill for seat in self.members.who(At.RUNNING) for kill in self._kill(seat)]
+        return [kill for seat in self.members.who(MemberState.RUNNING) for kill in self._kill(seat)]
 
     def _kill(self, seat: g.Seat, grace: Optional[float] = None) -> List[g.Action]:
         wanted = self._ending.grace if self._ending is not None else 0.0
-        return [g.Kill(seat, self._life(seat), wanted if grace is None else grace)]
+        return [g.Kill(seat, self._incarnation(seat), wanted if grace is None else grace)]
 
     def _conclude(self, now: float) -> List[g.Action]:
         """Once nobody runs: say how the generation ended, then go on to the next or stop."""
@@ -381,9 +384,9 @@ class Gang:
             return actions + self._form_again(cause, now)
         return actions + self._give_up(ending, cause)
 
-    def _give_up(self, ending: Ending, cause: Optional[Cause]) -> List[g.Action]:
+    def _give_up(self, ending: GenerationOutcome, cause: Optional[Cause]) -> List[g.Action]:
         self.phase = Phase.OVER
-        over = g.Over(ending.state, cause)
+        over = g.GangEnded(ending.state, cause)
         vain = ending.state == "failed" and cause is not None and self._purse.refusal(cause) == SAME
         return [outcomes.note(f"not restarted: {SAME}"), over] if vain else [over]
 
@@ -397,7 +400,7 @@ class Gang:
             actions.append(outcomes.note(text))
         if not self.members.absent:
             return actions + self._formed(now)
-        return actions + [launch for seat in self.members.who(At.ABSENT) for launch in self._launch(seat)]
+        return actions + [launch for seat in self.members.who(MemberState.ABSENT) for launch in self._launch(seat)]
 
     # Time.
 
@@ -415,7 +418,7 @@ class Gang:
             return actions
         if now >= self._times_out_at:
             cause = kill_causes.timed_out(self.rules, self.generation)
-            return actions + self._end(Ending("failed", cause, grace=self.rules.grace), now)
+            return actions + self._end(GenerationOutcome("failed", cause, grace=self.rules.grace), now)
         if self.rules.stall_after:
             return actions + self._check_stall(now)
         return actions
@@ -427,31 +430,31 @@ class Gang:
         found = self._stall.look(self.members, now)
         if found.end:
             return self._end_hung(found.end, now)
-        return [g.DumpStacks(seat, self._life(seat)) for seat in found.show]
+        return [g.DumpStacks(seat, self._incarnation(seat)) for seat in found.show]
 
     def _end_hung(self, hung: Sequence[g.Seat], now: float) -> List[g.Action]:
         cause = kill_causes.gang_stalled(self.rules, self.generation)
         if not self.rules.restart_on_stall:
-            return self._end(Ending("failed", cause), now)
+            return self._end(GenerationOutcome("failed", cause), now)
         if not all(self.members[seat].alone for seat in hung) or len(hung) >= self.members.running:
             return self._fail(cause, now)
         for seat in hung:
-            self.members[seat].doom = kill_causes.rank_stalled(self.rules, seat)
+            self.members[seat].kill_cause = kill_causes.rank_stalled(self.rules, seat)
         return [kill for seat in hung for kill in self._kill(seat, 0.0)]
 
     def _never_formed(self, now: float) -> List[g.Action]:
-        missing = self.members.who(At.ABSENT)
-        return self._end(Ending("failed", kill_causes.never_formed(self.rules, missing)), now)
+        missing = self.members.who(MemberState.ABSENT)
+        return self._end(GenerationOutcome("failed", kill_causes.never_formed(self.rules, missing)), now)
 
 
 _HANDLERS: Mapping[type, Any] = {
-    g.Seen: Gang._seen,
+    g.Heartbeat: Gang._seen,
     g.Exited: Gang._exited,
-    g.Lost: Gang._lost,
+    g.AgentLost: Gang._lost,
     g.Progress: Gang._progress,
-    g.Checkpoint: Gang._checkpoint,
-    g.Notice: Gang._notice,
-    g.Stop: Gang._stop,
+    g.CheckpointComplete: Gang._checkpoint,
+    g.PreemptionNotice: Gang._notice,
+    g.StopRequest: Gang._stop,
     g.Fault: Gang._fault,
     g.Tick: Gang._tick,
 }

@@ -7,11 +7,11 @@ from enum import Enum
 from typing import Dict, List, Mapping, Optional, Tuple
 
 from longboat.runtime.causes import Cause
-from longboat.runtime.gang.gang_events import Exited, Seat, Seen
+from longboat.runtime.gang.gang_events import Exited, Heartbeat, Seat
 from longboat.runtime.rank_env import Address, Peers
 
 
-class At(Enum):
+class MemberState(Enum):
     """Where a member is."""
 
     ABSENT = "absent"
@@ -28,7 +28,7 @@ class Member:
 
     finishes: bool
     alone: bool
-    at: At = At.ABSENT
+    at: MemberState = MemberState.ABSENT
     agent: str = ""
     address: Optional[Address] = None
     restart: int = 0
@@ -42,7 +42,7 @@ class Member:
     launching: bool = False
     """An agent is on its way to the seat."""
     exit: Optional[Exited] = None
-    doom: Optional[Cause] = None
+    kill_cause: Optional[Cause] = None
     """Why we ended it ourselves: its exit will count as a failure of this cause."""
     knows: bool = True
     """Its agent has heard of the generation that a new driver found."""
@@ -51,7 +51,7 @@ class Member:
 
     def begin(self, now: float) -> None:
         """A new life of its process."""
-        self.exit, self.doom, self.recorded = None, None, False
+        self.exit, self.kill_cause, self.recorded = None, None, False
         self.progress_at = now if self.progress_at >= 0 else -1.0
 
     @property
@@ -71,47 +71,47 @@ class Roster(Dict[Seat, Member]):
         self.unheard = 0
         """Of whose agents a new driver has not heard yet."""
 
-    def move(self, member: Member, at: At) -> None:
+    def move(self, member: Member, at: MemberState) -> None:
         """The one place that changes where a member is: the counts stay right."""
-        self.absent += (at is At.ABSENT) - (member.at is At.ABSENT)
-        self.running += (at is At.RUNNING) - (member.at is At.RUNNING)
+        self.absent += (at is MemberState.ABSENT) - (member.at is MemberState.ABSENT)
+        self.running += (at is MemberState.RUNNING) - (member.at is MemberState.RUNNING)
         member.at = at
 
     def begin(self, now: float) -> None:
         """A new generation: all are told to start."""
         for member in self.values():
-            self.move(member, At.RUNNING)
+            self.move(member, MemberState.RUNNING)
             member.restart, member.heard = 0, now
             member.begin(now)
 
     def leave(self, member: Member, launching: bool) -> None:
         """Its agent is gone. launching: another one is on its way."""
-        self.move(member, At.ABSENT)
+        self.move(member, MemberState.ABSENT)
         member.agent, member.fenced, member.launching = "", False, launching
 
     def presume_running(self, now: float) -> None:
         """For a new driver, whom nobody has told that any of them has ended."""
         self.unheard = len(self)
         for member in self.values():
-            self.move(member, At.RUNNING)
+            self.move(member, MemberState.RUNNING)
             member.heard = now
 
-    def take_back(self, member: Member, event: Seen, generation: int, now: float) -> None:
+    def take_back(self, member: Member, event: Heartbeat, generation: int, now: float) -> None:
         """One of those, as its agent says that it is."""
         self.unheard -= 1
         member.heard, member.agent, member.address = now, event.agent, event.address
-        member.knows = event.life[0] == generation
+        member.knows = event.incarnation[0] == generation
         if member.knows:
-            member.restart, member.exit = event.life[1], event.exit
+            member.restart, member.exit = event.incarnation[1], event.exit
 
     def let_out(self, now: float) -> List[Seat]:
         """Seats that were held long enough, and still have nobody."""
         due = [seat for seat, at in self.held.items() if now >= at]
         for seat in due:
             del self.held[seat]
-        return [seat for seat in due if self[seat].at is At.ABSENT]
+        return [seat for seat in due if self[seat].at is MemberState.ABSENT]
 
-    def who(self, at: At) -> List[Seat]:
+    def who(self, at: MemberState) -> List[Seat]:
         return [seat for seat, member in self.items() if member.at is at]
 
     def missing(self) -> List[Seat]:
@@ -123,16 +123,18 @@ class Roster(Dict[Seat, Member]):
 
     def ended(self) -> List[Exited]:
         """How those ended that the gang still counts as running, in the order of their ends."""
-        ended = [m.exit for m in self.values() if m.exit is not None and m.at is At.RUNNING]
+        ended = [m.exit for m in self.values() if m.exit is not None and m.at is MemberState.RUNNING]
         return sorted(ended, key=lambda exit_: exit_.at)
 
     def fence_silent(self, now: float, lease: float) -> List[Seat]:
         """Those whose lease has run out are to be made dead; who they are."""
-        silent = [s for s, m in self.items() if m.at is not At.ABSENT and not m.fenced and now >= m.heard + lease]
+        silent = [
+            s for s, m in self.items() if m.at is not MemberState.ABSENT and not m.fenced and now >= m.heard + lease
+        ]
         for member in (self[seat] for seat in silent):
             member.fenced = True
-            if member.at is not At.RUNNING:
-                self.move(member, At.ABSENT)
+            if member.at is not MemberState.RUNNING:
+                self.move(member, MemberState.ABSENT)
                 member.launching = True  # another agent may come once Lost is told, not before
         return silent
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from typing import Any, Optional, Set, Tuple
 
-from longboat.runtime.causes import HOPELESS, Cause, Kind
-from longboat.runtime.gang.gang_events import Rules, Seat
+from longboat.runtime.causes import HOPELESS, Cause, CauseKind
+from longboat.runtime.gang.gang_events import GangRules, Seat
 
-FREE = frozenset({Kind.PREEMPTED, Kind.SUPERVISOR_LOST})
+FREE = frozenset({CauseKind.PREEMPTED, CauseKind.SUPERVISOR_LOST})
 """Causes that cost no restart: the job is not to blame."""
 
 SAME = "the same failure twice without progress"
@@ -24,8 +24,8 @@ PAUSE_MOST = 60.0
 """Seconds; the pause before a generation doubles until then."""
 
 
-class Purse:
-    def __init__(self, rules: Rules, left: Optional[int] = None) -> None:
+class RestartBudget:
+    def __init__(self, rules: GangRules, left: Optional[int] = None) -> None:
         """left: what an earlier driver has left in it."""
         self.left = rules.restarts if left is None else left
         self._rules = rules
@@ -52,7 +52,7 @@ class Purse:
 
     def refusal(self, cause: Cause) -> str:
         """Why this failure is not followed by a restart; empty when it is."""
-        if cause.kind in HOPELESS or cause.kind is Kind.TIMED_OUT:
+        if cause.kind in HOPELESS or cause.kind is CauseKind.TIMED_OUT:
             return "a restart would not help"
         if cause.kind in FREE:
             return ""
@@ -65,7 +65,7 @@ class Purse:
         if self.refusal(cause):
             return False
         self.left -= cause.kind not in FREE
-        self._last = self._failure(cause) if cause.kind is Kind.USER_ERROR else None
+        self._last = self._failure(cause) if cause.kind is CauseKind.USER_ERROR else None
         if self._step > self._best:
             self._best, self.vain = self._step, 0
         elif cause.kind not in FREE or not self._taken or (cause.role, cause.rank) in self._taken:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import List, Mapping, NamedTuple
 
-from longboat.runtime.gang.gang_events import Rules, Seat
-from longboat.runtime.gang.members import At, Member
+from longboat.runtime.gang.gang_events import GangRules, Seat
+from longboat.runtime.gang.members import Member, MemberState
 
 
-class Found(NamedTuple):
+class StallFinding(NamedTuple):
     show: List[Seat]
     """Whose stacks are to be written."""
     end: List[Seat]
@@ -20,7 +20,7 @@ class Found(NamedTuple):
 
 
 class StallWatch:
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: GangRules) -> None:
         self._rules = rules
         self._since = 0.0
         """When the generation began, or was taken up."""
@@ -36,23 +36,23 @@ class StallWatch:
     def due(self) -> float:
         return self._asked_at + self._rules.stacks_wait if self._asked_at else self._next_look
 
-    def look(self, members: Mapping[Seat, Member], now: float) -> Found:
+    def look(self, members: Mapping[Seat, Member], now: float) -> StallFinding:
         hung = self._hung(members, self._asked_at or now)
         if not hung:
             self._asked_at = 0.0
             self._next_look = now + min(1.0, self._rules.stall_after)
-            return Found([], [])
+            return StallFinding([], [])
         if not self._asked_at:
             self._asked_at = now
-            return Found(hung, [])
+            return StallFinding(hung, [])
         if now < self._asked_at + self._rules.stacks_wait:
-            return Found([], [])
+            return StallFinding([], [])
         self._asked_at = 0.0
-        return Found([], hung)
+        return StallFinding([], hung)
 
     def _hung(self, members: Mapping[Seat, Member], now: float) -> List[Seat]:
         limit = self._rules.stall_after
-        running = {seat: m for seat, m in members.items() if m.at is At.RUNNING}
+        running = {seat: m for seat, m in members.items() if m.at is MemberState.RUNNING}
         if all(m.progress_at < 0 for m in running.values()):
             return list(running) if now >= self._since + limit else []
         silent = [seat for seat, m in running.items() if 0 <= m.progress_at <= now - limit]

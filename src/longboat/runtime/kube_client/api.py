@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, Generator, Iterator, List, Mapping, Optional, Tuple
 
-from longboat.runtime.kube_client.http_client import Answer, BadAnswer, Closed, Connection, quoted
+from longboat.runtime.kube_client.http_client import BadResponse, ConnectionClosed, HttpConnection, HttpResponse, quoted
 from longboat.runtime.rank_env import bracketed
 
 Manifest = Dict[str, Any]
@@ -78,7 +78,7 @@ class ApiError(Exception):
 
 
 @dataclass(frozen=True)
-class Server:
+class ApiServer:
     """Where the API server is and how one proves oneself to it."""
 
     host: str
@@ -99,7 +99,7 @@ class Server:
         return f"{bracketed(self.host)}:{self.port}"
 
 
-def in_cluster(account: str = ACCOUNT) -> Server:
+def in_cluster(account: str = ACCOUNT) -> ApiServer:
     """The server as a pod sees it. The token is read each time: it is replaced every hour."""
 
     def headers(_renew: bool) -> Mapping[str, str]:
@@ -110,13 +110,13 @@ def in_cluster(account: str = ACCOUNT) -> Server:
         namespace = file.read().strip()
     tls = ssl.create_default_context(cafile=os.path.join(account, "ca.crt"))
     host, port = os.environ["KUBERNETES_SERVICE_HOST"], int(os.environ["KUBERNETES_SERVICE_PORT"])
-    return Server(host, port, tls, headers, namespace=namespace)
+    return ApiServer(host, port, tls, headers, namespace=namespace)
 
 
 class Api:
     """Thread-safe: each thread has a connection of its own."""
 
-    def __init__(self, server: Server, patience: float = 30.0) -> None:
+    def __init__(self, server: ApiServer, patience: float = 30.0) -> None:
         """patience: how long a request is tried again while the server is away or overloaded."""
         self.server = server
         self.patience = patience
@@ -231,7 +231,7 @@ class Api:
                     continue
                 after = error.after
                 trouble(error)
-            except (OSError, BadAnswer, ValueError) as error:
+            except (OSError, BadResponse, ValueError) as error:
                 trouble(error)
             pause = min(pause * 2, 5.0)
             time.sleep(max(after, pause * _jitter()))
@@ -316,7 +316,7 @@ class Api:
                     renew = True
                     continue
                 error = _error(status, text, after)
-            except (OSError, BadAnswer) as problem:
+            except (OSError, BadResponse) as problem:
                 self._drop()
                 if isinstance(problem, ssl.SSLCertVerificationError):
                     raise ApiError(495, "BadCertificate", f"the API server's certificate: {problem}") from None
@@ -348,7 +348,7 @@ class Api:
             connection = self._local.connection = self._connect(TIMEOUT)
         try:
             response = self._send(connection, method, path, data, kind, renew)
-        except (Closed, BrokenPipeError, ConnectionResetError):
+        except (ConnectionClosed, BrokenPipeError, ConnectionResetError):
             self._drop()
             if fresh:
                 raise
@@ -359,21 +359,21 @@ class Api:
 
     def _send(
         self,
-        connection: Connection,
+        connection: HttpConnection,
         method: str,
         path: str,
         data: Optional[bytes],
         kind: str,
         renew: bool,
-    ) -> Answer:
+    ) -> HttpResponse:
         headers = {"Accept": "application/json", "User-Agent": MANAGER, **self.server.headers(renew)}
         if data is not None:
             headers["Content-Type"] = kind
         self.requests += 1
         return connection.request(method, self.server.prefix + path, data, headers)
 
-    def _connect(self, timeout: float) -> Connection:
-        return Connection(lambda: dial(self.server, timeout), self.server.authority)
+    def _connect(self, timeout: float) -> HttpConnection:
+        return HttpConnection(lambda: dial(self.server, timeout), self.server.authority)
 
     def _drop(self) -> None:
         connection = getattr(self._local, "connection", None)
@@ -382,7 +382,7 @@ class Api:
             self._local.connection = None
 
 
-def dial(server: Server, timeout: Optional[float]) -> socket.socket:
+def dial(server: ApiServer, timeout: Optional[float]) -> socket.socket:
     """A connection to the server, encrypted if it is meant to be."""
     if server.way is not None:
         plain = server.way(timeout)
@@ -404,7 +404,7 @@ def _with(path: str, query: Mapping[str, str]) -> str:
     return f"{path}?{'&'.join(f'{quoted(key)}={quoted(value)}' for key, value in asked.items())}" if asked else path
 
 
-def _after(response: Answer) -> float:
+def _after(response: HttpResponse) -> float:
     """Seconds that the server wants to be left alone."""
     told = response.header("retry-after")
     return float(told) if told.isdigit() else 0.0

@@ -14,11 +14,11 @@ HEAD_MOST = 1 << 20
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-~")
 
 
-class Closed(ConnectionError):
+class ConnectionClosed(ConnectionError):
     """The server has closed the connection before it answered: it may have lain idle for too long."""
 
 
-class BadAnswer(Exception):
+class BadResponse(Exception):
     """What came is not HTTP, or ended in the middle."""
 
 
@@ -28,7 +28,7 @@ def quoted(text: str, safe: str = "") -> str:
     return "".join(chr(byte) if byte in plain else f"%{byte:02X}" for byte in text.encode())
 
 
-class Connection:
+class HttpConnection:
     """Dials when it is first used."""
 
     def __init__(self, dial: Callable[[], socket.socket], host: str) -> None:
@@ -36,7 +36,7 @@ class Connection:
         self._socket: Optional[socket.socket] = None
         self._rest = b""
 
-    def request(self, method: str, path: str, body: Optional[bytes], headers: Mapping[str, str]) -> Answer:
+    def request(self, method: str, path: str, body: Optional[bytes], headers: Mapping[str, str]) -> HttpResponse:
         if self._socket is None:
             self._socket, self._rest = self._dial(), b""
         lines = [f"{method} {path} HTTP/1.1", f"Host: {self._host}", *(f"{k}: {v}" for k, v in headers.items())]
@@ -50,15 +50,17 @@ class Connection:
             self._socket.close()
             self._socket = None
 
-    def _answer(self) -> Answer:
+    def _answer(self) -> HttpResponse:
         while True:
             head = self._until(b"\r\n\r\n")
             first, *lines = head.decode("latin-1").split("\r\n")
             words = first.split(None, 2)
             if len(words) < 2 or not words[0].startswith("HTTP/1.") or not words[1].isdigit():
-                raise BadAnswer(f"not an answer of HTTP: {first[:80]!r}")
+                raise BadResponse(f"not an answer of HTTP: {first[:80]!r}")
             pairs = (line.partition(":") for line in lines)
-            answer = Answer(self, int(words[1]), {name.strip().lower(): value.strip() for name, _, value in pairs})
+            answer = HttpResponse(
+                self, int(words[1]), {name.strip().lower(): value.strip() for name, _, value in pairs}
+            )
             if answer.status >= 200:  # else more is to come
                 return answer
 
@@ -80,7 +82,7 @@ class Connection:
         while have < count:
             self._rest = b""
             if not self.more():
-                raise BadAnswer("the answer ended in the middle")
+                raise BadResponse("the answer ended in the middle")
             parts.append(self._rest)
             have += len(self._rest)
         whole = b"".join(parts)
@@ -95,11 +97,11 @@ class Connection:
     def _until(self, mark: bytes) -> bytes:
         while mark not in self._rest:
             if len(self._rest) > HEAD_MOST:
-                raise BadAnswer("the head of an answer has no end")
+                raise BadResponse("the head of an answer has no end")
             if not self.more():
                 if self._rest:
-                    raise BadAnswer("the answer ended in its head")
-                raise Closed("the server closed the connection")
+                    raise BadResponse("the answer ended in its head")
+                raise ConnectionClosed("the server closed the connection")
         found, _, self._rest = self._rest.partition(mark)
         return found
 
@@ -107,10 +109,10 @@ class Connection:
         return self._until(b"\r\n")
 
 
-class Answer:
+class HttpResponse:
     """Read it to its end before the next request on its connection."""
 
-    def __init__(self, connection: Connection, status: int, headers: Dict[str, str]) -> None:
+    def __init__(self, connection: HttpConnection, status: int, headers: Dict[str, str]) -> None:
         self.status = status
         self._connection, self._headers = connection, headers
 

@@ -13,7 +13,7 @@ _LACKS = re.compile(
 
 
 @dataclass(frozen=True)
-class Lacking:
+class MissingRight:
     """A right that the cluster did not grant."""
 
     user: str
@@ -47,10 +47,10 @@ class Lacking:
         ]
 
 
-def lacking(message: str) -> Optional[Lacking]:
+def lacking(message: str) -> Optional[MissingRight]:
     """What the message of a 403 says is missing; None when it speaks of something else."""
     found = _LACKS.search(message)
     if found is None:
         return None
     told = found.groupdict()
-    return Lacking(told["user"], told["verb"], told["resource"], told["group"], told["namespace"] or "")
+    return MissingRight(told["user"], told["verb"], told["resource"], told["group"], told["namespace"] or "")

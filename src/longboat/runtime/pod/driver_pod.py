@@ -24,17 +24,17 @@ from typing import Any, Dict, Mapping, Tuple
 from longboat import __version__
 from longboat.runtime import driver_lock, journal, run_layout
 from longboat.runtime import plan as plans
-from longboat.runtime.causes import Cause, Kind
+from longboat.runtime.causes import Cause, CauseKind
 from longboat.runtime.driver.archive import put_aside
 from longboat.runtime.driver.driver import Driver
-from longboat.runtime.driver.history import Before, look_back
-from longboat.runtime.driver.stop_signals import Signals
+from longboat.runtime.driver.history import RunHistory, look_back
+from longboat.runtime.driver.stop_signals import StopSignals
 from longboat.runtime.errors import FAILED, LongboatError
 from longboat.runtime.kube_client import names
 from longboat.runtime.kube_client.api import Api, ApiError, Manifest, in_cluster
 from longboat.runtime.pod import file_server, idle_tracker, pod_status, pod_templates, rank_pod
-from longboat.runtime.pod.fencing import Claims
-from longboat.runtime.pod.leadership import Tenure
+from longboat.runtime.pod.fencing import WriteFence
+from longboat.runtime.pod.leadership import Leadership
 from longboat.runtime.pod.pod_launcher import PodLauncher
 from longboat.runtime.rank_env import bracketed
 
@@ -43,7 +43,7 @@ LINGER = 900.0
 
 
 def main(environ: Mapping[str, str]) -> int:
-    signals = Signals(leave_on_term=True)  # a stop that comes while this driver starts waits for it
+    signals = StopSignals(leave_on_term=True)  # a stop that comes while this driver starts waits for it
     run_dir, run = names.RUN, environ["LONGBOAT_RUN"]
     for directory in (environ.get("HOME", ""), run_dir):
         if directory:
@@ -52,7 +52,7 @@ def main(environ: Mapping[str, str]) -> int:
     server = in_cluster()
     api = Api(server)
     lease = float(environ.get("LONGBOAT_DRIVER_LEASE", names.DRIVER_LEASE))
-    Tenure(Api(server, patience=0.0), names.driver_pod(run), environ["LONGBOAT_POD_UID"], lease).begin()
+    Leadership(Api(server, patience=0.0), names.driver_pod(run), environ["LONGBOAT_POD_UID"], lease).begin()
     held = _take(run_dir)
     before = look_back(journal.stream(run_dir))
     if before.last == "run.ended":
@@ -75,16 +75,18 @@ def _take(run_dir: str) -> int:
         time.sleep(0.2)
 
 
-def _new_order(root: Manifest, before: Before) -> Dict[str, Any]:
+def _new_order(root: Manifest, before: RunHistory) -> Dict[str, Any]:
     """What was asked for last, as `run.started` keeps it; empty when it was taken up already."""
     told = names.order_in(root)
     return told if told and told["order"] != before.order else {}
 
 
-def _drive(api: Api, run: str, run_dir: str, environ: Mapping[str, str], before: Before, signals: Signals) -> None:
+def _drive(
+    api: Api, run: str, run_dir: str, environ: Mapping[str, str], before: RunHistory, signals: StopSignals
+) -> None:
     """To the run's end, whatever happens: that it has ended is in the journal and on the root."""
     redact = tuple(value for name, value in environ.items() if name.startswith("LONGBOAT_REDACT_") and value)
-    writer = journal.Writer(run_dir, redact=redact)
+    writer = journal.JournalWriter(run_dir, redact=redact)
     code, state = FAILED, "failed"
     beside = contextlib.ExitStack()
     order: Dict[str, Any] = {}
@@ -111,10 +113,10 @@ def _follow(
     run: str,
     run_dir: str,
     environ: Mapping[str, str],
-    before: Before,
+    before: RunHistory,
     order: Mapping[str, Any],
-    signals: Signals,
-    writer: journal.Writer,
+    signals: StopSignals,
+    writer: journal.JournalWriter,
     beside: contextlib.ExitStack,
 ) -> Tuple[int, str]:
     """The plan, from where the run stands; what it ended with. What runs beside it is put into `beside`."""
@@ -137,11 +139,11 @@ def _follow(
     launcher = PodLauncher(api, root, _templates(root), address, pending)
     servers = None
     if any(stage.serve is not None for stage in plan.stages):
-        from longboat.runtime.pod.model_servers import Servers
+        from longboat.runtime.pod.model_servers import ModelServers
 
         secret = environ.get("LONGBOAT_SERVE_TOKEN", "")
         serving = functools.partial(say, api, root, "serving")
-        servers = Servers(api, root, plan, address, run_dir, pending, serving, secret)
+        servers = ModelServers(api, root, plan, address, run_dir, pending, serving, secret)
     driver = Driver(
         plan,
         run,
@@ -180,8 +182,10 @@ def _has_shared_disk(root: Manifest) -> bool:
     return names.SHARED in (root["metadata"].get("annotations") or {})
 
 
-def _keep_files(run_dir: str, token: bytes, before: Before) -> file_server.Beside:
-    return file_server.Beside(run_dir, token, names.DEPOT_PORT, Claims(before.generations, before.lives))
+def _keep_files(run_dir: str, token: bytes, before: RunHistory) -> file_server.FileServerProcess:
+    return file_server.FileServerProcess(
+        run_dir, token, names.DEPOT_PORT, WriteFence(before.generations, before.incarnations)
+    )
 
 
 def _listener() -> socket.socket:
@@ -203,16 +207,16 @@ def _own_failure(run_dir: str) -> Cause:
     sys.stderr.write(text)
     with contextlib.suppress(OSError), open(os.path.join(run_dir, run_layout.DRIVER_LOG), "a", encoding="utf-8") as log:
         log.write(text)
-    return Cause(Kind.INTERNAL, "longboat itself failed", lines=tuple(text.splitlines()[-8:]))
+    return Cause(CauseKind.INTERNAL, "longboat itself failed", lines=tuple(text.splitlines()[-8:]))
 
 
 def _draw(run_dir: str) -> None:
     """What ranks report, as TensorBoard reads it."""
     import pathlib
 
-    from longboat.runtime.driver.tensorboard_export import Board
+    from longboat.runtime.driver.tensorboard_export import TensorBoardExport
 
-    board = Board(pathlib.Path(run_dir))
+    board = TensorBoardExport(pathlib.Path(run_dir))
     while True:
         try:
             board.poll()
@@ -221,7 +225,7 @@ def _draw(run_dir: str) -> None:
         time.sleep(2.0)
 
 
-def _take_up(root: Manifest, run_dir: str, before: Before, order: Mapping[str, Any]) -> None:
+def _take_up(root: Manifest, run_dir: str, before: RunHistory, order: Mapping[str, Any]) -> None:
     """The plan that is to be followed from now on, and room for the results of stages that run anew."""
     path = os.path.join(run_dir, run_layout.PLAN)
     with open(path + ".new", "w", encoding="utf-8") as file:

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Callable, Dict, Iterable, Iterator, List, Mapp
 from longboat.runtime import filetree
 from longboat.runtime.buckets import directory_sync
 from longboat.runtime.buckets.bucket_mounts import SCHEMES
-from longboat.runtime.filetree import Entry, Item, NotThere
+from longboat.runtime.filetree import FileEntry, FileItem, PathNotFound
 from longboat.runtime.pod import idle_tracker
 
 IDLE = 60.0
@@ -55,11 +55,11 @@ def take(asked: Mapping[str, Any]) -> None:
     sys.stdout.flush()
 
 
-def _used(items: Iterable[Item]) -> Iterator[Item]:
+def _used(items: Iterable[FileItem]) -> Iterator[FileItem]:
     for item in items:
         idle_tracker.note()
         source = item.source
-        yield item if source is None else Item(item.path, item.size, item.mode, item.time, _Used(source))  # type: ignore[arg-type]
+        yield item if source is None else FileItem(item.path, item.size, item.mode, item.time, _Used(source))  # type: ignore[arg-type]
 
 
 class _Used:
@@ -81,7 +81,7 @@ def _answer(work: Callable[[Mapping[str, Any]], None]) -> Callable[[List[str]], 
         try:
             work(json.loads(words[0]))
             return 0
-        except NotThere as error:
+        except PathNotFound as error:
             sys.stderr.write(json.dumps({"path": error.path, "near": error.near, "outside": error.outside}))
             return MISSING
         except OSError as error:  # a bucket's refusal is one, too
@@ -104,13 +104,13 @@ class _Directory:
     def __init__(self, top: str) -> None:
         self._top = top
 
-    def entries(self, path: str, depth: int) -> List[Entry]:
+    def entries(self, path: str, depth: int) -> List[FileEntry]:
         return filetree.entries(self._top, path, depth)
 
-    def items(self, path: str) -> Iterator[Item]:
+    def items(self, path: str) -> Iterator[FileItem]:
         return filetree.items(self._top, path)
 
-    def store(self, path: str, name: str, items: Iterable[Item]) -> str:
+    def store(self, path: str, name: str, items: Iterable[FileItem]) -> str:
         place = filetree.target(self._top, path, name)
         filetree.store(items, place)
         return os.path.relpath(place, self._top)
@@ -126,7 +126,7 @@ class _Bucket:
         """Name within the prefix -> size, of a file or of all in a directory."""
         wanted = os.path.normpath(path.strip("/")) if path.strip("/") else ""
         if wanted.startswith(".."):
-            raise NotThere(path, outside=True)
+            raise PathNotFound(path, outside=True)
         names = {each.key[len(self._prefix) :]: each.size for each in self._bucket.list(self._prefix + wanted)}
         found = {
             name: size
@@ -134,27 +134,27 @@ class _Bucket:
             if name and not name.endswith("/") and (not wanted or name == wanted or name.startswith(wanted + "/"))
         }
         if not found and wanted:
-            raise NotThere(path, filetree.nearest(wanted, (e.key[len(self._prefix) :] for e in self._all())))
+            raise PathNotFound(path, filetree.nearest(wanted, (e.key[len(self._prefix) :] for e in self._all())))
         return found
 
     def _all(self) -> Iterable[Any]:
         return self._bucket.list(self._prefix)
 
-    def entries(self, path: str, depth: int) -> List[Entry]:
+    def entries(self, path: str, depth: int) -> List[FileEntry]:
         wanted = path.strip("/")
         found: Dict[str, int] = {}
         for name, size in self._below(path).items():
             if name == wanted:
-                return [Entry(name, size, 0)]
+                return [FileEntry(name, size, 0)]
             parts = name[len(wanted) :].lstrip("/").split("/")
             start = f"{wanted}/" if wanted else ""
             for level in range(1, min(max(depth, 1), len(parts)) + 1):
                 key = start + "/".join(parts[:level]) + ("/" if level < len(parts) else "")
                 found[key] = found.get(key, 0) + size
         base = wanted.count("/") + 1 if wanted else 0
-        return [Entry(key, size, key.rstrip("/").count("/") - base) for key, size in sorted(found.items())]
+        return [FileEntry(key, size, key.rstrip("/").count("/") - base) for key, size in sorted(found.items())]
 
-    def items(self, path: str) -> Iterator[Item]:
+    def items(self, path: str) -> Iterator[FileItem]:
         wanted = path.strip("/")
         for name, size in sorted(self._below(path).items()):
             with tempfile.TemporaryDirectory() as aside:
@@ -162,9 +162,9 @@ class _Bucket:
                 self._bucket.get(self._prefix + name, place)
                 with open(place, "rb") as file:
                     below = "" if name == wanted else name[len(wanted) :].lstrip("/")
-                    yield Item(below, size, 0o644, os.fstat(file.fileno()).st_mtime, file)
+                    yield FileItem(below, size, 0o644, os.fstat(file.fileno()).st_mtime, file)
 
-    def store(self, path: str, name: str, items: Iterable[Item]) -> str:
+    def store(self, path: str, name: str, items: Iterable[FileItem]) -> str:
         place = path.strip("/")
         if path.endswith("/") or not place or any(True for _ in self._bucket.list(f"{self._prefix}{place}/")):
             place = f"{place}/{name}".lstrip("/")
@@ -172,7 +172,7 @@ class _Bucket:
             if item.source is not None:
                 with tempfile.TemporaryDirectory() as aside:
                     filetree.store(
-                        [Item("", item.size, item.mode, item.time, item.source)], os.path.join(aside, "file")
+                        [FileItem("", item.size, item.mode, item.time, item.source)], os.path.join(aside, "file")
                     )
                     key = f"{place}/{item.path}" if item.path else place
                     self._bucket.put(self._prefix + key, os.path.join(aside, "file"))

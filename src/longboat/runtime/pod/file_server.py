@@ -20,9 +20,9 @@ from typing import Callable, Dict, List, Optional
 
 from longboat.runtime import wire
 from longboat.runtime.agent import syscalls
-from longboat.runtime.agent.file_transfer import PLACES, Stale, Stream
-from longboat.runtime.gang.gang_events import NO_LIFE, Life
-from longboat.runtime.pod.fencing import Claims
+from longboat.runtime.agent.file_transfer import PLACES, FileStream, StaleIncarnation
+from longboat.runtime.gang.gang_events import NO_INCARNATION, Incarnation
+from longboat.runtime.pod.fencing import WriteFence
 
 NEVER = (errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.ENOTDIR)
 """How a path is refused that no second try would make room for."""
@@ -30,11 +30,11 @@ PAGE = 1000
 """Files that are told in one frame."""
 
 
-def serve(run_dir: str, token: bytes, port: int, claims: Optional[Claims] = None) -> int:
+def serve(run_dir: str, token: bytes, port: int, claims: Optional[WriteFence] = None) -> int:
     """Forks the depot; its process id."""
     parent = os.getpid()
     server = _Server(("", port), _Visit)
-    server.run_dir, server.token, server.claims = run_dir, token, claims or Claims()
+    server.run_dir, server.token, server.claims = run_dir, token, claims or WriteFence()
 
     def work() -> int:
         syscalls.die_with_parent(parent)
@@ -46,11 +46,11 @@ def serve(run_dir: str, token: bytes, port: int, claims: Optional[Claims] = None
     return pid
 
 
-class Beside:
+class FileServerProcess:
     """The depot of a driver: without it no rank's end would ever be told, so the driver ends with it, and the next one
     brings both back."""
 
-    def __init__(self, run_dir: str, token: bytes, port: int, claims: Optional[Claims] = None) -> None:
+    def __init__(self, run_dir: str, token: bytes, port: int, claims: Optional[WriteFence] = None) -> None:
         self._pid = serve(run_dir, token, port, claims)
         self._closed = False
         self._keeper = threading.Thread(target=self._keep, daemon=True)
@@ -77,7 +77,7 @@ class _Server(socketserver.ThreadingTCPServer):
     address_family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
     run_dir = ""
     token = b""
-    claims: Claims
+    claims: WriteFence
 
     def server_bind(self) -> None:
         if self.address_family == socket.AF_INET6:
@@ -93,15 +93,15 @@ class _Server(socketserver.ThreadingTCPServer):
 class _Visit(socketserver.BaseRequestHandler):
     server: _Server
     name = ""
-    life: Life = NO_LIFE
+    incarnation: Incarnation = NO_INCARNATION
 
     def handle(self) -> None:
         wire.lively(self.request)
         self.request.settimeout(30.0)
-        stream = Stream(self.request)
+        stream = FileStream(self.request)
         self._greet(stream)
         self.request.settimeout(None)
-        answers: Dict[str, Callable[[Stream, wire.Message], None]] = {
+        answers: Dict[str, Callable[[FileStream, wire.Message], None]] = {
             "claim": self._claim,
             "size": self._size,
             "put": self._put,
@@ -113,10 +113,10 @@ class _Visit(socketserver.BaseRequestHandler):
             message = stream.receive()
             try:
                 answers[message["is"]](stream, message)
-            except Stale as stale:
+            except StaleIncarnation as stale:
                 stream.send("stale", why=str(stale))
 
-    def _greet(self, stream: Stream) -> None:
+    def _greet(self, stream: FileStream) -> None:
         ours = wire.nonce()
         stream.send("hello", nonce=ours)
         message = stream.receive()
@@ -135,23 +135,23 @@ class _Visit(socketserver.BaseRequestHandler):
             raise wire.WireError(f"{path} is not an agent's to touch")
         return os.path.join(self.server.run_dir, path)
 
-    def _claim(self, stream: Stream, message: wire.Message) -> None:
-        generation, restart = message["life"]
+    def _claim(self, stream: FileStream, message: wire.Message) -> None:
+        generation, restart = message["incarnation"]
         self.server.claims.claim(self.name, (int(generation), int(restart)))
-        self.life = (int(generation), int(restart))
+        self.incarnation = (int(generation), int(restart))
         stream.send("ok")
 
-    def _size(self, stream: Stream, message: wire.Message) -> None:
+    def _size(self, stream: FileStream, message: wire.Message) -> None:
         try:
             size = os.path.getsize(self._place(message))
         except OSError:
             size = 0
         stream.send("size", n=size)
 
-    def _put(self, stream: Stream, message: wire.Message) -> None:
+    def _put(self, stream: FileStream, message: wire.Message) -> None:
         path = self._place(message)
         data = stream.bytes(int(message["n"]))
-        with self.server.claims.writing(self.name, self.life, shared=False):
+        with self.server.claims.writing(self.name, self.incarnation, shared=False):
             os.makedirs(os.path.dirname(path), exist_ok=True)
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
@@ -162,7 +162,7 @@ class _Visit(socketserver.BaseRequestHandler):
                 os.close(fd)
         stream.send("ok")
 
-    def _file(self, stream: Stream, message: wire.Message) -> None:
+    def _file(self, stream: FileStream, message: wire.Message) -> None:
         path, count = self._place(message), int(message["n"])
         aside = f"{path}.{os.getpid()}-{id(stream)}.part"
         try:
@@ -180,9 +180,9 @@ class _Visit(socketserver.BaseRequestHandler):
                 stream.receive_file(file, count)
                 file.flush()
                 os.fsync(file.fileno())
-            with self.server.claims.writing(self.name, self.life, shared=True):
+            with self.server.claims.writing(self.name, self.incarnation, shared=True):
                 os.replace(aside, path)
-        except Stale:
+        except StaleIncarnation:
             os.unlink(aside)
             raise
         except OSError as error:
@@ -195,7 +195,7 @@ class _Visit(socketserver.BaseRequestHandler):
             raise
         stream.send("ok", at=os.stat(path).st_mtime_ns)
 
-    def _get(self, stream: Stream, message: wire.Message) -> None:
+    def _get(self, stream: FileStream, message: wire.Message) -> None:
         try:
             with open(self._place(message), "rb") as file:
                 found = os.fstat(file.fileno())
@@ -204,7 +204,7 @@ class _Visit(socketserver.BaseRequestHandler):
         except FileNotFoundError:
             stream.send("none")
 
-    def _list(self, stream: Stream, message: wire.Message) -> None:
+    def _list(self, stream: FileStream, message: wire.Message) -> None:
         """Page by page: a tree may have more files than one frame has room for."""
         page: List[List[object]] = []
         for folder, folders, names in os.walk(self._place(message)):

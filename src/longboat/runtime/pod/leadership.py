@@ -26,7 +26,7 @@ TRIES = 4
 """Questions in a lease, at least: one that is not answered must not end a driver."""
 
 
-class Tenure:
+class Leadership:
     def __init__(self, api: Api, pod: str, uid: str, lease: float, clock: Callable[[], float] = time.monotonic) -> None:
         """api: one that does not try again by itself, so that an answer is late by one timeout at most."""
         self._api, self._pod, self._uid, self._lease, self._clock = api, pod, uid, lease, clock

@@ -20,15 +20,15 @@ from typing import Any, Callable, Deque, Dict, List, Mapping, Optional, Sequence
 from longboat.runtime import run_layout
 from longboat.runtime.agent import exit_causes
 from longboat.runtime.bundle import example_request
-from longboat.runtime.causes import HOPELESS, Cause, Kind
-from longboat.runtime.driver.launcher import Told
-from longboat.runtime.driver.services import News, Over, Ready
+from longboat.runtime.causes import HOPELESS, Cause, CauseKind
+from longboat.runtime.driver.launcher import StageNote
+from longboat.runtime.driver.services import News, ServiceEnded, ServiceReady
 from longboat.runtime.errors import LongboatError
 from longboat.runtime.kube_client import names
 from longboat.runtime.kube_client.api import Api, ApiError, Manifest
 from longboat.runtime.plan import Plan, Serve
 from longboat.runtime.pod import critical_threads, pod_status, pod_templates
-from longboat.runtime.pod.model_snapshots import Stock, lay_in
+from longboat.runtime.pod.model_snapshots import ModelSnapshot, lay_in
 from longboat.runtime.pod.server_logs import ServerLogs
 from longboat.runtime.rank_env import bracketed
 
@@ -54,13 +54,13 @@ class _Site:
     serve: Serve
     name: str
     began: float
-    stock: Optional[Stock] = None
+    stock: Optional[ModelSnapshot] = None
     ready: bool = False
     ending: bool = False
     said: str = ""
 
 
-class Servers:
+class ModelServers:
     """The driver's Services on a cluster."""
 
     def __init__(
@@ -138,7 +138,7 @@ class Servers:
         cause = self._safely(self._keep_up, site)
         wrong = self._safely(self._remove if cause is None or site.ending else self._take_back, site)
         cause = cause or wrong
-        self._tell(Over(site.stage, replace(cause, stage=site.stage) if cause is not None else None))
+        self._tell(ServiceEnded(site.stage, replace(cause, stage=site.stage) if cause is not None else None))
 
     def _safely(self, step: Callable[[_Site], Optional[Cause]], site: _Site) -> Optional[Cause]:
         """Whatever goes wrong here, a stage that is neither ready nor over would never end."""
@@ -150,7 +150,7 @@ class Servers:
             import traceback
 
             lines = tuple(traceback.format_exc().splitlines()[-8:])
-            return Cause(Kind.INTERNAL, "longboat itself failed", role=names.SERVER, lines=lines)
+            return Cause(CauseKind.INTERNAL, "longboat itself failed", role=names.SERVER, lines=lines)
 
     def _keep_up(self, site: _Site) -> Optional[Cause]:
         """Until it is told to end; why it has to before."""
@@ -171,7 +171,7 @@ class Servers:
             site.stock = lay_in(self._run_dir, site.stage, output, bool(site.serve.image))
             made = filled(self._templates(site.stage), site.stock, self._address)
         except (LongboatError, OSError) as error:
-            return Cause(Kind.MISSING_INPUT, f"{site.serve.model}: {error}", role=names.SERVER)
+            return Cause(CauseKind.MISSING_INPUT, f"{site.serve.model}: {error}", role=names.SERVER)
         kinds = {obj["kind"] for obj in made}
         try:
             for kind in OPTIONAL - kinds:  # an earlier plan may have had them
@@ -210,13 +210,13 @@ class Servers:
         if site.ending:
             return None
         if deployment is None:
-            return Cause(Kind.PREEMPTED, f"the Deployment {site.name} was deleted", role=names.SERVER)
+            return Cause(CauseKind.PREEMPTED, f"the Deployment {site.name} was deleted", role=names.SERVER)
         if site.ready:
             return None
         if rolled(deployment) and self._answers(site):
             site.ready = True
             self._remember(site)
-            self._tell(Ready(site.stage))
+            self._tell(ServiceReady(site.stage))
             return None
         return self._trouble(site, deployment)
 
@@ -254,7 +254,7 @@ class Servers:
             seat = (site.stage, names.SERVER, self._logs.rank(str(pod["metadata"]["name"])))
             falls, cause = pod_status.fallen(pod, seat)
             cause = cause or pod_status.waiting(pod, seat)
-            if cause is not None and (cause.evidence or cause.kind is not Kind.VOLUME):
+            if cause is not None and (cause.evidence or cause.kind is not CauseKind.VOLUME):
                 found.append(cause)
             fallen = max(fallen, falls)
         refusal = pod_status.unmade(deployment)
@@ -267,7 +267,7 @@ class Servers:
         patience = self._plan.stage(site.stage).timeout or self._pending
         if waited > patience:
             return worst or Cause(
-                Kind.TIMED_OUT,
+                CauseKind.TIMED_OUT,
                 f"not all servers were ready within {patience:g} s",
                 role=names.SERVER,
                 evidence=(f"the Deployment {site.name} says: {_conditions(deployment)}",),
@@ -289,7 +289,7 @@ class Servers:
     def _note(self, site: _Site, text: str) -> None:
         if text != site.said:
             site.said = text
-            self._tell(Told(site.stage, text))
+            self._tell(StageNote(site.stage, text))
 
     # What served before.
 
@@ -360,7 +360,7 @@ class Servers:
                 self._logs.saw(_stage_of(pod), pod)
 
 
-def filled(templates: Sequence[Manifest], stock: Stock, address: str) -> List[Manifest]:
+def filled(templates: Sequence[Manifest], stock: ModelSnapshot, address: str) -> List[Manifest]:
     """The objects with the model that is served and where the driver gives it."""
     found = copy.deepcopy(list(templates))
     told = {"LONGBOAT_MODEL": stock.place, "LONGBOAT_DEPOT": f"{address}:{names.DEPOT_PORT}"}

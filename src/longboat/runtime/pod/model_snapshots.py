@@ -21,7 +21,7 @@ SAVED = "saved_model.pb"
 
 
 @dataclass(frozen=True)
-class Stock:
+class ModelSnapshot:
     number: int
     """Which model of this stage it is, from 1."""
     version: int
@@ -30,7 +30,7 @@ class Stock:
     """Of the directory that holds the version, within the run directory."""
 
 
-def lay_in(run_dir: str, stage: str, output: str, saved: bool) -> Stock:
+def lay_in(run_dir: str, stage: str, output: str, saved: bool) -> ModelSnapshot:
     """The newest version of the one model that a stage left. saved: its SavedModel is what will be served."""
     version, source = newest(output, saved)
     home = run_layout.models(run_dir, stage)
@@ -44,7 +44,7 @@ def lay_in(run_dir: str, stage: str, output: str, saved: bool) -> Stock:
         os.replace(place + ".part", place)
     for number in numbers[: 1 - KEPT]:
         shutil.rmtree(os.path.join(home, str(number)), ignore_errors=True)
-    return Stock(last, version, os.path.relpath(os.path.join(home, str(last)), run_dir))
+    return ModelSnapshot(last, version, os.path.relpath(os.path.join(home, str(last)), run_dir))
 
 
 def newest(output: str, saved: bool) -> Tuple[int, str]:

@@ -20,9 +20,9 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import Callable, Deque, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
-from longboat.runtime.causes import Cause, Kind
+from longboat.runtime.causes import Cause, CauseKind
 from longboat.runtime.driver.agent_links import Seat, name_of
-from longboat.runtime.driver.launcher import Doomed, Gone, News, Told
+from longboat.runtime.driver.launcher import AgentGone, LauncherEvent, StageNote, Unrecoverable
 from longboat.runtime.driver.stage_run import LEASE as SILENCE
 from longboat.runtime.kube_client import names, quota
 from longboat.runtime.kube_client.api import Api, ApiError, Manifest
@@ -68,7 +68,7 @@ class _Pod:
     """Its containers have ended."""
     leaving: float = 0.0
     """Since when it has been told to end."""
-    let_go: bool = False
+    release: bool = False
     """Its agents were told goodbye."""
     out_of_sight: float = 0.0
     """Since when its object is gone although nobody saw its containers end."""
@@ -80,7 +80,7 @@ class _Pod:
     @property
     def gone(self) -> bool:
         """Its agents are, or will be."""
-        return bool(self.dead or self.leaving or self.out_of_sight or self.let_go)
+        return bool(self.dead or self.leaving or self.out_of_sight or self.release)
 
 
 class PodLauncher:
@@ -100,7 +100,7 @@ class PodLauncher:
         self._address, self._pending, self._clock = address, pending, clock
         self._pods: Dict[str, _Pod] = {}
         self._current: Dict[Seat, str] = {}
-        self._news: Deque[News] = collections.deque()
+        self._news: Deque[LauncherEvent] = collections.deque()
         self._lock = threading.RLock()
         self._work: queue.Queue[Callable[[], object]] = queue.Queue()
         self._wake, self._write = os.pipe()
@@ -124,7 +124,7 @@ class PodLauncher:
     def launch(self, seat: Seat, ports: Sequence[int]) -> None:
         with self._lock:
             pod, size = self._pod(seat), self._size(seat)
-            followed = [news for news in self._news if isinstance(news, Gone) and news.seat == seat]
+            followed = [news for news in self._news if isinstance(news, AgentGone) and news.seat == seat]
             for news in followed:  # whose end is no news any more
                 self._news.remove(news)
             if pod is not None and not pod.gone:
@@ -137,9 +137,9 @@ class PodLauncher:
             self._pods[made.name] = made
             self._current[first] = made.name
             if self._blind is not None:
-                self._tell(Doomed(seat, pod_status.refused(self._blind, seat)))
+                self._tell(Unrecoverable(seat, pod_status.refused(self._blind, seat)))
         self._work.put(functools.partial(self._create, made))
-        if pod is not None and not pod.leaving and not pod.let_go:  # did its node send it away, and what for?
+        if pod is not None and not pod.leaving and not pod.release:  # did its node send it away, and what for?
             self._work.put(lambda: self._ask_why(pod))
         if pod is not None and pod.dead:
             self._work.put(lambda: self._delete(pod, None))
@@ -149,19 +149,19 @@ class PodLauncher:
         with self._lock:
             pod = self._pod(seat)
             if pod is None or pod.dead:
-                cause = Cause(Kind.NODE_LOST, "its pod is gone", role=seat[1], rank=seat[2])
-                self._tell(Gone(seat, cause))
+                cause = Cause(CauseKind.NODE_LOST, "its pod is gone", role=seat[1], rank=seat[2])
+                self._tell(AgentGone(seat, cause))
                 return
             pod.fenced = self._clock()
         self._work.put(lambda: self._delete(pod, 1))
 
-    def let_go(self, seat: Seat) -> None:
+    def release(self, seat: Seat) -> None:
         with self._lock:
             pod = self._pod(seat)
             if pod is not None:
-                pod.let_go = True
+                pod.release = True
 
-    def vouches(self, seat: Seat, agent: str) -> bool:
+    def is_current(self, seat: Seat, agent: str) -> bool:
         with self._lock:
             pod = self._pod(seat)
             return pod is not None and pod.name == agent.partition(".")[0] and not pod.dead and not pod.out_of_sight
@@ -169,7 +169,7 @@ class PodLauncher:
     def fileno(self) -> int:
         return self._wake
 
-    def poll(self) -> List[News]:
+    def poll(self) -> List[LauncherEvent]:
         try:
             while os.read(self._wake, 4096):
                 pass
@@ -238,7 +238,7 @@ class PodLauncher:
                     return True
                 if error.status and error.message != pod.waits:  # one that answers and cannot: a webhook, a full disk
                     pod.waits = error.message
-                    self._tell(Told(pod.seat[0], f"{name_of(pod.seat)} cannot be made yet: {error.message}"))
+                    self._tell(StageNote(pod.seat[0], f"{name_of(pod.seat)} cannot be made yet: {error.message}"))
         with self._lock:
             pod.uid, pod.barred = str(made["metadata"]["uid"]), False
         return True
@@ -251,7 +251,7 @@ class PodLauncher:
             pod.barred = self._clock() < pod.made + self._pending and not quota.never_fits(refusal, wanted)
             if pod.barred and not pod.waits:
                 pod.waits = refusal
-                self._tell(Told(pod.seat[0], f"{name_of(pod.seat)} waits: {refusal}"))
+                self._tell(StageNote(pod.seat[0], f"{name_of(pod.seat)} waits: {refusal}"))
             return pod.barred
 
     def _make_barred(self) -> None:
@@ -306,11 +306,11 @@ class PodLauncher:
             if self._blind is None and now >= first + (NEW_RIGHTS if starting else self._pending):
                 self._blind = error
                 for seat in () if starting else list(self._current):
-                    self._tell(Doomed(seat, pod_status.refused(error, seat)))
+                    self._tell(Unrecoverable(seat, pod_status.refused(error, seat)))
                 self._listed.set()
             elif first == now and not starting:
                 for stage in sorted({seat[0] for seat in self._current}):
-                    self._tell(Told(stage, f"the run's pods cannot be looked at: {error.message}"))
+                    self._tell(StageNote(stage, f"the run's pods cannot be looked at: {error.message}"))
 
     def _saw(self, obj: Manifest) -> None:
         meta = obj["metadata"]
@@ -349,7 +349,7 @@ class PodLauncher:
         if not pod.dead and not pod.out_of_sight:
             if pod.seen is not None and not pod_status.placed(pod.seen):
                 _, role, rank = pod.seat
-                self._end(pod, Cause(Kind.PREEMPTED, "its pod was deleted before it ran", role=role, rank=rank))
+                self._end(pod, Cause(CauseKind.PREEMPTED, "its pod was deleted before it ran", role=role, rank=rank))
             else:
                 pod.out_of_sight = self._clock()
 
@@ -361,11 +361,11 @@ class PodLauncher:
             if self._current.get(pod.seat) == pod.name:
                 for seat in pod_templates.all_of(pod.seat, pod.size):
                     if seat not in pod.missed:
-                        self._tell(Gone(seat, replace(cause, rank=seat[2])))
+                        self._tell(AgentGone(seat, replace(cause, rank=seat[2])))
                 for seat in sorted(pod.missed)[:1]:
                     self.launch(seat, ())
 
-    def _tell(self, news: News) -> None:
+    def _tell(self, news: LauncherEvent) -> None:
         with self._lock:
             self._news.append(news)
         try:
@@ -390,7 +390,7 @@ class PodLauncher:
         role, rank = pod.seat[1], pod.seat[2]
         patience = names.LEASE + MARGIN
         if pod.out_of_sight and now >= pod.out_of_sight + patience:
-            self._end(pod, Cause(Kind.NODE_LOST, "its pod was deleted by force", role=role, rank=rank))
+            self._end(pod, Cause(CauseKind.NODE_LOST, "its pod was deleted by force", role=role, rank=rank))
         elif pod.fenced and now >= pod.fenced + patience - SILENCE:
             self._give_up(pod, f"a lease of {names.LEASE:g} s and {MARGIN:g} s of margin")
         elif pod.leaving and now >= pod.leaving + patience + _grace(pod.seen):
@@ -406,7 +406,7 @@ class PodLauncher:
         where = (pod.seen or {}).get("spec", {}).get("nodeName", "its node")
         self._work.put(lambda: self._delete(pod, 0))
         facts = (f"pod {pod.name} was given up after {after}",)
-        self._end(pod, Cause(Kind.NODE_LOST, f"{where} does not answer", role=role, rank=rank, evidence=facts))
+        self._end(pod, Cause(CauseKind.NODE_LOST, f"{where} does not answer", role=role, rank=rank, evidence=facts))
 
     def _waiting(self, pod: _Pod, now: float) -> None:
         """A pod that does not get to run: first say what it waits for, then give up."""
@@ -414,7 +414,7 @@ class PodLauncher:
         cause = pod_status.waiting(pod.seen, pod.seat)
         if cause is None or now < pod.made + SOON:
             return
-        if not cause.evidence and cause.kind is Kind.VOLUME:
+        if not cause.evidence and cause.kind is CauseKind.VOLUME:
             if now < pod.quiet or not self._questions:
                 return
             self._questions -= 1
@@ -424,8 +424,8 @@ class PodLauncher:
                 return
         if cause.message != pod.waits:
             pod.waits = cause.message
-            self._tell(Told(pod.seat[0], f"{name_of(pod.seat)} waits: {cause.message}"))
-        if now >= pod.made + (self._pending if cause.kind is not Kind.NO_PYTHON else 0.0):
+            self._tell(StageNote(pod.seat[0], f"{name_of(pod.seat)} waits: {cause.message}"))
+        if now >= pod.made + (self._pending if cause.kind is not CauseKind.NO_PYTHON else 0.0):
             self._work.put(lambda: self._delete(pod, 1))
             self._end(pod, cause)
 
@@ -433,7 +433,7 @@ class PodLauncher:
         """An agent that its node tells to go leaves in time, so that its pod ends well: only events know the reason."""
         cause = pod_status.overfull(self._events(pod.name), pod.seat)
         if cause is not None:
-            self._tell(Doomed(pod.seat, cause))
+            self._tell(Unrecoverable(pod.seat, cause))
 
     def _events(self, name: str) -> List[Manifest]:
         try:

@@ -9,7 +9,7 @@ import dataclasses
 import re
 from typing import Any, List, Optional, Sequence, Tuple
 
-from longboat.runtime.causes import Cause, Kind
+from longboat.runtime.causes import Cause, CauseKind
 from longboat.runtime.kube_client import missing_rights
 from longboat.runtime.kube_client.api import ApiError, Manifest
 
@@ -51,7 +51,9 @@ def overfull(told: Sequence[Manifest], seat: Seat) -> Optional[Cause]:
     for each in told:
         message = str(each.get("message") or "").strip()
         if each.get("reason") == "Evicted" and _OWN_LIMIT.search(message):
-            return _cause(Kind.DISK_FULL, f"its pod was evicted for filling its own limit of disk: {message}", seat)
+            return _cause(
+                CauseKind.DISK_FULL, f"its pod was evicted for filling its own limit of disk: {message}", seat
+            )
     return None
 
 
@@ -67,11 +69,11 @@ def ended(pod: Manifest, seat: Seat) -> Cause:
     if reason in TAKEN_AWAY or target is not None and target.get("status") == "True":
         told = message or str((target or {}).get("message") or "")
         why = f"its pod was evicted from {node}" + (f": {told}" if told else "")
-        return _cause(Kind.PREEMPTED, why, seat, pod)
+        return _cause(CauseKind.PREEMPTED, why, seat, pod)
     if reason in NODE_GONE:
-        return _cause(Kind.NODE_LOST, f"{node} gave the pod up: {message or reason}", seat, pod)
+        return _cause(CauseKind.NODE_LOST, f"{node} gave the pod up: {message or reason}", seat, pod)
     if done is None:
-        return _cause(Kind.AGENT_LOST, message or "its pod ended and no container says how", seat, pod)
+        return _cause(CauseKind.AGENT_LOST, message or "its pod ended and no container says how", seat, pod)
     return _terminated_for(done, seat, pod)
 
 
@@ -82,21 +84,21 @@ def _terminated_for(done: Manifest, seat: Seat, pod: Manifest) -> Cause:
     if why == "OOMKilled":
         limit = _limit(pod)
         asked = f", whose memory limit is {limit}" if limit else ""
-        return _cause(Kind.OUT_OF_MEMORY, f"the kernel ended its container for memory{asked}", seat, pod)
+        return _cause(CauseKind.OUT_OF_MEMORY, f"the kernel ended its container for memory{asked}", seat, pod)
     if _NO_PYTHON.search(text):
         return _no_python(pod, seat, text)
     if TOO_OLD in text:
         image = pod["spec"]["containers"][0].get("image")
-        return _cause(Kind.NO_PYTHON, f"the image {image} has too old a Python", seat, pod, [text])
+        return _cause(CauseKind.NO_PYTHON, f"the image {image} has too old a Python", seat, pod, [text])
     if why in ("StartError", "ContainerCannotRun"):
-        return _cause(Kind.NOT_EXECUTABLE, f"its container did not start: {text}", seat, pod)
+        return _cause(CauseKind.NOT_EXECUTABLE, f"its container did not start: {text}", seat, pod)
     last = text.splitlines()[-1] if text else ""
     if last.startswith("requirements: "):
-        return _cause(Kind.MISSING_INPUT, last, seat, pod)
+        return _cause(CauseKind.MISSING_INPUT, last, seat, pod)
     if pod["metadata"].get("deletionTimestamp"):
-        return _cause(Kind.PREEMPTED, "its pod was deleted", seat, pod)
+        return _cause(CauseKind.PREEMPTED, "its pod was deleted", seat, pod)
     said = f"the agent ended with code {code}" + (f": {last}" if last else "")
-    return _cause(Kind.AGENT_LOST, said, seat, pod, text.splitlines()[-8:])
+    return _cause(CauseKind.AGENT_LOST, said, seat, pod, text.splitlines()[-8:])
 
 
 def waiting(pod: Manifest, seat: Seat) -> Optional[Cause]:
@@ -106,27 +108,27 @@ def waiting(pod: Manifest, seat: Seat) -> Optional[Cause]:
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             message = str(condition.get("message") or condition.get("reason")).partition(" preemption:")[0]
             if "persistentvolumeclaim" in message.lower():
-                return _cause(Kind.VOLUME, message, seat, pod, [message])
+                return _cause(CauseKind.VOLUME, message, seat, pod, [message])
             asked = ", ".join(f"{value} {name}" for name, value in _asked(pod).items())
             text = message + (f" (each {seat[1]} asks for {asked})" if asked else "")
-            return _cause(Kind.UNSCHEDULABLE, text, seat, pod)
+            return _cause(CauseKind.UNSCHEDULABLE, text, seat, pod)
     for state in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
         held = (state.get("state") or {}).get("waiting") or {}
         reason, message = str(held.get("reason") or ""), str(held.get("message") or "")
         if reason in NO_PULL:
             text = f"the image {state.get('image')} cannot be pulled: {message or reason}"
-            return _cause(Kind.IMAGE_PULL, text, seat, pod)
+            return _cause(CauseKind.IMAGE_PULL, text, seat, pod)
         if reason in NO_CONTAINER:
             if _NO_PYTHON.search(message):
                 return _no_python(pod, seat, message)
-            return _cause(Kind.NOT_EXECUTABLE, f"its container cannot be made: {message or reason}", seat, pod)
+            return _cause(CauseKind.NOT_EXECUTABLE, f"its container cannot be made: {message or reason}", seat, pod)
         if reason == "CrashLoopBackOff":
             done = (state.get("lastState") or {}).get("terminated") or {}
             found = _terminated_for(done, seat, pod)
             times = f"it ended {state.get('restartCount')} times and is started again"
             return dataclasses.replace(found, evidence=(*found.evidence, times))
         if reason == "ContainerCreating":
-            return _cause(Kind.VOLUME, "a volume of it cannot be mounted", seat)
+            return _cause(CauseKind.VOLUME, "a volume of it cannot be mounted", seat)
     return None
 
 
@@ -157,7 +159,7 @@ def _fall(pod: Manifest, seat: Seat, done: Manifest) -> Cause:
     if done.get("reason") == "OOMKilled":
         limit = _limit(pod)
         asked = f", whose memory limit is {limit}" if limit else ""
-        return _cause(Kind.OUT_OF_MEMORY, f"the kernel ended the server for memory{asked}", seat, pod)
+        return _cause(CauseKind.OUT_OF_MEMORY, f"the kernel ended the server for memory{asked}", seat, pod)
     if _NO_PYTHON.search(text):
         return _no_python(pod, seat, text)
     wrong = next((line for line in lines if line.startswith(("error: ", "requirements: "))), "")
@@ -165,11 +167,13 @@ def _fall(pod: Manifest, seat: Seat, done: Manifest) -> Cause:
         image = pod["spec"]["containers"][0].get("image")
         lacking = wrong.rpartition("not installed here: ")[2] if "not installed here: " in wrong else wrong
         message = f"the image {image} lacks what the server needs: {lacking}"
-        cause = _cause(Kind.MISSING_INPUT, message, seat, pod)
+        cause = _cause(CauseKind.MISSING_INPUT, message, seat, pod)
         return dataclasses.replace(cause, exit_code=code, evidence=(*cause.evidence, _GET_THEM))
     last = wrong or (lines[-1] if lines else "")
     said = f"the server ended with code {code}" + (f": {last}" if last else "")
-    kind = Kind.NOT_EXECUTABLE if done.get("reason") in ("StartError", "ContainerCannotRun") else Kind.USER_ERROR
+    kind = (
+        CauseKind.NOT_EXECUTABLE if done.get("reason") in ("StartError", "ContainerCannotRun") else CauseKind.USER_ERROR
+    )
     return dataclasses.replace(_cause(kind, said, seat, pod, lines[-8:]), exit_code=code)
 
 
@@ -194,17 +198,19 @@ def refused(error: ApiError, seat: Seat) -> Cause:
     """Why the API server would not take a pod, or let the driver do what it must."""
     role, rank = seat[1], seat[2]
     if "exceeded quota" in error.message:
-        return Cause(Kind.QUOTA, error.message, role=role, rank=rank)
+        return Cause(CauseKind.QUOTA, error.message, role=role, rank=rank)
     lacks = missing_rights.lacking(error.message) if error.status == 403 else None
     if lacks is not None:
         facts = (f"a Role with this rule would do: {lacks.rule}", *lacks.commands)
-        return Cause(Kind.FORBIDDEN, error.message, role=role, rank=rank, evidence=facts)
-    return Cause(Kind.REFUSED, error.message, role=role, rank=rank, evidence=(f"status {error.status} {error.reason}",))
+        return Cause(CauseKind.FORBIDDEN, error.message, role=role, rank=rank, evidence=facts)
+    return Cause(
+        CauseKind.REFUSED, error.message, role=role, rank=rank, evidence=(f"status {error.status} {error.reason}",)
+    )
 
 
 def _no_python(pod: Manifest, seat: Seat, message: str) -> Cause:
     image = pod["spec"]["containers"][0].get("image")
-    return _cause(Kind.NO_PYTHON, f"the image {image} has no python3", seat, pod, [message])
+    return _cause(CauseKind.NO_PYTHON, f"the image {image} has no python3", seat, pod, [message])
 
 
 def _terminated(status: Manifest) -> Optional[Manifest]:
@@ -227,7 +233,7 @@ def _asked(pod: Manifest) -> Manifest:
 
 
 def _cause(
-    kind: Kind, message: str, seat: Seat, pod: Optional[Manifest] = None, lines: Optional[List[Any]] = None
+    kind: CauseKind, message: str, seat: Seat, pod: Optional[Manifest] = None, lines: Optional[List[Any]] = None
 ) -> Cause:
     facts: Tuple[str, ...] = ()
     if pod is not None:

@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Callable, Dict, Optional, Set
 
 from longboat.runtime import run_layout
-from longboat.runtime.driver.services import Befell, News
+from longboat.runtime.driver.services import News, ServiceEvent
 from longboat.runtime.kube_client import names
 from longboat.runtime.kube_client.api import Api, ApiError, Manifest
-from longboat.runtime.kube_client.http_client import BadAnswer
+from longboat.runtime.kube_client.http_client import BadResponse
 from longboat.runtime.pod import pod_status
 
 BOOK = ".servers.json"
@@ -71,19 +71,23 @@ class ServerLogs:
         with self._lock:
             rank = self._number(stage, name)
             state = pod_status.container(pod, names.SERVER)
-            life = self._lives.get(name)
+            incarnation = self._lives.get(name)
             running = (state.get("state") or {}).get("running") is not None
-            if life is not None and not life.ended and (str(state.get("containerID")) != life.id or not running):
-                self._end(stage, pod, rank, life)
-            if running and (life is None or life.id != str(state.get("containerID"))):
+            if (
+                incarnation is not None
+                and not incarnation.ended
+                and (str(state.get("containerID")) != incarnation.id or not running)
+            ):
+                self._end(stage, pod, rank, incarnation)
+            if running and (incarnation is None or incarnation.id != str(state.get("containerID"))):
                 self._start(stage, pod, rank, state)
 
     def gone(self, stage: str, pod: Manifest) -> None:
         name = str(pod["metadata"]["name"])
         with self._lock:
-            life = self._lives.pop(name, None)
-            if life is not None and not life.ended:
-                self._end(stage, pod, self._number(stage, name), life)
+            incarnation = self._lives.pop(name, None)
+            if incarnation is not None and not incarnation.ended:
+                self._end(stage, pod, self._number(stage, name), incarnation)
         reader = self._readers.pop(name, None)
         if reader is not None:
             reader.join(timeout=2.0)
@@ -93,7 +97,7 @@ class ServerLogs:
 
     def _start(self, stage: str, pod: Manifest, rank: int, state: Manifest) -> None:
         name = str(pod["metadata"]["name"])
-        life = self._lives[name] = _Life(str(state.get("containerID")), int(state.get("restartCount", 0)))
+        incarnation = self._lives[name] = _Life(str(state.get("containerID")), int(state.get("restartCount", 0)))
         keys = {
             "pod": name,
             "node": str(pod["spec"].get("nodeName", "")),
@@ -101,20 +105,24 @@ class ServerLogs:
             "log_offset": self._size(stage, rank),
             "report_offset": 0,
         }
-        self._tell(Befell("rank.started", stage, {**self._of(pod, rank), "restart": life.restart, **keys}))
-        reader = threading.Thread(target=self._read, args=(stage, name, rank, life), daemon=True)
+        self._tell(ServiceEvent("rank.started", stage, {**self._of(pod, rank), "restart": incarnation.restart, **keys}))
+        reader = threading.Thread(target=self._read, args=(stage, name, rank, incarnation), daemon=True)
         self._readers[name] = reader
         reader.start()
 
-    def _end(self, stage: str, pod: Manifest, rank: int, life: _Life) -> None:
-        life.ended = True
+    def _end(self, stage: str, pod: Manifest, rank: int, incarnation: _Life) -> None:
+        incarnation.ended = True
         leaving = bool(pod["metadata"].get("deletionTimestamp"))
         _, cause = pod_status.fallen(pod, (stage, names.SERVER, rank))
         cause = replace(cause, stage=stage) if cause is not None else None
         failed = cause is not None and not leaving
         told = {"state": "failed" if failed else "stopped", "cause": cause if failed else None}
         code = cause.exit_code if failed and cause is not None and cause.exit_code >= 0 else None
-        self._tell(Befell("rank.ended", stage, {**self._of(pod, rank), "restart": life.restart, "code": code, **told}))
+        self._tell(
+            ServiceEvent(
+                "rank.ended", stage, {**self._of(pod, rank), "restart": incarnation.restart, "code": code, **told}
+            )
+        )
 
     def _of(self, pod: Manifest, rank: int) -> Dict[str, Any]:
         number = str((pod["metadata"].get("annotations") or {}).get(names.MODEL, "")) or "0"
@@ -173,18 +181,18 @@ class ServerLogs:
 
     # Reading.
 
-    def _read(self, stage: str, pod: str, rank: int, life: _Life) -> None:
+    def _read(self, stage: str, pod: str, rank: int, incarnation: _Life) -> None:
         """What one container prints, until it has ended."""
         path = run_layout.log(self._run_dir, stage, names.SERVER, rank)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         while not self._closed:
-            ended = life.ended
+            ended = incarnation.ended
             try:
                 self._follow(stage, pod, path)
             except ApiError as error:
                 if not error.transient:
                     return
-            except (OSError, BadAnswer):
+            except (OSError, BadResponse):
                 pass
             if ended:
                 return

@@ -14,7 +14,7 @@ from typing import Dict, List, Mapping, Tuple
 
 from longboat import runtime
 from longboat.runtime import wire
-from longboat.runtime.agent.file_transfer import Depot
+from longboat.runtime.agent.file_transfer import FileClient
 from longboat.runtime.kube_client import names
 from longboat.runtime.pod import rank_pod
 
@@ -48,7 +48,7 @@ def fetch(environ: Mapping[str, str]) -> int:
 
 
 def _fetched(address: str, token: bytes, name: str, source: str, target: str) -> int:
-    depot = Depot(address, token, name)
+    depot = FileClient(address, token, name)
     try:
         found = depot.list(source)
         if not found:
@@ -67,7 +67,7 @@ def board(environ: Mapping[str, str]) -> int:
     known: Dict[str, Tuple[int, int]] = {}
     while True:
         try:
-            depot = Depot(environ["LONGBOAT_DEPOT"], token, os.uname().nodename)
+            depot = FileClient(environ["LONGBOAT_DEPOT"], token, os.uname().nodename)
             try:
                 _bring_events(depot, known)
             finally:
@@ -77,7 +77,7 @@ def board(environ: Mapping[str, str]) -> int:
         time.sleep(LOOK)
 
 
-def _bring_events(depot: Depot, known: Dict[str, Tuple[int, int]]) -> None:
+def _bring_events(depot: FileClient, known: Dict[str, Tuple[int, int]]) -> None:
     for tree in ("board", "output"):
         for path, size, at in depot.list(tree):
             parts = path.split("/")

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from longboat.runtime.errors import FAILED, LongboatError
 from longboat.serve.client import predictions, report
 from longboat.serve.client.example_files import Label
-from longboat.serve.client.http_channel import Answer
+from longboat.serve.client.http_channel import ChannelResponse
 from longboat.serve.client.http_codecs import Codec
-from longboat.serve.client.report import Failure, Iteration
+from longboat.serve.client.report import Iteration, RequestFailure
 
 KEPT = 10_000
 """Iterations that are kept one by one."""
@@ -20,14 +20,14 @@ LATE = 0.01
 
 
 @dataclass(frozen=True)
-class Batch:
+class SentBatch:
     """One request's rows, as far as counting needs them."""
 
     size: int
     truths: Sequence[Label] | None
 
 
-class Tally:
+class LoadCounters:
     def __init__(
         self,
         codec: Codec,
@@ -39,11 +39,11 @@ class Tally:
         self.requests = self.succeeded = self.examples = self.correct = self.labelled = 0
         self.latencies, self.services = array("d"), array("d")
         self.iterations: list[Iteration] = []
-        self._failures: dict[str, Failure] = {}
+        self._failures: dict[str, RequestFailure] = {}
         self.latest = 0.0
         """The longest that a request which was due had to wait to be sent."""
 
-    def note(self, number: int, due: float, batch: Batch, answer: Answer) -> None:
+    def note(self, number: int, due: float, batch: SentBatch, answer: ChannelResponse) -> None:
         """One answer; `due` is when its request should have been sent, 0 if no time was set."""
         service = answer.ended - answer.sent
         taken = answer.ended - (due or answer.sent)
@@ -56,8 +56,8 @@ class Tally:
         self.requests += 1
         self.latest = max(self.latest, taken - service)
         if error:
-            before = self._failures.get(error, Failure(error, 0, said))
-            self._failures[error] = Failure(error, before.count + 1, before.said)
+            before = self._failures.get(error, RequestFailure(error, 0, said))
+            self._failures[error] = RequestFailure(error, before.count + 1, before.said)
         else:
             self.succeeded += 1
             self.examples += batch.size
@@ -75,7 +75,9 @@ class Tally:
         the end. But they are failures, or a server that is far too slow would look better than it is."""
         if count:
             self.requests += count
-            self._failures["never sent"] = Failure("never sent", count, "the server cannot keep up with this rate")
+            self._failures["never sent"] = RequestFailure(
+                "never sent", count, "the server cannot keep up with this rate"
+            )
 
     def _keep(self, iteration: Iteration) -> None:
         if len(self.iterations) < KEPT:
@@ -95,7 +97,7 @@ class Tally:
         return None if None in judged else judged.count(True)
 
     @property
-    def failures(self) -> tuple[Failure, ...]:
+    def failures(self) -> tuple[RequestFailure, ...]:
         return tuple(self._failures[kind] for kind in sorted(self._failures))
 
     def latency(self) -> report.Latency | None:

@@ -30,7 +30,7 @@ CRITEO = ("clicked", *(f"I{n}" for n in range(1, 14)), *(f"C{n}" for n in range(
 
 
 @dataclass(frozen=True)
-class Cells:
+class TableRows:
     """Rows of a table, as text."""
 
     rows: list[list[str]]
@@ -39,19 +39,19 @@ class Cells:
 
 
 @dataclass(frozen=True)
-class Objects:
+class JsonRows:
     """JSON values, one for each row."""
 
     rows: list[object]
 
 
 @dataclass(frozen=True)
-class Lines:
+class TextRows:
     rows: list[str]
 
 
 @dataclass(frozen=True)
-class Image:
+class PixelImage:
     """Pixels from 0 to 255: height x width x channels, channels last, as one flat string of bytes."""
 
     height: int
@@ -61,12 +61,12 @@ class Image:
 
 
 @dataclass(frozen=True)
-class Images:
-    rows: list[Image]
+class PixelImages:
+    rows: list[PixelImage]
     labels: list[Label] | None = None
 
 
-Records = Cells | Objects | Lines | Images
+Records = TableRows | JsonRows | TextRows | PixelImages
 
 
 def read(name: str, limit: int = 0) -> Records:
@@ -90,9 +90,9 @@ def read(name: str, limit: int = 0) -> Records:
         raise LongboatError(f"{name} cannot be read: {error.strerror}") from None
 
 
-def of_examples(examples: Iterable[Example]) -> Objects:
+def of_examples(examples: Iterable[Example]) -> JsonRows:
     """The rows that a model was saved with."""
-    return Objects(
+    return JsonRows(
         [
             {"inputs": dict(each.inputs)} if each.label is None else {"inputs": dict(each.inputs), "label": each.label}
             for each in examples
@@ -118,7 +118,7 @@ def _parse(name: str, data: bytes, limit: int) -> Records:
     if data.startswith(b"\x89PNG\r\n\x1a\n"):
         from longboat.serve.client.png_decoder import decode
 
-        return Images([decode(name, data)])
+        return PixelImages([decode(name, data)])
     if data[:4] == b"\0\0\x08\x03":
         return _idx(name, data, limit)
     if data.startswith(b"PK\x03\x04") and suffix == ".npz":
@@ -134,10 +134,10 @@ def _parse(name: str, data: bytes, limit: int) -> Records:
         return _cells(name, io.StringIO(text, newline=""), limit)
     if suffix in (".json", ".jsonl", ".ndjson") or (suffix != ".txt" and text.lstrip()[:1] in ("{", "[")):
         return _objects(name, text, limit)
-    return Lines(list(islice((line for line in text.splitlines() if line.strip()), limit or None)))
+    return TextRows(list(islice((line for line in text.splitlines() if line.strip()), limit or None)))
 
 
-def _cells(name: str, file: Iterable[str], limit: int) -> Cells:
+def _cells(name: str, file: Iterable[str], limit: int) -> TableRows:
     reader = csv.reader(file, delimiter="\t" if _suffix(Path(name)) == ".tsv" else ",")
     try:
         rows = list(islice(_filled(reader), limit + 1 if limit else None))
@@ -146,8 +146,8 @@ def _cells(name: str, file: Iterable[str], limit: int) -> Cells:
     if not rows:
         raise LongboatError(f"{name} has no rows")
     if _is_header(rows):
-        return Cells(rows[1:], tuple(cell.strip() for cell in rows[0]), 2)
-    return Cells(rows[:limit] if limit else rows)
+        return TableRows(rows[1:], tuple(cell.strip() for cell in rows[0]), 2)
+    return TableRows(rows[:limit] if limit else rows)
 
 
 def _filled(rows: Iterator[list[str]]) -> Iterator[list[str]]:
@@ -172,7 +172,7 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-def _objects(name: str, text: str, limit: int) -> Objects:
+def _objects(name: str, text: str, limit: int) -> JsonRows:
     """One JSON document (a list, an object with `instances`, or one row), or one a line."""
     try:
         document = json.loads(text)
@@ -186,13 +186,13 @@ def _objects(name: str, text: str, limit: int) -> Objects:
                 if number == lines[0][0] and not name.endswith((".jsonl", ".ndjson")):
                     raise LongboatError(f"{name} is not JSON: {whole}") from None
                 raise LongboatError(f"{name}:{number}: not JSON: {error}") from None
-        return Objects(rows)
+        return JsonRows(rows)
     if isinstance(document, dict) and isinstance(document.get("instances"), list):
         document = document["instances"]
     if isinstance(document, dict) and isinstance(document.get("inputs"), dict) and "label" not in document:
         document = _columns(document["inputs"])
     rows = document if isinstance(document, list) else [document]
-    return Objects(rows[:limit] if limit else rows)
+    return JsonRows(rows[:limit] if limit else rows)
 
 
 def _columns(inputs: dict[str, object]) -> list[object]:
@@ -203,7 +203,7 @@ def _columns(inputs: dict[str, object]) -> list[object]:
     return [{key: value[i] for key, value in inputs.items() if isinstance(value, list)} for i in range(sizes.pop())]
 
 
-def _idx(name: str, data: bytes, limit: int) -> Images:
+def _idx(name: str, data: bytes, limit: int) -> PixelImages:
     """MNIST's format: images here, labels in the file beside it that is named alike."""
     _, count, height, width = struct.unpack_from(">IIII", data)
     size = height * width
@@ -211,17 +211,17 @@ def _idx(name: str, data: bytes, limit: int) -> Images:
         raise LongboatError(f"{name} is broken: {count} images of {height} x {width} need {16 + count * size} bytes")
     if limit:
         count = min(count, limit)
-    rows = [Image(height, width, 1, data[16 + i * size : 16 + (i + 1) * size]) for i in range(count)]
+    rows = [PixelImage(height, width, 1, data[16 + i * size : 16 + (i + 1) * size]) for i in range(count)]
     beside = Path(name).with_name(Path(name).name.replace("images", "labels").replace("idx3", "idx1"))
     if beside == Path(name) or not beside.is_file():
-        return Images(rows)
+        return PixelImages(rows)
     raw = _unpacked(str(beside), beside.read_bytes())
     if raw[:4] != b"\0\0\x08\x01" or len(raw) < 8 + count:
         raise LongboatError(f"{beside} is no file of labels for {name}")
-    return Images(rows, list(raw[8 : 8 + count]))
+    return PixelImages(rows, list(raw[8 : 8 + count]))
 
 
-def _npz(name: str, data: bytes, limit: int) -> Objects:
+def _npz(name: str, data: bytes, limit: int) -> JsonRows:
     """NumPy's archive: each array is a column, its first dimension the rows."""
     try:
         import numpy
@@ -237,4 +237,4 @@ def _npz(name: str, data: bytes, limit: int) -> Objects:
         raise LongboatError(f"{name}: its arrays have different lengths: {sorted(counts)}")
     count = min(counts.pop(), limit or sys.maxsize)
     columns = {key: array[:count].tolist() for key, array in arrays.items()}
-    return Objects([{key: column[i] for key, column in columns.items()} for i in range(count)])
+    return JsonRows([{key: column[i] for key, column in columns.items()} for i in range(count)])

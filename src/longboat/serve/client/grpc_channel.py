@@ -8,7 +8,7 @@ from typing import Any
 
 from longboat.runtime.errors import LongboatError
 from longboat.serve.client.grpc_codec import PREDICT
-from longboat.serve.client.http_channel import Answer
+from longboat.serve.client.http_channel import ChannelResponse
 from longboat.serve.client.target import Target
 
 LARGEST = 1 << 30
@@ -44,7 +44,7 @@ class GrpcChannel:
         self._call = self._channel.unary_unary(method)
         self._metadata = (("authorization", f"Bearer {target.token}"),) if target.token else None
 
-    async def call(self, request: bytes) -> Answer:
+    async def call(self, request: bytes) -> ChannelResponse:
         sent = perf_counter()
         try:
             body = await self._call(request, timeout=self._timeout, metadata=self._metadata)
@@ -54,8 +54,8 @@ class GrpcChannel:
             detail = error.details() or ""
             if kind == "refused" and "onnect" not in detail:
                 kind = name  # the server itself says so: it drains
-            return Answer(sent, perf_counter(), kind, detail[:300])
-        return Answer(sent, perf_counter(), body=body)
+            return ChannelResponse(sent, perf_counter(), kind, detail[:300])
+        return ChannelResponse(sent, perf_counter(), body=body)
 
     async def close(self) -> None:
         await self._channel.close()

@@ -8,7 +8,7 @@ from typing import Any
 
 from longboat.runtime.errors import FAILED, LongboatError
 from longboat.serve.client import http_codecs, tf_example
-from longboat.serve.client.model_signature import Signature, Tensor, choose, is_serialized
+from longboat.serve.client.model_signature import Signature, TensorSpec, choose, is_serialized
 from longboat.serve.client.rows import Row
 from longboat.serve.client.target import Target
 from longboat.serve.dtypes import BY_NAME, BY_TF
@@ -19,7 +19,7 @@ METADATA = "/tensorflow.serving.PredictionService/GetModelMetadata"
 
 
 @dataclass(frozen=True)
-class Grpc:
+class GrpcCodec:
     target: Target
     signature: Signature
 
@@ -73,14 +73,14 @@ def _name(spec: Any, target: Target) -> None:
         spec.version.value = int(target.version)
 
 
-def _tensor(name: str, info: Any) -> Tensor:
+def _tensor(name: str, info: Any) -> TensorSpec:
     if info.dtype not in BY_TF:
         raise LongboatError(f"the model has a tensor of type {info.dtype}, which cannot be sent from here", code=FAILED)
     sizes = tuple(None if dim.size < 0 else int(dim.size) for dim in info.tensor_shape.dim)
-    return Tensor(name, BY_TF[info.dtype].name, (None,) if info.tensor_shape.unknown_rank else sizes)
+    return TensorSpec(name, BY_TF[info.dtype].name, (None,) if info.tensor_shape.unknown_rank else sizes)
 
 
-def _fill(proto: Any, tensor: Tensor, shape: Sequence[int], values: list[Any]) -> None:
+def _fill(proto: Any, tensor: TensorSpec, shape: Sequence[int], values: list[Any]) -> None:
     proto.dtype = BY_NAME[tensor.dtype].tf
     for size in shape:
         proto.tensor_shape.dim.add().size = size

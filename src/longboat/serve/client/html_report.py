@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from longboat.serve.client.report import Latency, Report
+from longboat.serve.client.report import Latency, LoadReport
 from longboat.serve.client.text_report import milliseconds
 
 STYLE = """
@@ -24,7 +24,7 @@ LISTED = 1000
 """Iterations that the page lists; the JSON has more."""
 
 
-def page(report: Report, when: str) -> str:
+def page(report: LoadReport, when: str) -> str:
     title = f"Load test of {report.model}"
     return (
         "<!doctype html>\n"
@@ -42,7 +42,7 @@ def page(report: Report, when: str) -> str:
     )
 
 
-def _figures(report: Report) -> str:
+def _figures(report: LoadReport) -> str:
     accuracy = (
         "no labels" if report.accuracy is None else f"{report.accuracy:.4f} ({report.correct} of {report.labelled})"
     )
@@ -64,7 +64,7 @@ def _figures(report: Report) -> str:
 POINTS = (("mean", "mean"), ("p50", "p50"), ("p95", "p95"), ("p99", "p99"), ("p99.9", "p99_9"), ("max", "maximum"))
 
 
-def _latencies(report: Report) -> str:
+def _latencies(report: LoadReport) -> str:
     columns = []
     if report.latency is not None:
         columns.append(("from when it was due" if report.rate else "latency", report.latency))
@@ -84,7 +84,7 @@ def _cells(values: list[Latency], field: str) -> str:
     return "".join(f'<td class="n">{milliseconds(getattr(value, field))}</td>' for value in values)
 
 
-def _histogram(report: Report) -> str:
+def _histogram(report: LoadReport) -> str:
     if not report.histogram:
         return ""
     most = max(bar.count for bar in report.histogram)
@@ -101,7 +101,7 @@ def _histogram(report: Report) -> str:
     )
 
 
-def _failures(report: Report) -> str:
+def _failures(report: LoadReport) -> str:
     if not report.failures:
         return ""
     lines = "".join(
@@ -111,11 +111,11 @@ def _failures(report: Report) -> str:
     return f'<h2>Failures</h2>\n<div class="wrap"><table>{lines}</table></div>\n'
 
 
-def _notes(report: Report) -> str:
+def _notes(report: LoadReport) -> str:
     return "".join(f"<p>{escape(note[:1].upper() + note[1:])}.</p>\n" for note in report.notes)
 
 
-def _iterations(report: Report) -> str:
+def _iterations(report: LoadReport) -> str:
     listed = report.iterations[:LISTED]
     lines = "".join(
         f'<tr><td class="n">{each.number}</td><td class="n">{milliseconds(each.seconds)}</td>'

@@ -18,7 +18,7 @@ LARGEST_HEAD = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ChannelResponse:
     """What came of a request. `error` is a kind, short enough to count; empty: all is well."""
 
     sent: float
@@ -28,7 +28,7 @@ class Answer:
     body: bytes = b""
 
 
-class Connection(asyncio.Protocol):
+class ClientConnection(asyncio.Protocol):
     def __init__(self) -> None:
         self.open = False
         self._transport: Any = None
@@ -155,36 +155,38 @@ class HttpChannel:
 
     def __init__(self, target: Target, timeout: float) -> None:
         self._target, self._timeout = target, timeout
-        self._connection: Connection | None = None
+        self._connection: ClientConnection | None = None
         self._tls = tls_context(target) if target.tls else None
 
-    async def call(self, request: bytes) -> Answer:
+    async def call(self, request: bytes) -> ChannelResponse:
         sent = perf_counter()
         connection = self._connection
         if connection is None or not connection.open:
             try:
                 connection = await self._connect()
             except TimeoutError:
-                return Answer(sent, perf_counter(), "timeout", f"no connection in {self._timeout:g} s")
+                return ChannelResponse(sent, perf_counter(), "timeout", f"no connection in {self._timeout:g} s")
             except ssl.SSLError as error:
-                return Answer(sent, perf_counter(), "TLS", str(error.reason or error))
+                return ChannelResponse(sent, perf_counter(), "TLS", str(error.reason or error))
             except OSError as error:
                 kind = "refused" if isinstance(error, ConnectionRefusedError) else "no connection"
-                return Answer(sent, perf_counter(), kind, error.strerror or str(error))
+                return ChannelResponse(sent, perf_counter(), kind, error.strerror or str(error))
         timer = asyncio.get_running_loop().call_later(self._timeout, connection.fail, "timeout")
         try:
             await connection.ask(request)
         finally:
             timer.cancel()
         if connection.failure:
-            return Answer(sent, connection.ended, connection.failure)
+            return ChannelResponse(sent, connection.ended, connection.failure)
         if connection.status != 200:
-            return Answer(sent, connection.ended, f"HTTP {connection.status}", reason(connection.body), connection.body)
-        return Answer(sent, connection.ended, body=connection.body)
+            return ChannelResponse(
+                sent, connection.ended, f"HTTP {connection.status}", reason(connection.body), connection.body
+            )
+        return ChannelResponse(sent, connection.ended, body=connection.body)
 
-    async def _connect(self) -> Connection:
+    async def _connect(self) -> ClientConnection:
         loop = asyncio.get_running_loop()
-        opening = loop.create_connection(Connection, self._target.host, self._target.port, ssl=self._tls)
+        opening = loop.create_connection(ClientConnection, self._target.host, self._target.port, ssl=self._tls)
         _, connection = await asyncio.wait_for(opening, self._timeout)
         self._connection = connection
         return connection

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from longboat.runtime.errors import FAILED, LongboatError
 from longboat.serve.client import tf_example
 from longboat.serve.client.example_files import Value
-from longboat.serve.client.model_signature import DEFAULT, OPEN, Signature, Tensor
+from longboat.serve.client.model_signature import DEFAULT, OPEN, Signature, TensorSpec
 from longboat.serve.client.rows import Row
 from longboat.serve.client.target import Target
 from longboat.serve.dtypes import BY_NAME
@@ -49,9 +49,9 @@ class Codec(Protocol):
 
 def of(target: Target, signature: Signature) -> Codec:
     if target.protocol == "grpc":
-        from longboat.serve.client.grpc_codec import Grpc
+        from longboat.serve.client.grpc_codec import GrpcCodec
 
-        return Grpc(target, signature)
+        return GrpcCodec(target, signature)
     return V2(target, signature) if target.protocol == "v2" else Rest(target, signature)
 
 
@@ -177,7 +177,7 @@ def _before_binary(body: bytes) -> tuple[Any, int]:
     return _DECODER.raw_decode(body.decode("latin-1"))
 
 
-def shape_of(tensor: Tensor, rows: int, values: int) -> list[int]:
+def shape_of(tensor: TensorSpec, rows: int, values: int) -> list[int]:
     """The shape of a batch; one free size is what the values make it."""
     sizes = tensor.shape[1:]
     known = 1
@@ -192,7 +192,7 @@ def flat(values: Any) -> list[Any]:
     return list(values)
 
 
-def packed(values: Sequence[Any], tensor: Tensor) -> bytes:
+def packed(values: Sequence[Any], tensor: TensorSpec) -> bytes:
     """Little-endian, in order; text and bytes with their length before each."""
     if tensor.dtype == "string":
         raw = [value if isinstance(value, bytes) else str(value).encode() for value in values]

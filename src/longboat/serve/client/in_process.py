@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING
 from longboat.runs.store import Store
 from longboat.runtime.bundle import Bundle
 from longboat.runtime.errors import FAILED, LongboatError
-from longboat.serve.client.example_files import Objects, of_examples
+from longboat.serve.client.example_files import JsonRows, of_examples
 from longboat.serve.client.http_codecs import Columns
 from longboat.serve.client.model_signature import Signature, of_bundle
 from longboat.serve.client.rows import Row
 
 if TYPE_CHECKING:
     from longboat.serve.model_loading import Runner
-    from longboat.serve.model_sources import Source
+    from longboat.serve.model_sources import ModelSource
 
 AT_ONCE = 256
 """Rows that are computed together."""
 
 
-class Local:
+class InProcessModel:
     """One version of a model, ready to be asked."""
 
     def __init__(self, place: str, store: Store, model: str = "", version: str = "") -> None:
@@ -49,14 +49,14 @@ class Local:
     def signature(self) -> Signature:
         return of_bundle(self.bundle)
 
-    def examples(self) -> Objects:
+    def examples(self) -> JsonRows:
         """The rows that the model was saved with."""
         return of_examples(self.bundle.examples)
 
     def predict(self, rows: Sequence[Row]) -> Columns:
         from longboat.serve.input_checks import column
         from longboat.serve.model_loading import failure
-        from longboat.serve.request_errors import Refused
+        from longboat.serve.request_errors import RequestRefused
 
         columns: Columns = {output.name: [] for output in self.bundle.outputs}
         for at in range(0, len(rows), AT_ONCE):
@@ -67,14 +67,14 @@ class Local:
                 }
                 outputs = self._runner.run(inputs)
             except Exception as error:
-                refused = error if isinstance(error, Refused) else failure(error, self.bundle.name)
+                refused = error if isinstance(error, RequestRefused) else failure(error, self.bundle.name)
                 raise LongboatError(refused.message, code=FAILED) from None
             for name, values in outputs.items():
                 columns[name] += values.tolist()
         return columns
 
 
-def _load(source: Source, path: str) -> Runner:
+def _load(source: ModelSource, path: str) -> Runner:
     try:
         if source.foreign:
             from longboat.serve import tensorflow_models

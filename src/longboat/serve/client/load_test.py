@@ -15,9 +15,9 @@ from time import perf_counter
 
 from longboat.runtime.errors import LongboatError
 from longboat.serve.client import example_files, http_codecs, model_requests, rows, schedule
-from longboat.serve.client.counters import LATE, Batch, Tally
+from longboat.serve.client.counters import LATE, LoadCounters, SentBatch
 from longboat.serve.client.model_signature import Signature
-from longboat.serve.client.report import Iteration, Report
+from longboat.serve.client.report import Iteration, LoadReport
 from longboat.serve.client.rows import Examples
 from longboat.serve.client.target import Target
 
@@ -32,7 +32,7 @@ PAUSE = 0.05
 
 
 @dataclass(frozen=True)
-class Settings:
+class LoadSettings:
     """What to do; the names are the command line's."""
 
     data_file: str
@@ -78,7 +78,7 @@ class Settings:
             raise LongboatError(f"--timeout {self.timeout:g}: seconds, more than 0")
 
 
-def run(target: Target, settings: Settings, told: Callable[[Iteration], None] | None = None) -> Report:
+def run(target: Target, settings: LoadSettings, told: Callable[[Iteration], None] | None = None) -> LoadReport:
     """The whole test. `told` hears of every measured iteration as it ends."""
     settings.check()
     with asyncio.Runner(loop_factory=_loop()) as runner:
@@ -94,12 +94,12 @@ def _loop() -> Callable[[], asyncio.AbstractEventLoop]:
     return uvloop.new_event_loop
 
 
-async def _run(target: Target, settings: Settings, told: Callable[[Iteration], None] | None) -> Report:
+async def _run(target: Target, settings: LoadSettings, told: Callable[[Iteration], None] | None) -> LoadReport:
     target, signature = await model_requests.meet(target, settings.signature, settings.timeout)
     examples = _examples(settings, signature)
     codec = http_codecs.of(target, signature)
     requests, batches = _requests(examples, codec, settings)
-    tally = Tally(codec, settings.labels or signature.labels, settings.output, told)
+    tally = LoadCounters(codec, settings.labels or signature.labels, settings.output, told)
     lines = [model_requests.channel(target, settings.timeout) for _ in range(settings.connections)]
     gang = _Gang(settings, requests, batches, tally, lines)
     interrupted = False
@@ -112,7 +112,7 @@ async def _run(target: Target, settings: Settings, told: Callable[[Iteration], N
             await line.close()
     if not interrupted:
         tally.never_sent(gang.left)
-    return Report(
+    return LoadReport(
         url=target.url,
         protocol=target.protocol,
         model=target.model,
@@ -139,20 +139,22 @@ async def _run(target: Target, settings: Settings, told: Callable[[Iteration], N
     )
 
 
-def _examples(settings: Settings, signature: Signature) -> Examples:
+def _examples(settings: LoadSettings, signature: Signature) -> Examples:
     limit = MOST_ROWS if settings.duration else settings.num_iteration * settings.batch_size
     records = example_files.read(settings.data_file, limit)
     return rows.fit(records, signature, settings.data_file, settings.label, settings.empty)
 
 
-def _requests(examples: Examples, codec: http_codecs.Codec, settings: Settings) -> tuple[list[bytes], list[Batch]]:
+def _requests(
+    examples: Examples, codec: http_codecs.Codec, settings: LoadSettings
+) -> tuple[list[bytes], list[SentBatch]]:
     """The data cut into batches, the last one as short as it is; each as bytes to send, and as what is counted."""
     requests, batches = [], []
     for at in range(0, len(examples.rows), settings.batch_size):
         part = examples.rows[at : at + settings.batch_size]
         truths = examples.labels[at : at + settings.batch_size] if examples.labels else None
         requests.append(codec.encode(part))
-        batches.append(Batch(len(part), truths))
+        batches.append(SentBatch(len(part), truths))
     return requests, batches
 
 
@@ -160,10 +162,10 @@ def _requests(examples: Examples, codec: http_codecs.Codec, settings: Settings) 
 class _Gang:
     """The connections at work."""
 
-    settings: Settings
+    settings: LoadSettings
     requests: Sequence[bytes]
-    batches: Sequence[Batch]
-    tally: Tally
+    batches: Sequence[SentBatch]
+    tally: LoadCounters
     lines: Sequence[model_requests.Channel]
     seconds: float = 0.0
     left: int = 0
@@ -174,7 +176,7 @@ class _Gang:
         warm = settings.warm_up_iteration
         await self._phase(schedule.AtOnce(0, warm), measured=False)
         last = schedule.EVERYTHING if settings.duration else settings.num_iteration
-        source: schedule.Source
+        source: schedule.Schedule
         if settings.rate:
             source = schedule.AtRate(warm, last, settings.rate, settings.duration, settings.timeout)
         else:
@@ -187,12 +189,12 @@ class _Gang:
             self.seconds = perf_counter() - began
             self.left = source.left if isinstance(source, schedule.AtRate) else 0
 
-    async def _phase(self, source: schedule.Source, measured: bool) -> None:
+    async def _phase(self, source: schedule.Schedule, measured: bool) -> None:
         async with asyncio.TaskGroup() as group:
             for line in self.lines:
                 group.create_task(self._worker(line, source, measured))
 
-    async def _worker(self, line: model_requests.Channel, source: schedule.Source, measured: bool) -> None:
+    async def _worker(self, line: model_requests.Channel, source: schedule.Schedule, measured: bool) -> None:
         count = len(self.requests)
         while (ticket := await source.next()) is not None:
             number, due = ticket
@@ -203,7 +205,7 @@ class _Gang:
                 await asyncio.sleep(PAUSE)  # a server that is gone must not be asked as fast as it fails
 
 
-def _notes(settings: Settings, examples: Examples, batches: int, tally: Tally) -> list[str]:
+def _notes(settings: LoadSettings, examples: Examples, batches: int, tally: LoadCounters) -> list[str]:
     notes = []
     sent = settings.warm_up_iteration + tally.requests
     short = len(examples.rows) % settings.batch_size

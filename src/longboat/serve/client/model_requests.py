@@ -14,12 +14,12 @@ from typing import Any, Protocol
 from longboat.runtime.errors import FAILED, LongboatError
 from longboat.serve import pages
 from longboat.serve.client import http_codecs, model_signature
-from longboat.serve.client.http_channel import Answer, HttpChannel
+from longboat.serve.client.http_channel import ChannelResponse, HttpChannel
 from longboat.serve.client.http_codecs import Columns
 from longboat.serve.client.model_signature import Signature
 from longboat.serve.client.rows import Row
 from longboat.serve.client.target import Target
-from longboat.serve.pages import Told
+from longboat.serve.pages import PageContent
 
 TIMEOUT = 30.0
 AT_ONCE = 256
@@ -29,7 +29,7 @@ NEIGHBOUR = 2.0
 
 
 class Channel(Protocol):
-    async def call(self, request: bytes) -> Answer: ...
+    async def call(self, request: bytes) -> ChannelResponse: ...
 
     async def close(self) -> None: ...
 
@@ -77,7 +77,7 @@ async def predict(target: Target, known: Signature, rows: Sequence[Row], timeout
     return columns
 
 
-def failed(target: Target, answer: Answer) -> LongboatError:
+def failed(target: Target, answer: ChannelResponse) -> LongboatError:
     """An answer that is none, in words, with what to do about it."""
     where = target.authority
     said = f": {answer.detail}" if answer.detail else ""
@@ -128,7 +128,7 @@ async def _only_model(target: Target, timeout: float) -> str:
     raise LongboatError(f"which model of {target.authority}? {what}", hint)
 
 
-async def page(target: Target, timeout: float = TIMEOUT) -> Told | None:
+async def page(target: Target, timeout: float = TIMEOUT) -> PageContent | None:
     """What the model's page says of it, where the server is one of Longboat."""
     from urllib.parse import quote
 

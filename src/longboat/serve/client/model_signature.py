@@ -26,7 +26,7 @@ OPEN = {kind.oip: kind.name for kind in BY_NAME.values()}
 
 
 @dataclass(frozen=True)
-class Tensor:
+class TensorSpec:
     name: str
     dtype: str
     shape: Shape
@@ -47,8 +47,8 @@ class Tensor:
 class Signature:
     model: str
     version: str
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
     name: str = DEFAULT
     labels: tuple[str, ...] = ()
     binary: bool = False
@@ -61,7 +61,7 @@ class Signature:
 
 def of_bundle(bundle: Bundle) -> Signature:
     inputs, outputs = (
-        tuple(Tensor(each.name, each.dtype, tuple(each.shape)) for each in side)
+        tuple(TensorSpec(each.name, each.dtype, tuple(each.shape)) for each in side)
         for side in (bundle.inputs, bundle.outputs)
     )
     return with_examples(Signature(bundle.name, str(bundle.version), inputs, outputs), bundle.labels, bundle.examples)
@@ -108,7 +108,7 @@ def choose(names: Sequence[str], wanted: str) -> str:
     raise LongboatError("the model has several signatures", f"name one with --signature: {', '.join(usable)}")
 
 
-def is_serialized(inputs: Sequence[Tensor], tensor: str, method: str) -> bool:
+def is_serialized(inputs: Sequence[TensorSpec], tensor: str, method: str) -> bool:
     """Does the one input take serialized tf.Examples: TensorFlow's estimators and classifiers name it so."""
     if len(inputs) != 1 or inputs[0].dtype != "string":
         return False
@@ -127,18 +127,18 @@ def of_v2(model: str, document: Mapping[str, Any], extensions: Sequence[str]) ->
     return Signature(model, versions[-1] if versions else "", inputs, outputs, binary=binary)
 
 
-def _tfs_tensor(name: str, info: Mapping[str, Any]) -> Tensor:
+def _tfs_tensor(name: str, info: Mapping[str, Any]) -> TensorSpec:
     shape = info.get("tensor_shape", {})
     if shape.get("unknown_rank"):
         sizes: Shape = (None,)
     else:
         sizes = tuple(None if int(dim["size"]) < 0 else int(dim["size"]) for dim in shape.get("dim") or ())
-    return Tensor(name, _dtype(info["dtype"], TENSORFLOW), sizes)
+    return TensorSpec(name, _dtype(info["dtype"], TENSORFLOW), sizes)
 
 
-def _v2_tensor(info: Mapping[str, Any]) -> Tensor:
+def _v2_tensor(info: Mapping[str, Any]) -> TensorSpec:
     sizes = tuple(None if int(size) < 0 else int(size) for size in info["shape"])
-    return Tensor(str(info["name"]), _dtype(info["datatype"], OPEN), sizes)
+    return TensorSpec(str(info["name"]), _dtype(info["datatype"], OPEN), sizes)
 
 
 def _dtype(word: str, table: Mapping[str, str]) -> str:

@@ -10,21 +10,21 @@ import zlib
 from collections.abc import Iterator
 
 from longboat.runtime.errors import LongboatError
-from longboat.serve.client.example_files import Image
+from longboat.serve.client.example_files import PixelImage
 
 _CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 LARGEST = 1 << 26
 """Pixels: a small file may claim to be a huge image."""
 
 
-def decode(name: str, data: bytes) -> Image:
+def decode(name: str, data: bytes) -> PixelImage:
     try:
         return _decode(name, data)
     except (struct.error, zlib.error, IndexError, KeyError, ValueError) as error:
         raise LongboatError(f"{name} is a broken PNG: {error}") from None
 
 
-def _decode(name: str, data: bytes) -> Image:
+def _decode(name: str, data: bytes) -> PixelImage:
     chunks = list(_chunks(data))
     width, height, depth, colour, _, _, interlaced = struct.unpack(">IIBBBBB", chunks[0][1])
     if depth == 16 or interlaced:
@@ -46,10 +46,10 @@ def _decode(name: str, data: bytes) -> Image:
         values = b"".join(palette[3 * i : 3 * i + 3] for i in values)
         if len(values) != 3 * width * height:
             raise ValueError("a colour is not in its palette")
-        return Image(height, width, 3, values)
+        return PixelImage(height, width, 3, values)
     if channels in (2, 4):
-        return Image(height, width, channels - 1, _on_paper(values, channels))
-    return Image(height, width, channels, values)
+        return PixelImage(height, width, channels - 1, _on_paper(values, channels))
+    return PixelImage(height, width, channels, values)
 
 
 def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:

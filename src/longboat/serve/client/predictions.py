@@ -20,7 +20,7 @@ LOGITS = ("logits", "logit")
 
 
 @dataclass(frozen=True)
-class Said:
+class Predicted:
     """One row's prediction. `share` is from 0 to 1, or None where the model does not say."""
 
     value: Label
@@ -43,7 +43,7 @@ def chosen(outputs: tuple[str, ...], wanted: str = "") -> str:
 
 def read(
     columns: Mapping[str, Sequence[Any]], labels: tuple[str, ...] = (), wanted: str = "", sure: bool = True
-) -> list[Said]:
+) -> list[Predicted]:
     """The prediction of every row; `sure` asks for its share too, which costs more than all the rest."""
     name = chosen(tuple(columns), wanted)
     if len(columns) == 1:
@@ -54,7 +54,7 @@ def read(
     ]
 
 
-def right(said: Said, truth: Label, labels: tuple[str, ...] = ()) -> bool | None:
+def right(said: Predicted, truth: Label, labels: tuple[str, ...] = ()) -> bool | None:
     """Does the prediction name the label; None where that cannot be asked (a figure, not a class)."""
     if said.is_class:
         return _known(said.value, labels) == _known(truth, labels)
@@ -86,34 +86,34 @@ def shares(values: Sequence[float]) -> list[float]:
     return [power / sum(powers) for power in powers]
 
 
-def _row(value: Any, name: str, labels: Sequence[str], classes: Any, sure: bool) -> Said:
+def _row(value: Any, name: str, labels: Sequence[str], classes: Any, sure: bool) -> Predicted:
     if isinstance(value, list):
         if len(value) == 1:
             return _row(value[0], name, labels, classes, sure)
         return _vector(value, labels, classes, sure)
     if value is None:
-        return Said(math.nan, None, False)
+        return Predicted(math.nan, None, False)
     if isinstance(value, bool):
-        return Said(_label(int(value), labels))
+        return Predicted(_label(int(value), labels))
     if isinstance(value, str):
-        return Said(value)
+        return Predicted(value)
     if isinstance(value, int) and name not in SHARES:
-        return Said(_label(value, labels))
+        return Predicted(_label(value, labels))
     return _figure(float(value), name, labels)
 
 
-def _vector(values: list[Any], labels: Sequence[str], classes: Any, sure: bool) -> Said:
+def _vector(values: list[Any], labels: Sequence[str], classes: Any, sure: bool) -> Predicted:
     """A figure for each class: the largest is the prediction. One that is no number leaves no prediction."""
     try:
         total = sum(values)
     except TypeError:
-        return Said(str(values), None, False)
+        return Predicted(str(values), None, False)
     if total != total or not values:
-        return Said(math.nan, None, False)
+        return Predicted(math.nan, None, False)
     best = values.index(max(values))
     named = classes[best] if isinstance(classes, list) and len(classes) == len(values) else _only(classes)
     share = shares(values)[best] if sure and math.isfinite(total) else None
-    return Said(named if isinstance(named, str) else _label(best, labels), share)
+    return Predicted(named if isinstance(named, str) else _label(best, labels), share)
 
 
 def _only(value: Any) -> Any:
@@ -121,17 +121,17 @@ def _only(value: Any) -> Any:
     return value[0] if isinstance(value, list) and len(value) == 1 else value
 
 
-def _figure(value: float, name: str, labels: Sequence[str]) -> Said:
+def _figure(value: float, name: str, labels: Sequence[str]) -> Predicted:
     """One figure: with two labels it is the second one's share, a logit, or a sign."""
     if name in LOGITS and math.isfinite(value):
         value = 1 / (1 + math.exp(-max(-700.0, min(700.0, value))))
     if len(labels) != 2 or not math.isfinite(value):
-        return Said(value, None, False)
+        return Predicted(value, None, False)
     if name not in LOGITS and set(labels) in ({"-1", "1"}, {"-1", "+1"}):
         value = (1 + max(-1.0, min(1.0, value))) / 2
     if not 0 <= value <= 1:
-        return Said(value, None, False)
-    return Said(labels[value >= 0.5], max(value, 1 - value))
+        return Predicted(value, None, False)
+    return Predicted(labels[value >= 0.5], max(value, 1 - value))
 
 
 def _label(number: int, labels: Sequence[str]) -> Label:

@@ -53,7 +53,7 @@ class Iteration:
 
 
 @dataclass(frozen=True)
-class Failure:
+class RequestFailure:
     kind: str
     count: int
     said: str
@@ -61,7 +61,7 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class Report:
+class LoadReport:
     url: str
     protocol: str
     model: str
@@ -86,7 +86,7 @@ class Report:
     service: Latency | None
     """Open loop only: from the moment it was sent."""
     histogram: tuple[Bar, ...]
-    failures: tuple[Failure, ...]
+    failures: tuple[RequestFailure, ...]
     iterations: tuple[Iteration, ...]
     """The first ten thousand."""
     notes: tuple[str, ...] = ()

@@ -15,16 +15,16 @@ from longboat.runtime.errors import LongboatError
 from longboat.serve.client.example_files import (
     CRITEO,
     NAMES_OF_LABELS,
-    Cells,
-    Image,
-    Images,
+    JsonRows,
     Label,
-    Lines,
-    Objects,
+    PixelImage,
+    PixelImages,
     Records,
+    TableRows,
+    TextRows,
     Value,
 )
-from longboat.serve.client.model_signature import Signature, Tensor
+from longboat.serve.client.model_signature import Signature, TensorSpec
 
 Row = dict[str, Value]
 NO_LABEL = "none"
@@ -46,12 +46,12 @@ def fit(records: Records, signature: Signature, source: str, label: str = "", em
     table is for an input of fractions; for whole numbers it is 0."""
     if not records.rows:
         raise LongboatError(f"{source} has no rows")
-    if isinstance(records, Cells):
+    if isinstance(records, TableRows):
         return _cells(records, signature, source, label, empty)
-    if isinstance(records, Objects):
+    if isinstance(records, JsonRows):
         return _objects(records, signature, source, label)
     only = _only_input(signature, source)
-    if isinstance(records, Lines):
+    if isinstance(records, TextRows):
         if only.dtype != "string":
             raise LongboatError(f"{source} is text, but the model takes {only}", "give it CSV, JSON or npz")
         return Examples([{only.name: line} for line in records.rows], None)
@@ -67,14 +67,14 @@ def number_or_text(cell: str) -> Label:
     return cell
 
 
-def _only_input(signature: Signature, source: str) -> Tensor:
+def _only_input(signature: Signature, source: str) -> TensorSpec:
     if len(signature.inputs) != 1:
         wanted = ", ".join(map(str, signature.inputs))
         raise LongboatError(f"{source} has one value a row, but the model takes {len(signature.inputs)}: {wanted}")
     return signature.inputs[0]
 
 
-def _cells(records: Cells, signature: Signature, source: str, label: str, empty: float) -> Examples:
+def _cells(records: TableRows, signature: Signature, source: str, label: str, empty: float) -> Examples:
     header = list(records.header)
     columns = len(header) or len(records.rows[0])
     if not header and columns == len(CRITEO):
@@ -138,7 +138,7 @@ def _needed(signature: Signature) -> int | None:
 
 def _plan(
     header: list[str], columns: int, label: int | None, signature: Signature, source: str
-) -> list[tuple[Tensor, list[int]]]:
+) -> list[tuple[TensorSpec, list[int]]]:
     """Which columns make up each input."""
     inputs = signature.inputs
     if header and all(tensor.name in header and tensor.size == 1 for tensor in inputs):
@@ -163,7 +163,9 @@ def _plan(
     return plan
 
 
-def _features(records: Cells, header: list[str], columns: int, label: int | None) -> list[tuple[Tensor, list[int]]]:
+def _features(
+    records: TableRows, header: list[str], columns: int, label: int | None
+) -> list[tuple[TensorSpec, list[int]]]:
     """For a tf.Example, which has no signature: a column is text if it is one of Criteo's categories, or if one of its
     cells is no number. (A hash such as 12e45678 looks like one.)"""
     names = header or [str(place) for place in range(columns)]
@@ -172,11 +174,11 @@ def _features(records: Cells, header: list[str], columns: int, label: int | None
         if place != label:
             plain = (cells[place].strip() for cells in records.rows if len(cells) == columns)
             is_text = names[place] in CATEGORIES or any(cell and not _NUMBER.fullmatch(cell) for cell in plain)
-            plan.append((Tensor(names[place], "string" if is_text else "float64", (None,)), [place]))
+            plan.append((TensorSpec(names[place], "string" if is_text else "float64", (None,)), [place]))
     return plan
 
 
-def _value(cell: str, tensor: Tensor, place: str, column: str, empty: float) -> Value:
+def _value(cell: str, tensor: TensorSpec, place: str, column: str, empty: float) -> Value:
     dtype = tensor.dtype
     if dtype == "string":
         return cell
@@ -198,7 +200,7 @@ def _whole(text: str) -> int:
     return int(value)
 
 
-def _objects(records: Objects, signature: Signature, source: str, label: str) -> Examples:
+def _objects(records: JsonRows, signature: Signature, source: str, label: str) -> Examples:
     rows: list[Row] = []
     labels: list[Label] = []
     names = {tensor.name for tensor in signature.inputs}
@@ -206,7 +208,7 @@ def _objects(records: Objects, signature: Signature, source: str, label: str) ->
         given, truth = _split(item, names, label)
         if not isinstance(given, dict):
             given = {_only_input(signature, source).name: given}
-        wanted = [Tensor(str(name), "example", ()) for name in given] if signature.serialized else signature.inputs
+        wanted = [TensorSpec(str(name), "example", ()) for name in given] if signature.serialized else signature.inputs
         if missing := [tensor.name for tensor in wanted if tensor.name not in given]:
             raise LongboatError(f"{source}: row {number} has no {', '.join(missing)}", f"it has {', '.join(given)}")
         rows.append({tensor.name: _fitted(given[tensor.name], tensor, source, number) for tensor in wanted})
@@ -228,7 +230,7 @@ def _split(item: object, inputs: set[str], label: str) -> tuple[object, Label | 
     return given, truth if isinstance(truth, (int, float, str)) else None
 
 
-def _fitted(value: object, tensor: Tensor, source: str, number: int) -> Value:
+def _fitted(value: object, tensor: TensorSpec, source: str, number: int) -> Value:
     """The value in the tensor's shape. A flat list is folded; anything else must fit already."""
     if isinstance(value, list) and len(tensor.shape) > 2 and not _nested(value) and len(value) == tensor.size:
         return _shaped(value, tensor.shape[1:])
@@ -249,7 +251,7 @@ def _shaped(values: list[Value], shape: Sequence[int | None]) -> list[Value]:
     return [_shaped(values[i * step : (i + 1) * step], shape[1:]) for i in range(head)]
 
 
-def _images(records: Images, tensor: Tensor, white: int, source: str) -> Examples:
+def _images(records: PixelImages, tensor: TensorSpec, white: int, source: str) -> Examples:
     size = tensor.size
     rows: list[Row] = []
     scale = 1 if tensor.dtype.startswith(_INTEGERS) or white == 255 else 255
@@ -270,9 +272,9 @@ def _images(records: Images, tensor: Tensor, white: int, source: str) -> Example
     return Examples(rows, records.labels, note)
 
 
-def _grey(image: Image) -> Image:
+def _grey(image: PixelImage) -> PixelImage:
     if image.channels != 3:
         return image
     p = image.pixels
     grey = bytes((299 * p[i] + 587 * p[i + 1] + 114 * p[i + 2]) // 1000 for i in range(0, len(p), 3))
-    return Image(image.height, image.width, 1, grey)
+    return PixelImage(image.height, image.width, 1, grey)

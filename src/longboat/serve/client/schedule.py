@@ -22,7 +22,7 @@ from typing import Protocol
 EVERYTHING = sys.maxsize
 
 
-class Source(Protocol):
+class Schedule(Protocol):
     async def next(self) -> tuple[int, float] | None:
         """The number of the next request and when it was due (0: no time was set); None: there are no more."""
 

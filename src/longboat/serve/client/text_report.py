@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from longboat.serve.client.report import Iteration, Latency, Report
+from longboat.serve.client.report import Iteration, Latency, LoadReport
 
 WIDE = 40
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -15,7 +15,7 @@ def iteration(each: Iteration) -> str:
     return f"iteration {each.number:>5}  {milliseconds(each.seconds):>11}{judged}"
 
 
-def text(report: Report) -> str:
+def text(report: LoadReport) -> str:
     """The whole report, without a closing newline."""
     return "\n".join([*_figures(report), *_failures(report), *_histogram(report), *_notes(report)])
 
@@ -26,7 +26,7 @@ def milliseconds(seconds: float) -> str:
     return f"{value:,.0f} ms" if value >= 1000 else f"{value:.{max(0, 3 - len(str(int(value))))}f} ms"
 
 
-def _figures(report: Report) -> list[str]:
+def _figures(report: LoadReport) -> list[str]:
     count = report.requests - report.succeeded
     how = f"{report.rate:,g} requests/s asked for, up to" if report.rate else "one after the other on"
     plural = "connection" if report.concurrency == 1 else "connections"
@@ -59,12 +59,12 @@ def _latency(value: Latency) -> str:
     return "  ".join(f"{name} {milliseconds(seconds)}" for name, seconds in points)
 
 
-def _failures(report: Report) -> list[str]:
+def _failures(report: LoadReport) -> list[str]:
     lines = [f"{each.count:>9,}  {each.kind}{': ' + each.said if each.said else ''}" for each in report.failures]
     return ["", "failures", *lines] if lines else []
 
 
-def _histogram(report: Report) -> list[str]:
+def _histogram(report: LoadReport) -> list[str]:
     bars = report.histogram
     if not bars:
         return []
@@ -89,5 +89,5 @@ def _drawn(share: float) -> str:
     return _EIGHTHS[8] * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else "")
 
 
-def _notes(report: Report) -> list[str]:
+def _notes(report: LoadReport) -> list[str]:
     return ["", *(f"note: {note}" for note in report.notes)] if report.notes else []

@@ -158,20 +158,20 @@ def _document(title: str, body: str, script: str) -> bytes:
 
 
 @dataclass(frozen=True)
-class Told:
+class PageContent:
     """What a page says of its model beyond what the protocols do."""
 
     labels: tuple[str, ...]
     examples: tuple[Example, ...]
 
 
-def read(content: bytes) -> Told | None:
+def read(content: bytes) -> PageContent | None:
     """The reverse of `page`, for clients; None where this is no page of ours."""
     found = re.search(rb'<script type="application/json" id="model">(.*?)</script>', content, re.DOTALL)
     try:
         told = json.loads(found[1]) if found else {}
         examples = tuple(Example(each["inputs"], each["label"], each["note"]) for each in told["examples"])
-        return Told(tuple(map(str, told["labels"])), examples)
+        return PageContent(tuple(map(str, told["labels"])), examples)
     except (ValueError, KeyError, TypeError):
         return None
 
