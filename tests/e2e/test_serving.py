@@ -231,7 +231,7 @@ def test_a_new_version_takes_over_without_a_dropped_request_and_a_missed_gate_ch
     assert "missed its gate" in said
     assert ask(url)["models"][0]["versions"] == ["3"], "what served before serves on"
     assert len(servers(place, run)) == 2
-    assert "the servers that it had left are gone" in place.longboat("stop", run)
+    assert "had ended; its servers are removed now" in place.longboat("stop", run)
     place.longboat("rm", run)
     place.until(lambda: not place.cluster.left(run))
 
@@ -265,7 +265,7 @@ def test_a_stock_server_gets_the_saved_model_in_its_own_layout(place: Place) -> 
     said = place.longboat("run", job, *there(place))
     run = said.partition("submitted ")[2].partition(" ")[0]
     assert "the LoadBalancer has no address yet" in said
-    assert "nobody in this cluster seems to make load balancers" in place.longboat("url", run, code=1)
+    assert "nothing in this cluster seems to create load balancers" in place.longboat("url", run, code=1)
     balancer = {"status": {"loadBalancer": {"ingress": [{"ip": "203.0.113.7"}]}}}
     place.cluster.api.patch("Service", f"{run}-serve", balancer, part="status")
     assert place.longboat("url", run, "--wait").split()[-1] == "http://203.0.113.7:8501"
@@ -288,7 +288,9 @@ def test_a_stock_server_gets_the_saved_model_in_its_own_layout(place: Place) -> 
 def test_the_cluster_takes_the_objects_of_a_stock_image(place: Place, tmp_path: Path) -> None:
     text = STOCK.replace("IMAGE", "tensorflow/serving:2.19.0").replace("PYTHON", PYTHON)
     (tmp_path / "job.yaml").write_text(text)
-    plan = spec.load(str(tmp_path), sets={}, environ={}, preset=None, engine="kubernetes", env_files=[]).plan()
+    plan = spec.load(
+        str(tmp_path), sets={}, environ={}, preset=None, engine="kubernetes", remote=True, env_files=[]
+    ).plan()
     root = run_objects.objects(plan, "digits-bobok", Payload(b""), SubmitOptions())[0]
     made = filled(json.loads(root["data"]["serve.serve.json"]), ModelSnapshot(1, 1, "models/serve/1"), "10.0.0.1")
     for obj in made:

@@ -154,7 +154,7 @@ def test_an_nfs_server_is_made_with_a_volume_of_its_own_and_goes_with_it(place: 
     assert f"the namespace {place.namespace} does not let an NFS server run" in said
     place.until(lambda: not place.cluster.left())  # what was made before the refusal is gone again
 
-    plan = spec.load(str(job), sets={}, environ={}, preset=None, engine="kubernetes", env_files=[]).plan()
+    plan = spec.load(str(job), sets={}, environ={}, preset=None, engine="kubernetes", remote=True, env_files=[]).plan()
     cluster, told = open_namespace, list[str]()
     storage.make(cluster, plan, "shared-bobok", told.append)
     assert told == ["storage all: the NFS server shared-all-nfs was made; `longboat rm` keeps it"]

@@ -114,10 +114,13 @@ def test_a_run_that_is_under_way_is_not_resumed(longboat: Place) -> None:
 RIVAL = """
 import os, sys
 import longboat
-from longboat.engines.local import opening
+from longboat.engines.interface import EngineContext, RunRequest
+from longboat.engines.local.engine import LocalEngine
 from longboat.runtime.errors import LongboatError
 plan = longboat.load("job.yaml", set={"N": 2}).plan()
-run = opening.reopened(sys.argv[1], os.environ["LONGBOAT_HOME"], os.environ, plan=plan)
+context = EngineContext(os.environ["LONGBOAT_HOME"], os.environ)
+engine = LocalEngine(context)
+run, _ = engine.resume(engine.find(sys.argv[1]), RunRequest(plan), print)
 print("decided", flush=True)
 sys.stdin.read()
 try:

@@ -248,17 +248,17 @@ def test_a_stop_that_is_asked_for_twice_still_leaves_the_ranks_their_grace(longb
 
 
 SHARED = """
-import argparse, os, select, signal, sys
+import os, select, signal, sys
 from types import SimpleNamespace
 from tests.hasty import signal_children_as_they_begin
-from longboat.cli.run_command import _Viewer
+from longboat.cli.run_viewer import RunViewer
 from longboat.cli.console import Console
 from longboat.runtime.driver.stop_signals import StopSignals
 
 signal_children_as_they_begin(signal.SIGINT)
 signals = StopSignals(leave_on_term=False)
-viewer = _Viewer(SimpleNamespace(events=0), argparse.Namespace(), Console())
-viewer.open()
+viewer = RunViewer(SimpleNamespace(after=0), Console(), json=False, quiet=False, commands=[])
+viewer.open(lambda: None)
 viewer.wait()
 print("heard" if select.select([signals.fileno()], [], [], 0)[0] else "not heard")
 os.kill(os.getpid(), signal.SIGINT)

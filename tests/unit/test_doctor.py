@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from longboat import doctor
+from longboat.engines import doctor
+from longboat.engines.interface import Finding
 from longboat.runtime.plan import Mount, Plan, Resources, Role, Secret, Stage
 from tests.commands import Longboat
 
@@ -19,7 +20,7 @@ def job(code: Path, *command: str, **keys: object) -> Plan:
     return Plan("job", code=str(code), stages=(Stage("train", shape="allreduce", roles=(role,)),))
 
 
-def missing(findings: list[doctor.Finding]) -> list[str]:
+def missing(findings: list[Finding]) -> list[str]:
     return [finding.detail for finding in findings if finding.state == doctor.MISSING]
 
 
@@ -42,7 +43,7 @@ def test_json_has_the_same_findings(longboat: Longboat) -> None:
 def test_what_is_not_installed_comes_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_FRAMEWORKS", (("Nothing", "no_such_module", ("no-such",), "pip install no-such"),))
     finding = doctor.of_machine("/", {})[-1]
-    assert finding == doctor.Finding("Nothing", doctor.NOTE, "not installed", "pip install no-such")
+    assert finding == Finding("Nothing", doctor.NOTE, "not installed", "pip install no-such")
 
 
 def test_a_home_that_is_a_file_is_missing(tmp_path: Path) -> None:
@@ -164,7 +165,7 @@ def test_a_job_whose_needs_are_not_met_makes_the_exit_code_1(longboat: Longboat,
     said = longboat("doctor", file)
     assert said.code == 1
     assert "no-such-program is not on PATH" in said.out
-    assert "To mend it:" in said.err
+    assert "To fix it:" in said.err
     file.write_text("longboat: 1\nname: job\nstages:\n  train: {run: cat --version}\n")
     said = longboat("doctor", file)
     assert said.code == 0

@@ -1,8 +1,7 @@
-"""Watches a run that is under way until it ends, and ends with the run's own exit code. On a cluster a run that does
-nothing but serve has been watched, too: it is said where it answers.
+"""Watch a run until it ends; the exit code is the run's own.
 
-RUN is a run's id, the beginning of one, or a job's name; without it, the newest run.
-Ctrl-C ends the viewing only: the run goes on (exit 130).
+RUN is a run's id, the beginning of one, or a job's name; without it, the newest run. Ctrl-C stops watching, not the
+run (exit 130). If a run on a cluster only serves, attach prints its address and exits.
 """
 
 from __future__ import annotations
@@ -10,13 +9,12 @@ from __future__ import annotations
 import argparse
 import time
 
-from longboat.cli import run_location, run_summary
+from longboat.cli import engine_options, run_summary
 from longboat.cli.console import Console, next_lines
 from longboat.cli.display import Display
+from longboat.cli.run_viewer import ended
 from longboat.runs import explanation
-from longboat.runs.journal_fold import load
-from longboat.runs.run_state import starting_again
-from longboat.runtime.errors import FAILED, INTERRUPTED, OK
+from longboat.runtime.errors import FAILED, INTERRUPTED
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,49 +23,39 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--tail", type=int, default=10, metavar="N", help="begin with the last N lines of each rank (10)"
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="leave out what the ranks print")
-    parser.add_argument("--json", action="store_true", help="all events of the run as JSON, one a line")
-    run_location.add_place_arguments(parser)
+    parser.add_argument("--json", action="store_true", help="all events of the run as JSON, one per line")
+    engine_options.add_place_arguments(parser)
 
 
 def main(args: argparse.Namespace, console: Console) -> int:
-    run, copy = run_location.find(args, console, args.run)
-    logs = not args.quiet and not args.json
-    if copy is not None:
-        copy.keep_up(logs, console.say)
-    before = copy.after if copy is not None and copy.coming_up else 0  # asked first: its driver may write any moment
-    state = starting_again(load(run)) if before else load(run)
-    if copy is not None and state.state == "serving" and not args.json:
-        from longboat.cli.cluster_run import serves
-
-        console.say(serves(copy, state))
-        return OK
+    run = engine_options.find(args, console, args.run)
+    watch = run.follow(not args.quiet and not args.json, console.say)
+    watch.poll()
+    state, resumed = watch.state, run.after
+    if run.outlives_cli and state.state == "serving" and not args.json:
+        return ended(run, state, console)
     if state.over and not args.json:
-        console.say(run_summary.ending(state, run, time.time()))
+        console.say(run_summary.ending(state, run.directory, time.time()))
         return FAILED if state.code is None else state.code
     try:
         if not args.json:
-            stands = "starting again" if before else f"{state.state} for {explanation.took(state, time.time())}"
-            console.say(f"attached to {run.name}, {stands}")
-        after = 0 if args.json else state.events
+            again = resumed and state.events <= resumed
+            stands = "starting again" if again else f"{state.state} for {explanation.took(state, time.time())}"
+            console.say(f"attached to {run.id}, {stands}")
         display = Display(
             console,
-            run,
+            run.directory,
             json=args.json,
             quiet=args.quiet,
-            after=after,
-            resumed=before,
+            after=0 if args.json else state.events,
+            resumed=resumed,
             tail=args.tail,
-            until_serving=copy is not None,
-            rest=time.sleep if copy is None else copy.wait,
+            until_serving=run.outlives_cli,
+            rest=run.pause,
         )
         state = display.follow()
     except KeyboardInterrupt:
-        lines = next_lines([f"longboat attach {run.name}", f"longboat stop {run.name}"])
-        console.say("\n".join([f"{run.name} goes on", *lines]))
+        lines = next_lines([f"longboat attach {run.id}", f"longboat stop {run.id}"])
+        console.say("\n".join([f"{run.id} goes on", *lines]))
         return INTERRUPTED
-    if copy is not None and state.state == "serving":
-        from longboat.cli.cluster_run import serves
-
-        console.say(serves(copy, state))
-        return OK
-    return FAILED if state.code is None else state.code
+    return ended(run, state, console)

@@ -23,16 +23,14 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from longboat.cli import run_location
+from longboat.cli import engine_options
 from longboat.cli.console import Console
+from longboat.engines.interface import CanFetchBoard
 from longboat.runs.journal_fold import plan_of
 from longboat.runtime.errors import INTERRUPTED, LongboatError
-from longboat.runtime.kube_client.api import ApiError
 
 if TYPE_CHECKING:
     from tensorboard.program import TensorBoard
-
-    from longboat.engines.kubernetes.replica import RunReplica
 
 PORT = 5001
 PAUSE = 1.0
@@ -48,7 +46,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--port", type=int, metavar="N", help="where to listen (that of `board:`, else 5001); 0: any free port"
     )
     parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="on which address to listen (127.0.0.1)")
-    run_location.add_place_arguments(parser)
+    engine_options.add_place_arguments(parser)
 
 
 def main(args: argparse.Namespace, console: Console) -> int:
@@ -56,14 +54,15 @@ def main(args: argparse.Namespace, console: Console) -> int:
 
     if args.port is not None and not 0 <= args.port <= 65535:
         raise LongboatError(f"--port {args.port}: a port is a number from 1 to 65535, or 0 for any that is free")
-    run, copy = run_location.find(args, console, args.run)
+    handle = engine_options.find(args, console, args.run)
+    run = handle.directory
     plan = plan_of(run)
     if args.port is None:
         args.port = plan.board.port if plan is not None and plan.board is not None else PORT
     viewer = _tensorboard()
-    if copy is not None:
-        copy.keep_up(logs=False)
-        copy.fetch_board()
+    handle.follow(logs=False)
+    if isinstance(handle, CanFetchBoard):
+        handle.fetch_board()
     board = TensorBoardExport(run)
     board.poll()
     url = _launch(viewer, board.directory, args.host, args.port)
@@ -78,8 +77,8 @@ def main(args: argparse.Namespace, console: Console) -> int:
         fetched = time.monotonic()
         while True:
             time.sleep(PAUSE)
-            if copy is not None and time.monotonic() - fetched > FETCH:
-                _fetch(copy, console)
+            if isinstance(handle, CanFetchBoard) and time.monotonic() - fetched > FETCH:
+                _fetch(handle, console)
                 fetched = time.monotonic()
             board.poll()
     except KeyboardInterrupt:
@@ -88,11 +87,11 @@ def main(args: argparse.Namespace, console: Console) -> int:
         board.close()
 
 
-def _fetch(copy: RunReplica, console: Console) -> None:
+def _fetch(run: CanFetchBoard, console: Console) -> None:
     """The cluster may be away for a while: the page goes on with what is here."""
     try:
-        copy.fetch_board()
-    except (LongboatError, OSError, ApiError) as error:
+        run.fetch_board()
+    except (LongboatError, OSError) as error:
         console.say(f"warning: nothing new could be fetched: {getattr(error, 'message', error)}")
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 
-from longboat.cli import log_format, run_location
+from longboat.cli import engine_options, log_format
 from longboat.cli.console import Console
 from longboat.runtime.errors import OK, LongboatError
 
@@ -20,17 +20,17 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN[:PATH]", help="a run, and the file's path in it")
     parser.add_argument("path", nargs="?", metavar="PATH", help="the file's path in the run")
     parser.add_argument("--force", action="store_true", help="print what is not text on a terminal too")
-    run_location.add_place_arguments(parser)
+    engine_options.add_place_arguments(parser)
 
 
 def main(args: argparse.Namespace, console: Console) -> int:
     text, _, path = args.run.partition(":")
     path = args.path or path
-    with run_location.shelf(args, console, text or None) as shelf:
-        run = shelf.run
+    with engine_options.find(args, console, text or None).files() as files:
+        run = files.run
         if not path:
             raise LongboatError("which file?", f"`longboat ls {run}` lists them; then `longboat cat {run}:PATH`")
-        for item in shelf.items(path):
+        for item in files.items(path):
             if item.source is None:
                 raise LongboatError(f"{path} is no file", f"to list it: `longboat ls {run}:{path}`")
             data = item.source.read(PIECE)

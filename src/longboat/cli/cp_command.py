@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, BinaryIO
 
-from longboat.cli import run_location
+from longboat.cli import engine_options
 from longboat.cli.console import Console
 from longboat.runs import formatting
 from longboat.runtime import filetree
@@ -40,7 +40,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", metavar="SRC", help="RUN:PATH, or a path of this machine")
     parser.add_argument("target", metavar="DST", help="the same; a directory that is there, or the new name")
     parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
-    run_location.add_place_arguments(parser)
+    engine_options.add_place_arguments(parser)
 
 
 def main(args: argparse.Namespace, console: Console) -> int:
@@ -48,8 +48,10 @@ def main(args: argparse.Namespace, console: Console) -> int:
     if source is None and target is None:
         raise LongboatError("neither is a path of a run", "write a run's as RUN:PATH, `longboat ls RUN` lists them")
     with contextlib.ExitStack() as stack:
-        here = None if source is None else stack.enter_context(run_location.shelf(args, console, source[0] or None))
-        there = None if target is None else stack.enter_context(run_location.shelf(args, console, target[0] or None))
+        here, there = (
+            None if path is None else stack.enter_context(engine_options.find(args, console, path[0] or None).files())
+            for path in (source, target)
+        )
         meter = _Meter(console, _size(here, source, args.source), args.quiet)
         try:
             items = meter.over(_items(here, source, args.source))

@@ -12,10 +12,14 @@ mounts be written to by its user. Exits with 1 if a run could not be made there.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from dataclasses import asdict
 
-from longboat.cli import run_location
+from longboat.cli import engine_options
 from longboat.cli.console import Console
 from longboat.cli.job_file import add_job_arguments, file_words, load_job
+from longboat.engines import registry
+from longboat.engines.interface import CanDiagnose, Finding, able
 from longboat.runtime.errors import FAILED, OK
 
 
@@ -28,68 +32,34 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-probe", action="store_true", help="on a cluster: make no pod that tries images and mounts"
     )
-    run_location.add_cluster_arguments(parser)
+    engine_options.add_cluster_arguments(parser)
 
 
 def main(args: argparse.Namespace, console: Console) -> int:
-    from longboat import doctor
-
-    if args.on == "kubernetes":
-        return _cluster(args, console)
+    engine = engine_options.engine_of(args, console)
     plan = None if args.file is None else load_job(args, console).plan()
-    machine = doctor.of_machine(console.home, console.environ)
-    job = [] if plan is None else doctor.of_job(plan, console.environ)
-    # Without a home there is no run at all; the rest of the machine matters only to a job that asks for it.
-    needed = [finding for finding in machine if finding.about == "home"] + job
-    code = FAILED if plan is not None and any(f.state == doctor.MISSING for f in needed) else OK
+    diagnosis = able(engine, CanDiagnose, "doctor").doctor(plan, probe=not args.no_probe)
+    code = OK if diagnosis.ok else FAILED
     if args.json:
-        from dataclasses import asdict
-
-        console.print_json({"machine": [asdict(f) for f in machine], "job": [asdict(f) for f in job]})
+        key = "cluster" if engine.remote else "machine"
+        here, job = ([asdict(finding) for finding in findings] for findings in (diagnosis.place, diagnosis.job))
+        console.print_json({key: here, "job": job})
         return code
-    from longboat.cli import table
-
-    def rows(findings: list[doctor.Finding]) -> list[tuple[str, str, str]]:
-        return [(f.about, f.state, f.detail) for f in findings]
-
-    console.print(table.render(("THIS MACHINE", "", ""), rows(machine)))
+    console.print(_table(diagnosis.title, diagnosis.place))
     if plan is not None:
-        console.print("\n" + table.render((f"JOB {plan.name}", "", ""), rows(job)))
-    fixes = list(dict.fromkeys((f.about, f.fix) for f in (job or machine) if f.fix and f.state != doctor.OK))
-    if fixes:
-        title = "To mend it:" if plan is not None else "To get what is not there:"
-        console.say(f"\n{title}\n" + table.render((), [(about, fix) for about, fix in fixes], indent="  "))
+        console.print("\n" + _table(f"JOB {plan.name}", diagnosis.job))
+    shown = diagnosis.job if diagnosis.job and not engine.remote else [*diagnosis.place, *diagnosis.job]
+    if fixes := list(dict.fromkeys((f.about, f.fix) for f in shown if f.fix and f.state != "ok")):
+        title = "To fix it:" if plan is not None else "To get what is missing:"
+        console.say("\n".join(["", title, *(f"  {about}: {fix}" for about, fix in fixes)]))
     if plan is not None and code == OK:
-        console.next(f"longboat run{file_words(args)}")
-    return code
-
-
-def _cluster(args: argparse.Namespace, console: Console) -> int:
-    from longboat import doctor
-    from longboat.cli import table
-
-    cluster = run_location.cluster_of(args, console)
-    plan = None if args.file is None else load_job(args, console).plan()
-    found = doctor.of_cluster(cluster)
-    there = all(finding.state != doctor.MISSING for finding in found if finding.about in ("cluster", "namespace"))
-    job = doctor.of_job_there(cluster, plan, console.environ, not args.no_probe) if plan is not None and there else []
-    code = FAILED if any(finding.state == doctor.MISSING for finding in [*found, *job]) else OK
-    if args.json:
-        from dataclasses import asdict
-
-        told = {
-            "cluster": [asdict(f) for f in found],
-            **({"job": [asdict(f) for f in job]} if plan is not None else {}),
-        }
-        console.print_json(told)
-        return code
-    console.print(table.render(("THE CLUSTER", "", ""), [(f.about, f.state, f.detail) for f in found]))
-    if plan is not None:
-        console.print("\n" + table.render((f"JOB {plan.name}", "", ""), [(f.about, f.state, f.detail) for f in job]))
-    for finding in [*found, *job]:
-        if finding.fix and finding.state != doctor.OK:
-            console.say(f"\n{finding.about}: {finding.fix}")
-    if plan is not None and code == OK:
+        place = f" --on {args.on}" if args.on != registry.DEFAULT else ""
         space = f" -n {args.namespace}" if args.namespace else ""
-        console.next(f"longboat run{file_words(args)} --on kubernetes{space}")
+        console.next(f"longboat run{file_words(args)}{place}{space}")
     return code
+
+
+def _table(title: str, findings: Sequence[Finding]) -> str:
+    from longboat.cli import table
+
+    return table.render((title, "", ""), [(f.about, f.state, f.detail) for f in findings])

@@ -11,21 +11,18 @@ from __future__ import annotations
 
 import argparse
 import time
-from pathlib import Path
-from typing import TYPE_CHECKING
 
-from longboat.cli import run_location
+from longboat.cli import engine_options
 from longboat.cli.console import Console
-from longboat.runs.journal_fold import load
-
-if TYPE_CHECKING:
-    from longboat.engines.kubernetes.replica import RunReplica
+from longboat.engines.interface import CanExec, RunHandle, able
+from longboat.runs.run_state import RankState, RunState
+from longboat.runtime.errors import LongboatError
 
 TAKES_COMMAND = True
 PATIENCE = 10.0
 """Seconds that a rank has to start."""
 PAUSE = (0.05, 0.5)
-"""Seconds between two looks, here and in a cluster."""
+"""Seconds between two looks, at a run here and at one elsewhere."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,42 +30,38 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stage", help="stage of the rank (the one that runs)")
     parser.add_argument("--role", help="role of the rank (the first that runs)")
     parser.add_argument("--rank", type=int, help="number of the rank (the first that runs)")
-    run_location.add_place_arguments(parser)
+    engine_options.add_place_arguments(parser)
 
 
 def main(args: argparse.Namespace, console: Console) -> int:
-    from longboat.engines.local.rank_exec import execute, running
-
-    run, copy = run_location.find(args, console, args.run)
-    _await(run, copy, args)
-    if copy is not None:
-        from longboat.engines.kubernetes import rank_exec
-
-        there = running(run, args.stage, args.role, args.rank)
-        return rank_exec.execute(copy.cluster, copy.run, there, args.command, console.environ)
-    seat = running(run, args.stage, args.role, args.rank)
-    return execute(seat.pid, args.command or [console.environ.get("SHELL") or "/bin/sh"])
+    run = engine_options.find(args, console, args.run)
+    executor = able(run, CanExec, "exec")
+    return executor.exec(_running(run, args), args.command, console.environ)
 
 
-def _await(run: Path, copy: RunReplica | None, args: argparse.Namespace) -> None:
-    """Until a rank that is meant runs, or none will, or for so long: a run has an id before its ranks start."""
-    if copy is not None:
-        copy.sync()
+def _running(run: RunHandle, args: argparse.Namespace) -> RankState:
+    """The first rank that runs and fits; one that has not started yet is waited for."""
     due = time.monotonic() + PATIENCE
-    while _coming(run, args) and time.monotonic() < due:
-        time.sleep(PAUSE[copy is not None])
-        if copy is not None:
-            copy.sync()
+    state = run.state()
+    while _coming(state, args) and time.monotonic() < due:
+        time.sleep(PAUSE[run.outlives_cli])
+        state = run.state()
+    ranks = [rank for stage in state.stages for rank in stage.ranks if rank.state == "running"]
+    for rank in ranks:
+        if _fits(rank, args):
+            return rank
+    if not ranks:
+        raise LongboatError(f"no rank of {run.id} is running: it is {state.state}", f"longboat status {run.id}")
+    names = ", ".join(f"{rank.stage}/{rank.name}" for rank in ranks[:8])
+    raise LongboatError("no such rank is running", f"these are: {names}")
 
 
-def _coming(run: Path, args: argparse.Namespace) -> bool:
-    """None that is meant runs yet, and one may still start."""
-    state = load(run)
-    meant = [
-        rank.state
-        for stage in state.stages
-        for rank in stage.ranks
-        if args.stage in (None, rank.stage) and args.role in (None, rank.role) and args.rank in (None, rank.rank)
-    ]
-    under_way = state.state in ("starting", "running") and "running" not in meant
-    return under_way and any(each != "succeeded" for each in meant)
+def _fits(rank: RankState, args: argparse.Namespace) -> bool:
+    return args.stage in (None, rank.stage) and args.role in (None, rank.role) and args.rank in (None, rank.rank)
+
+
+def _coming(state: RunState, args: argparse.Namespace) -> bool:
+    """No rank that fits runs yet, and one may still start: a run has an id before its ranks start."""
+    fitting = [rank.state for stage in state.stages for rank in stage.ranks if _fits(rank, args)]
+    under_way = state.state in ("starting", "running") and "running" not in fitting
+    return under_way and any(each != "succeeded" for each in fitting)

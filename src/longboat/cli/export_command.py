@@ -14,10 +14,9 @@ from __future__ import annotations
 import argparse
 import re
 
-from longboat.cli.cluster_run import setting_of
 from longboat.cli.console import Console
+from longboat.cli.engine_options import add_cluster_arguments, add_submit_arguments, submit_options
 from longboat.cli.job_file import add_job_arguments, load_job
-from longboat.cli.run_location import add_cluster_arguments, add_submit_arguments
 from longboat.runtime.errors import OK, LongboatError
 
 RUN_ID = r"[a-z]([a-z0-9-]{,44}[a-z0-9])?"
@@ -45,9 +44,10 @@ def main(args: argparse.Namespace, console: Console) -> int:
             f"--run {run!r} cannot be a run's id",
             f"lower-case letters, digits and dashes, 46 at most, for example {fresh_id(plan.name)}",
         )
+    options = run_objects.submit_options(args.namespace, submit_options(args))
     packed = payload.load(plan)
     kept = volumes.objects(plan, run, args.namespace)
-    made = [*run_objects.in_namespace(kept, args.namespace), *run_objects.objects(plan, run, packed, setting_of(args))]
+    made = [*run_objects.in_namespace(kept, args.namespace), *run_objects.objects(plan, run, packed, options)]
     written = yaml_text.yaml_of(made, run_objects.head(plan, run, packed, args.namespace))
     if args.output is None:
         console.print(written.rstrip("\n"))

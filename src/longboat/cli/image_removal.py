@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from longboat.cli.console import Console
@@ -13,7 +13,7 @@ from longboat.images import building, push_record
 from longboat.runtime.errors import OK, LongboatError
 
 if TYPE_CHECKING:
-    from longboat.engines.kubernetes.cluster import ListedRun
+    from longboat.runtime.plan import Plan
 
 
 def all_of(console: Console, told: RemovalReport) -> int:
@@ -27,20 +27,13 @@ def all_of(console: Console, told: RemovalReport) -> int:
     return OK
 
 
-def of_run(console: Console, told: RemovalReport, run: ListedRun, others: Iterable[ListedRun]) -> None:
+def of_run(console: Console, told: RemovalReport, image: str, others: Mapping[str, Plan]) -> None:
     """The image of a run that is gone, unless another run uses it."""
-    used = {_image(other): other.id for other in others if other.id != run.id}
-    image = _image(run)
+    used = {plan.image: run for run, plan in others.items()}
     if image in used:
         console.say(f"{image} stays: {used[image]} uses it")
         return
     _remove([made for made in push_record.pushed(console.home) if made.exact == image], console, told)
-
-
-def _image(run: ListedRun) -> str:
-    from longboat.runtime import plan
-
-    return plan.from_json(run.plan).image if run.plan else ""
 
 
 def _remove(images: Iterable[push_record.PushedImage], console: Console, told: RemovalReport) -> None:

@@ -6,6 +6,7 @@ import argparse
 
 from longboat import spec
 from longboat.cli.console import Console
+from longboat.engines import registry
 from longboat.runtime.errors import LongboatError
 
 
@@ -34,7 +35,12 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
         dest="env_files",
         help="KEY=VALUE lines for every rank; may be repeated",
     )
-    parser.add_argument("--on", metavar="ENGINE", default="local", help="where to run: local (default) or kubernetes")
+    parser.add_argument(
+        "--on",
+        metavar="ENGINE",
+        default="local",
+        help="where to run: local (default), kubernetes, or an engine you installed",
+    )
 
 
 def load_job(args: argparse.Namespace, console: Console) -> spec.LoadedJob:
@@ -45,6 +51,7 @@ def load_job(args: argparse.Namespace, console: Console) -> spec.LoadedJob:
         environ=console.environ,
         preset=args.preset,
         engine=args.on,
+        remote=registry.is_remote(args.on),
         env_files=args.env_files,
     )
 

@@ -9,33 +9,29 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
-from longboat.cli import run_location, table
+from longboat.cli import engine_options, table
 from longboat.cli.console import Console
+from longboat.engines import registry
+from longboat.engines.interface import KeepsData, Leftover, able
 from longboat.runs import formatting
 from longboat.runtime.errors import OK
-
-if TYPE_CHECKING:
-    from longboat.engines.kubernetes.leftovers import Leftover
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", nargs="?", metavar="RUN", help="a run; all runs if not given")
     parser.add_argument("--json", action="store_true", help="the same as JSON, ages in seconds")
-    parser.add_argument("--on", metavar="ENGINE", choices=("kubernetes",), default="kubernetes", help="kubernetes")
-    run_location.add_cluster_arguments(parser)
+    parser.add_argument("--on", metavar="ENGINE", default=registry.CLUSTER, help="where: kubernetes (default)")
+    engine_options.add_cluster_arguments(parser)
 
 
 def main(args: argparse.Namespace, console: Console) -> int:
-    from longboat.engines.kubernetes import leftovers
-
-    cluster = run_location.cluster_of(args, console)
-    found = leftovers.found(cluster, args.run or "") + ([] if args.run else _images(console))
+    engine = engine_options.engine_of(args, console)
+    found = able(engine, KeepsData, "left").leftovers(args.run or "") + ([] if args.run else _images(console))
     if args.json:
         console.print_json([asdict(each) for each in found])
     elif not found:
-        console.say(f"nothing is left in the namespace {cluster.namespace}")
+        console.say(f"nothing is left {engine.runs(1).where}")
     else:
         rows = [
             (each.run, each.kind, each.name, "" if each.age is None else formatting.span(each.age), each.cost)
@@ -50,7 +46,6 @@ def _images(console: Console) -> list[Leftover]:
     """Images that were pushed from here: no run owns them."""
     import time
 
-    from longboat.engines.kubernetes.leftovers import Leftover
     from longboat.images import push_record
 
     return [

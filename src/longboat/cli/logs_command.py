@@ -21,7 +21,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from longboat.cli import log_format, run_location
+from longboat.cli import engine_options, log_format
 from longboat.cli.console import Console
 from longboat.runs import formatting, logs
 from longboat.runs.logs import LogFilter, LogFollower, LogPiece
@@ -44,7 +44,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--since", metavar="TIME", help="begin at 5m, 2h, 1d ago, or at 2026-11-15T14:30")
     parser.add_argument("--grep", metavar="REGEX", help="only lines in which the regular expression is found")
     parser.add_argument("--raw", action="store_true", help="the bytes exactly as written, without names")
-    run_location.add_place_arguments(parser)
+    engine_options.add_place_arguments(parser)
 
 
 def main(args: argparse.Namespace, console: Console) -> int:
@@ -52,10 +52,12 @@ def main(args: argparse.Namespace, console: Console) -> int:
         raise LongboatError(f"--tail {args.tail}: a number of lines is 0 or more")
     if args.raw and args.grep is not None:
         raise LongboatError("--raw prints all bytes and --grep chooses lines", "leave one of them out")
+    handle = engine_options.find(args, console, args.run)
     if args.follow:
-        watch = run_location.follow(args, console, args.run)
+        watch = handle.follow(logs=True, say=console.say)
     else:
-        watch = RunWatch(run_location.look(args, console, args.run, logs=True))
+        handle.sync(logs=True)
+        watch = RunWatch(handle.directory)
     run = watch.run
     watch.poll()
     choice = _choice(args, watch.plan)

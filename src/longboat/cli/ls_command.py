@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 
-from longboat.cli import run_location, table
+from longboat.cli import engine_options, table
 from longboat.cli.console import Console
 from longboat.runs import formatting
 from longboat.runtime.errors import OK
@@ -21,13 +21,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--depth", type=int, default=3, metavar="N", help="levels of directories to show (3)")
     parser.add_argument("--json", action="store_true", help="paths and sizes in bytes as JSON")
-    run_location.add_place_arguments(parser)
+    engine_options.add_place_arguments(parser)
 
 
 def main(args: argparse.Namespace, console: Console) -> int:
     text, _, path = (args.run or "").partition(":")
-    with run_location.shelf(args, console, text or None) as shelf:
-        found = shelf.entries(path, max(args.depth, 1))
+    with engine_options.find(args, console, text or None).files() as files:
+        found = files.entries(path, max(args.depth, 1))
     if args.json:
         console.print_json([{"path": entry.path, "size": entry.size} for entry in found])
         return OK
@@ -38,10 +38,10 @@ def main(args: argparse.Namespace, console: Console) -> int:
             table.render((), [(size.rjust(wide), entry.path) for size, entry in zip(sizes, found, strict=True)])
         )
     plain = [entry.path for entry in found if not entry.path.endswith("/")]
-    commands = [f"longboat cat {shelf.run}:{plain[-1]}", f"longboat cp {shelf.run}:{plain[-1]} ."] if plain else []
+    commands = [f"longboat cat {files.run}:{plain[-1]}", f"longboat cp {files.run}:{plain[-1]} ."] if plain else []
     if not path.strip("/"):
-        commands += [f"longboat ls {shelf.run}:{mount}" for mount in shelf.mounts]
-    where = shelf.where if found else f"{shelf.where}: nothing is in it"
+        commands += [f"longboat ls {files.run}:{mount}" for mount in files.mounts]
+    where = files.where if found else f"{files.where}: nothing is in it"
     console.say(where)
     console.next(*commands)
     return OK

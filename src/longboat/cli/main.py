@@ -104,18 +104,8 @@ def main(argv: list[str], console: Console) -> int:
     parser, module = parser_of(name)
     own, behind = _split(rest) if getattr(module, "TAKES_COMMAND", False) else (rest, [])
     args = parser.parse_args(own, argparse.Namespace(command=behind))
-    try:
-        code: int = module.main(args, console)
-        return code
-    except LongboatError:
-        raise
-    except Exception as error:
-        from longboat.engines.resolve import refusal_in
-
-        told = refusal_in(error)
-        if told is None:
-            raise
-        raise told from None
+    code: int = module.main(args, console)
+    return code
 
 
 def _split(words: list[str]) -> tuple[list[str], list[str]]:

@@ -6,11 +6,14 @@ What is shown is exactly what `longboat run` runs; --json prints the whole of it
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from longboat.cli.console import Console
 from longboat.cli.job_file import add_job_arguments, file_words
-from longboat.cli.stage_selection import add_part_arguments, fates_lines, new_plan, part_words, wish
+from longboat.cli.stage_selection import add_part_arguments, decision_lines, new_plan, part_words, stage_choice
+from longboat.engines import registry
+from longboat.engines.interface import EngineContext, RunRequest
 from longboat.runtime.errors import OK
 
 if TYPE_CHECKING:
@@ -24,20 +27,22 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace, console: Console) -> int:
-    given = new_plan(args, console)
-    fates: tuple[StageDecision, ...] = ()
+    context, choice = EngineContext(console.home, console.environ), stage_choice(args)
+    decisions: Sequence[StageDecision] = ()
     if args.resume is not None:
-        from longboat.engines.local import opening
-
-        resumed = opening.resumed_plan(args.resume, console.home, console.environ, wish(args), given)
-        plan, fates = resumed.plan, resumed.fates
+        run = registry.find(None if args.on == registry.DEFAULT else args.on, context, args.resume)
+        args.on = run.engine
+        request = RunRequest(new_plan(args, console), choice)
+        resumption = registry.engine(run.engine, context).resumption(run, request)
+        plan, decisions = resumption.plan, resumption.decisions
     else:
-        assert given is not None
-        plan = given
+        loaded = new_plan(args, console)
+        assert loaded is not None
+        plan = loaded
         if args.first or args.only:
             from longboat.runs.stage_reuse import decide
 
-            fates = decide(plan, (), {}, args.first, args.only)
+            decisions = decide(plan, (), {}, args.first, args.only)
     if args.json:
         from longboat.runtime.plan import to_json
 
@@ -45,9 +50,11 @@ def main(args: argparse.Namespace, console: Console) -> int:
         return OK
     from longboat.cli.plan_text import plan_text
 
-    console.print(plan_text(plan, console.columns))
-    if fates:
-        console.print("\n".join(["", *fates_lines(fates)]))
+    # The default engine has no warnings, and is not imported just to say so: `plan` is fast.
+    warnings = () if plan.engine == registry.DEFAULT else registry.engine(plan.engine, context).warnings(plan)
+    console.print(plan_text(plan, console.columns, warnings))
+    if decisions:
+        console.print("\n".join(["", *decision_lines(decisions)]))
     console.next(f"longboat run{file_words(args)}{_options(args)}", f"longboat params{file_words(args)}")
     return OK
 

@@ -12,8 +12,8 @@ from longboat.spec.scalars import written
 _INDENT = "  "
 
 
-def plan_text(plan: Plan, columns: int = 0) -> str:
-    """The text; commands are shortened to a terminal of that many columns, 0: not at all."""
+def plan_text(plan: Plan, columns: int = 0, warnings: Iterable[str] = ()) -> str:
+    """The text; commands are shortened to a terminal of that many columns, 0: not at all. warnings: of the engine."""
     parts = [
         _header(plan),
         _titled("stages", _stages(plan, columns)),
@@ -22,7 +22,7 @@ def plan_text(plan: Plan, columns: int = 0) -> str:
                 if plan.storage else ""),
         _titled("environment", _environment(plan)),
         _titled("params", _params(plan)),
-        _titled("notes", "\n".join(f"- {note}" for note in _notes(plan))),
+        _titled("notes", "\n".join(f"- {note}" for note in (*_notes(plan), *warnings))),
     ]  # fmt: skip
     return "\n\n".join(part for part in parts if part)
 
@@ -242,8 +242,4 @@ def _untouched(required: bool, set_by: str) -> bool:
 def _notes(plan: Plan) -> list[str]:
     left = [param.name for param in plan.params if _untouched(param.required, param.set_by)]
     said = [f"required and still as in the file: {', '.join(left)}"] if left else []
-    if plan.engine == "kubernetes" and any(stage.serve is not None for stage in plan.stages):
-        from longboat.manifests.model_serving import warnings
-
-        said += warnings(plan)
     return [*plan.notes, *said]

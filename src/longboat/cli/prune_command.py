@@ -11,9 +11,9 @@ import time
 
 from longboat.cli.console import Console
 from longboat.cli.removal_report import RemovalReport
-from longboat.cli.rm_command import removed
+from longboat.engines import registry
+from longboat.engines.interface import EngineContext
 from longboat.runs import formatting
-from longboat.runs.journal_fold import load
 from longboat.runs.store import Store, born, tree_size
 from longboat.runtime.errors import OK, LongboatError
 
@@ -32,24 +32,25 @@ def main(args: argparse.Namespace, console: Console) -> int:
         )
     if args.keep is not None and args.keep < 0:
         raise LongboatError(f"--keep {args.keep}: a number of runs is 0 or more")
-    store, now = Store(console.home), time.time()
+    engine = registry.engine(registry.DEFAULT, EngineContext(console.home, console.environ))
+    now = time.time()
     age = formatting.seconds(args.older_than) if args.older_than is not None else 0.0
-    told = RemovalReport(console, args.json)
+    report = RemovalReport(console, args.json)
     count = total = 0
-    for name in store.ids()[args.keep or 0 :]:
-        run = store.root / name
-        state = load(run)
-        if not state.over or now - (state.ended or born(run)) < age:
+    for state in engine.runs().states[args.keep or 0 :]:
+        run = engine.find(state.id)
+        if not state.over or now - (state.ended or born(run.directory)) < age:
             continue
-        size = tree_size(run)
+        size = tree_size(run.directory)
         count, total = count + 1, total + size
         if args.dry_run:
-            told.gone(name, f" ({formatting.size(size)})", verb="would remove", bytes=size)
+            report.gone(run.id, f" ({formatting.size(size)})", verb="would remove", bytes=size)
         else:
-            removed(store, run, told)
+            removal = run.remove()
+            report.gone(run.id, removal.detail, **removal.facts)
     if not args.dry_run:
-        store.sweep()
-    told.close()
+        Store(console.home).sweep()
+    report.close()
     if count == 0:
         console.say("nothing to remove")
     else:

@@ -12,18 +12,14 @@ what was made for the job goes too; what was yours before stays in any case.
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
-from typing import TYPE_CHECKING
 
-from longboat.cli import run_location
+from longboat.cli import engine_options
 from longboat.cli.console import Console
 from longboat.cli.removal_report import RemovalReport
-from longboat.runs import formatting
-from longboat.runs.store import Store, alive, tree_size
+from longboat.engines import registry
+from longboat.engines.interface import KeepsData, RunHandle, able
+from longboat.runs.journal_fold import plan_of
 from longboat.runtime.errors import OK, LongboatError
-
-if TYPE_CHECKING:
-    from longboat.engines.kubernetes.cluster import Cluster
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,94 +28,73 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--images", action="store_true", help="images that `build` pushed, too; without RUN all")
     parser.add_argument("--data", action="store_true", help="in a cluster: also the storage that was made for the job")
     parser.add_argument("--json", action="store_true", help="what went and what stays, as JSON")
-    run_location.add_place_arguments(parser)
+    engine_options.add_place_arguments(parser)
 
 
 def main(args: argparse.Namespace, console: Console) -> int:
     if not args.runs and not args.images:
         raise LongboatError("say which runs to remove", "longboat rm RUN; `longboat status` lists them")
-    told = RemovalReport(console, args.json)
+    report = RemovalReport(console, args.json)
     try:
-        return _remove(args, console, told)
+        return _remove(args, console, report)
     finally:
-        told.close()
+        report.close()
 
 
-def _remove(args: argparse.Namespace, console: Console, told: RemovalReport) -> int:
+def _remove(args: argparse.Namespace, console: Console, report: RemovalReport) -> int:
+    from longboat.cli import image_removal
+
     if not args.runs:
-        from longboat.cli import image_removal
-
-        return image_removal.all_of(console, told)
-    store = Store(console.home)
-    here = {} if run_location.in_cluster(args, console) else {text: _here(store, text) for text in args.runs}
+        return image_removal.all_of(console, report)
     refused: list[LongboatError] = []
-    for text, run in {here.get(text) or text: (text, here.get(text)) for text in args.runs}.values():
+    for text, run in _named(args, console).items():
         try:
+            if isinstance(run, LongboatError):
+                raise run
             if run is None:
-                _remove_there(text, args, console, told)
+                _remove_data(args, console, text, report)
                 continue
-            if args.force and alive(run):
-                _kill(run)
-            removed(store, run, told)
+            image = _image(run) if args.images else ""
+            removal = run.remove(force=args.force, data=args.data)
+            report.gone(run.id, removal.detail, **removal.facts)
+            for what in removal.gone:
+                report.gone(what)
+            for kept in removal.kept:
+                report.stays(kept.what, kept.command)
+            if image:
+                engine = registry.engine(run.engine, engine_options.context_of(args, console))
+                image_removal.of_run(console, report, image, able(engine, KeepsData, "rm --images").plans())
         except LongboatError as error:
             refused.append(error)
-            told.refused(text, error.message)
+            report.refused(text, error.message)
     if refused:
         raise LongboatError("; ".join(error.message for error in refused), refused[0].hint, refused[0].code)
     return OK
 
 
-def removed(store: Store, run: Path, told: RemovalReport) -> None:
-    """Removes a run and says what went."""
-    size = tree_size(run)
-    store.remove(run)
-    told.gone(run.name, f" ({formatting.size(size)})", bytes=size)
+def _named(args: argparse.Namespace, console: Console) -> dict[str, RunHandle | LongboatError | None]:
+    """Every run that is meant, once, found before any is removed; None for one of which only data may be left."""
+    runs: dict[str, RunHandle | LongboatError | None] = {}
+    data_alone = args.data and registry.chosen(args.on, engine_options.context_of(args, console)) is not None
+    for text in args.runs:
+        try:
+            run = engine_options.find(args, console, text)
+            runs.setdefault(run.id, run)
+        except LongboatError as error:
+            runs[text] = None if data_alone else error
+    return runs
 
 
-def _kill(run: Path) -> None:
-    from longboat.engines.local.driving import stop
-
-    stop(str(run), by="longboat rm --force", now=True, wait=30.0)
-
-
-def _here(store: Store, text: str) -> Path | None:
-    """A run of this machine; None for one that it knows as a copy, or not at all."""
-    try:
-        return store.find(text)
-    except LongboatError:
-        return None
+def _image(run: RunHandle) -> str:
+    plan = plan_of(run.directory)
+    return plan.image if plan is not None else ""
 
 
-def _remove_there(text: str, args: argparse.Namespace, console: Console, told: RemovalReport) -> None:
-    """In a cluster: the root goes, and all that it owns; data stays unless it is asked for."""
-    if (
-        args.data
-        and run_location.in_cluster(args, console)
-        and _only_data(run_location.cluster_of(args, console), text, told)
-    ):
-        return
-    run, copy = run_location.find(args, console, text)
-    if copy is None:
-        removed(Store(console.home), run, told)
-        return
-    root = copy.cluster.root(copy.run) if args.images else None
-    gone, stays = copy.remove(force=args.force, data=args.data)
-    told.gone(copy.run, f" from the namespace {copy.cluster.namespace}", namespace=copy.cluster.namespace)
-    for each in gone:
-        told.gone(each)
-    for kept in stays:
-        told.stays(kept.what, kept.command)
-    if root is not None:
-        from longboat.cli import image_removal
-
-        image_removal.of_run(console, told, root, copy.cluster.runs())
-
-
-def _only_data(cluster: Cluster, run: str, told: RemovalReport) -> bool:
-    """A run that is gone, and its storage is not."""
-    from longboat.engines.kubernetes import storage
-
-    gone = storage.remove_of(cluster, run) if cluster.root(run) is None else []
-    for each in gone:
-        told.gone(each)
-    return bool(gone)
+def _remove_data(args: argparse.Namespace, console: Console, text: str, report: RemovalReport) -> None:
+    """The storage of a run that is gone itself."""
+    engine = engine_options.engine_of(args, console)
+    gone = able(engine, KeepsData, "rm --data").remove_data(text)
+    for what in gone:
+        report.gone(what)
+    if not gone:
+        engine.find(text)  # raises: there is no such run

@@ -11,8 +11,7 @@ from longboat.cli.job_file import load_job
 from longboat.runtime.errors import LongboatError
 
 if TYPE_CHECKING:
-    from longboat.engines.local.opening import StageChoice
-    from longboat.runs.stage_reuse import StageDecision
+    from longboat.runs.stage_reuse import StageChoice, StageDecision
     from longboat.runtime.plan import Plan
 
 
@@ -20,15 +19,15 @@ def add_part_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--resume",
         metavar="RUN",
-        help="go on with a run; a stage that passed is reused unless its code or input changed. With a job file or "
-        "its settings, by the new plan",
+        help="continue a run; a stage that passed is reused unless its code or input changed. "
+        "Add FILE or --set to continue with a changed plan",
     )
     parser.add_argument("--from", metavar="STAGE", dest="first", help="run this stage and all after it, reuse the rest")
     parser.add_argument("--only", metavar="STAGE", help="run this stage alone")
 
 
-def wish(args: argparse.Namespace, keep: bool = False) -> StageChoice:
-    from longboat.engines.local.opening import StageChoice
+def stage_choice(args: argparse.Namespace, keep: bool = False) -> StageChoice:
+    from longboat.runs.stage_reuse import StageChoice
 
     if args.first and args.only:
         raise LongboatError("--from and --only exclude each other", "leave one of them out")
@@ -41,13 +40,13 @@ def new_plan(args: argparse.Namespace, console: Console) -> Plan | None:
     return load_job(args, console).plan() if given or args.resume is None else None
 
 
-def fates_lines(fates: Iterable[StageDecision]) -> list[str]:
-    """What becomes of each stage, when anything but all of them runs."""
-    fates = list(fates)
-    if all(fate.does == "runs" and not fate.why for fate in fates):
+def decision_lines(decisions: Iterable[StageDecision]) -> list[str]:
+    """What happens to each stage, unless simply all of them run."""
+    decisions = list(decisions)
+    if all(decision.does == "runs" and not decision.why for decision in decisions):
         return []
-    width = max(len(fate.stage) for fate in fates)
-    return [f"{fate.stage:<{width}}  {fate.does}{f': {fate.why}' if fate.why else ''}" for fate in fates]
+    width = max(len(decision.stage) for decision in decisions)
+    return [f"{each.stage:<{width}}  {each.does}{f': {each.why}' if each.why else ''}" for each in decisions]
 
 
 def part_words(args: argparse.Namespace) -> list[str]:

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from longboat.cli import run_location, run_summary, table
+from longboat.cli import engine_options, run_summary, table
 from longboat.cli.console import Console, next_lines
-from longboat.engines.resolve import standing
+from longboat.engines import registry
 from longboat.runs import explanation, formatting
-from longboat.runs.journal_fold import load
 from longboat.runs.run_state import RankState, RunState, as_json
-from longboat.runs.store import Store
 from longboat.runtime.causes import signal_name
 from longboat.runtime.errors import OK
 
@@ -28,60 +26,48 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", nargs="?", metavar="RUN", help="a run; all runs if not given")
     parser.add_argument("--all", action="store_true", help=f"more than the newest {RUNS} runs; every rank by itself")
     parser.add_argument("--json", action="store_true", help="the same as JSON")
-    run_location.add_place_arguments(parser)
+    engine_options.add_place_arguments(parser)
 
 
 def main(args: argparse.Namespace, console: Console) -> int:
-    store, now = Store(console.home), time.time()
+    now = time.time()
     if args.run is not None:
-        run, copy = run_location.find(args, console, args.run)
-        state = load(run) if copy is None else standing(copy)
+        run = engine_options.find(args, console, args.run)
+        state = run.state()
         if args.json:
-            console.print_json(whole(run, state))
+            console.print_json(run_json(run.directory, state))
         else:
-            console.print(details(state, run, now, args.all, console.columns))
+            console.print(details(state, run.directory, now, args.all, console.columns))
         return OK
-    if run_location.in_cluster(args, console):
-        return _listed(args, console, now)
-    ids = store.ids()
-    shown = ids if args.all or args.json else ids[:RUNS]
-    states = [load(store.root / name) for name in shown]
+    engine = engine_options.engine_of(args, console)
+    runs = engine.runs(0 if args.all or args.json else RUNS)
+    states = list(runs.states)
     if args.json:
         console.print_json([_short(state) for state in states])
     elif not states:
-        console.say(f"there are no runs in {store.root}")
-        console.next("longboat run job.yaml")
+        console.say(f"there are no runs {runs.where}")
+        console.next("longboat run job.yaml" + (f" --on {engine.name}" if engine.name != registry.DEFAULT else ""))
     else:
         rows = [_row(state, now) for state in states]
         headers = ("RUN", "STATE", "STAGE", "PROGRESS", "AGE", "TOOK", "CAUSE")
-        console.print(table.render(headers, rows, columns=console.columns))
-        if len(shown) < len(ids):
-            console.say(f"{len(ids) - len(shown)} older runs are left out: longboat status --all")
+        console.print(table.render(*_without_unknown(headers, rows), columns=console.columns))
+        if len(states) < runs.total:
+            console.say(f"{runs.total - len(states)} older runs are left out: longboat status --all")
         console.next(f"longboat status {states[0].id}", *_one_more(states))
     return OK
 
 
-def _listed(args: argparse.Namespace, console: Console, now: float) -> int:
-    """The runs of a cluster's namespace, by what their roots say: one question, however many there are."""
-    from longboat.engines.kubernetes import replica
-
-    cluster = run_location.cluster_of(args, console)
-    _, runs = replica.known(cluster, console.home)
-    if args.json:
-        found = [{"id": run.id, "name": run.job, "state": run.state, "code": run.code} for run in runs]
-        console.print_json(found)
-    elif not runs:
-        hint = "longboat run job.yaml --on kubernetes"
-        console.say(f"there are no runs in the namespace {cluster.namespace}")
-        console.next(hint)
-    else:
-        rows = [(run.id, run.state, formatting.span(now - run.created)) for run in runs]
-        console.print(table.render(("RUN", "STATE", "AGE"), rows, columns=console.columns))
-        console.next(f"longboat status {runs[0].id}")
-    return OK
+def _without_unknown(
+    headers: Sequence[str], rows: list[tuple[str, ...]]
+) -> tuple[Sequence[str], list[tuple[str, ...]]]:
+    """The table without columns in which no run has a value: a cluster's list of runs knows less than a journal."""
+    kept = [
+        i for i in range(len(headers)) if i < 2 or headers[i] == "AGE" or any(row[i] not in ("", "-") for row in rows)
+    ]
+    return [headers[i] for i in kept], [tuple(row[i] for i in kept) for row in rows]
 
 
-def whole(run: Path, state: RunState) -> dict[str, object]:
+def run_json(run: Path, state: RunState) -> dict[str, object]:
     """All that is known of a run, for a machine."""
     return {"dir": str(run), **as_json(state)}
 
@@ -103,7 +89,7 @@ def _short(state: RunState) -> dict[str, object]:
 def _row(run: RunState, now: float) -> tuple[str, ...]:
     stage = run.stage
     age = formatting.span(now - run.started) if run.started else "-"
-    took = explanation.took(run, now) if run.started else "-"
+    took = explanation.took(run, now) if run.started and run.events else "-"
     cause = table.shorten(explanation.brief(run.cause), 70) if run.cause else ""
     return (
         run.id,

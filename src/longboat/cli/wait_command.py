@@ -11,9 +11,9 @@ import argparse
 import time
 from pathlib import Path
 
-from longboat.cli import run_location
+from longboat.cli import engine_options
 from longboat.cli.console import Console
-from longboat.cli.status_command import whole
+from longboat.cli.status_command import run_json
 from longboat.runs import formatting
 from longboat.runs.explanation import headline
 from longboat.runs.run_state import RunState
@@ -25,11 +25,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", nargs="?", metavar="RUN", help="a run (the newest if not given)")
     parser.add_argument("--timeout", metavar="TIME", help="give up after 30s, 5m, 2h")
     parser.add_argument("--json", action="store_true", help="how it stands then, as `status RUN --json` says it")
-    run_location.add_place_arguments(parser)
+    engine_options.add_place_arguments(parser)
 
 
 def main(args: argparse.Namespace, console: Console) -> int:
-    watch = run_location.follow(args, console, args.run, logs=False)
+    watch = engine_options.find(args, console, args.run).follow(logs=False, say=console.say)
     run = watch.run
     limit = formatting.seconds(args.timeout) if args.timeout is not None else None
     end = None if limit is None else time.monotonic() + limit
@@ -55,5 +55,5 @@ def main(args: argparse.Namespace, console: Console) -> int:
 
 def _told(args: argparse.Namespace, console: Console, run: Path, state: RunState, code: int) -> int:
     if args.json:
-        console.print_json(whole(run, state))
+        console.print_json(run_json(run, state))
     return code

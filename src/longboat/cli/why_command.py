@@ -10,11 +10,9 @@ import argparse
 import time
 from collections.abc import Sequence
 
-from longboat.cli import run_location
+from longboat.cli import engine_options
 from longboat.cli.console import Console, next_lines
-from longboat.engines.resolve import explained
 from longboat.runs.explanation import Explanation, explain
-from longboat.runs.journal_fold import load
 from longboat.runs.run_state import as_json
 from longboat.runtime.errors import OK
 
@@ -24,12 +22,11 @@ MANY = 10
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", nargs="?", metavar="RUN", help="a run (the newest if not given)")
     parser.add_argument("--json", action="store_true", help="the explanation as JSON")
-    run_location.add_place_arguments(parser)
+    engine_options.add_place_arguments(parser)
 
 
 def main(args: argparse.Namespace, console: Console) -> int:
-    run, copy = run_location.find(args, console, args.run)
-    state = load(run) if copy is None else explained(copy)
+    state = engine_options.find(args, console, args.run).state(explain=True)
     explanation = explain(state, time.time())
     if args.json:
         console.print_json({**as_json(explanation), "cause": as_json(state.cause)})

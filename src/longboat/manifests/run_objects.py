@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from longboat.manifests import model_serving, pod_base, pod_identity, rank_pods, tensorboard_pod
@@ -39,6 +39,21 @@ class SubmitOptions:
     """Seconds that a pod may wait for a place or an image before the stage fails."""
     lease: float = names.DRIVER_LEASE
     """Seconds that the driver goes on without an answer from the API server."""
+
+
+def submit_options(namespace: str, options: Mapping[str, str]) -> SubmitOptions:
+    """From the options of `run` and `export`, by their names there."""
+    from longboat.runs.formatting import seconds
+
+    defaults = SubmitOptions()
+    return SubmitOptions(
+        namespace=namespace,
+        account=options.get("service_account", ""),
+        volume=options.get("volume", defaults.volume),
+        storage_class=options.get("storage_class", ""),
+        pending=seconds(options["pending_timeout"]) if "pending_timeout" in options else defaults.pending,
+        lease=seconds(options["driver_lease"]) if "driver_lease" in options else defaults.lease,
+    )
 
 
 def for_pods(plan: Plan) -> Plan:

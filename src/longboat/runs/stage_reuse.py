@@ -18,6 +18,20 @@ ANEW = "a server starts anew"
 
 
 @dataclass(frozen=True)
+class StageChoice:
+    """Which stages the user asked for."""
+
+    first: str | None = None
+    """--from: run this stage and all that come after it."""
+    only: str | None = None
+    keep: bool = False
+    """Keep servers running when everything else is done."""
+
+
+ALL_STAGES = StageChoice()
+
+
+@dataclass(frozen=True)
 class StageDecision:
     stage: str
     does: str

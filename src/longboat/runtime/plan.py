@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any, Dict, Mapping, Optional, Tuple, Type, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 SCHEMA = 1
-ENGINES = ("local", "kubernetes")
 
 Scalar = Union[str, int, float, bool, None]
 

@@ -82,11 +82,11 @@ def load(
     environ: Mapping[str, str] | None = None,
     preset: str | None = None,
     engine: str = "local",
+    remote: bool = False,
     env_files: Sequence[str] = (),
 ) -> LoadedJob:
-    """The job in the file, or in the directory's job.yaml. JobError holds everything that is wrong with it."""
-    if engine not in plan.ENGINES:
-        raise LongboatError(f"there is no engine {engine!r}", f"engines: {', '.join(plan.ENGINES)}")
+    """The job in the file, or in the directory's job.yaml. JobError holds everything that is wrong with it.
+    `remote`: the ranks of that engine do not see this machine's files."""
     shown = find(os.fspath(path))
     return from_text(
         read_text(shown),
@@ -95,6 +95,7 @@ def load(
         environ=environ or {},
         preset=preset,
         engine=engine,
+        remote=remote,
         env_files=env_files,
     )
 
@@ -107,6 +108,7 @@ def from_text(
     environ: Mapping[str, str],
     preset: str | None = None,
     engine: str = "local",
+    remote: bool = False,
     env_files: Sequence[str] = (),
 ) -> LoadedJob:
     """The job in the text, as if it stood in the file."""
@@ -126,7 +128,7 @@ def from_text(
     missing = params.missing()
     env = read_env_files(_env_files(root, directory, env_files), params.resolved, problems)
     requirements = _requirements(root, directory, problems)
-    built = planning.build(root, directory, engine, env, environ, problems)
+    built = planning.build(root, directory, engine, remote, env, environ, problems)
     if problems.found:
         raise problems.error(missing)
     built = replace(

@@ -34,14 +34,15 @@ def build(
     root: Section,
     directory: str,
     engine: str,
+    remote: bool,
     env: Mapping[str, str],
     environ: Mapping[str, str],
     problems: Problems,
 ) -> plan.Plan:
     """The Plan without file, preset, params and requirements, which the loader knows."""
     notes: list[str] = []
-    secrets = _secrets(root, directory, engine, environ, problems, notes)
-    around = stages.JobContext(directory, engine, _variables(root, env, secrets, problems))
+    secrets = _secrets(root, directory, remote, environ, problems, notes)
+    around = stages.JobContext(directory, remote, _variables(root, env, secrets, problems))
     return plan.Plan(
         name=root.text("name"),
         engine=engine,
@@ -50,7 +51,7 @@ def build(
         base=root.text("base"),
         pull_secrets=root.texts("pull_secrets"),
         secrets=secrets,
-        storage=_storage(root, directory, engine, notes, problems),
+        storage=_storage(root, directory, remote, notes, problems),
         security=_security(root),
         board=_board(root),
         stages=_stages(root, around, problems),
@@ -87,7 +88,7 @@ def _variables(
 
 
 def _secrets(
-    root: Section, directory: str, engine: str, environ: Mapping[str, str], problems: Problems, notes: list[str]
+    root: Section, directory: str, remote: bool, environ: Mapping[str, str], problems: Problems, notes: list[str]
 ) -> tuple[plan.Secret, ...]:
     given = root.section("secrets")
     stages.check_variables(given, problems)
@@ -109,7 +110,7 @@ def _secrets(
                 problems.add(
                     value.span, "`key` is missing beside `secret`", "the key of the Secret that holds the value"
                 )
-            if engine == "local":
+            if not remote:
                 notes.append(f"secret {name}: this machine cannot read the cluster's Secret {secret.ref}")
         else:
             continue
@@ -118,7 +119,7 @@ def _secrets(
 
 
 def _storage(
-    root: Section, directory: str, engine: str, notes: list[str], problems: Problems
+    root: Section, directory: str, remote: bool, notes: list[str], problems: Problems
 ) -> tuple[plan.Mount, ...]:
     found = []
     given = root.section("storage")
@@ -131,25 +132,25 @@ def _storage(
             if given is not None and _is_empty(value):
                 problems.add(given.where(name), f"the mount `{name}` names no place")
             continue
-        mount = _here(mount, directory, engine)
+        mount = _here(mount, directory, remote)
         if mount.note:
             notes.append(f"mount {name}: {mount.note}")
         found.append(mount)
     return tuple(found)
 
 
-def _here(mount: plan.Mount, directory: str, engine: str) -> plan.Mount:
+def _here(mount: plan.Mount, directory: str, remote: bool) -> plan.Mount:
     """The mount on this engine: where it is, and what should be known of that."""
     if mount.kind in ("path", "hostPath"):
         path = absolute(directory, mount.source)
-        mount = replace(mount, source=path, path=path if engine == "local" else "")
-        if engine != "local" and mount.kind == "path":
+        mount = replace(mount, source=path, path="" if remote else path)
+        if remote and mount.kind == "path":
             return _in_the_run(mount)
-        if engine != "local":
+        if remote:
             return replace(mount, note=INLINE_NOTE)
         missing = mount.read_only and not os.path.exists(mount.path)
         return replace(mount, note="does not exist on this machine yet") if missing else mount
-    if engine == "local":
+    if not remote:
         return replace(mount, note=LOCAL_NOTES[mount.kind])
     if mount.make is not None:
         return replace(mount, note=_made_note(mount, mount.make))
@@ -272,7 +273,7 @@ def _stages(root: Section, around: stages.JobContext, problems: Problems) -> tup
         if stage.serve is not None and stage.serve.token:
             _check_token(stage.serve, sections[name], list(secrets.values) if secrets else [], problems)
     whole = {name: replace(built[name], after=tuple(after[name])) for name in order}
-    return tuple(serving_commands.with_commands(whole, root.text("name"), around.engine).values())
+    return tuple(serving_commands.with_commands(whole, root.text("name"), around.remote).values())
 
 
 def _after(name: str, section: Section, given: Section, problems: Problems) -> list[str]:

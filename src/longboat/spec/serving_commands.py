@@ -21,14 +21,14 @@ RESTARTS = 10
 """Of a server: it may fall now and then, and must not loop for ever."""
 
 
-def with_commands(stages: Mapping[str, plan.Stage], job: str, engine: str) -> dict[str, plan.Stage]:
+def with_commands(stages: Mapping[str, plan.Stage], job: str, remote: bool) -> dict[str, plan.Stage]:
     """The stages by name, those that serve or test with the ranks that do it."""
     found = dict(stages)
     for name, stage in stages.items():
         if stage.serve is not None:
             served = replace(stage.serve, name=stage.serve.name or job)
-            ranks = served.replicas if engine != "local" else 1
-            command = _serve(served, engine, stage.grace)
+            ranks = served.replicas if remote else 1
+            command = _serve(served, remote, stage.grace)
             role = replace(stage.roles[0], ranks=ranks, alone=True, command=command, image=served.image)
             role = replace(role, env=_token(served))
             found[name] = replace(stage, serve=served, shape="single", roles=(role,), restarts=RESTARTS)
@@ -36,16 +36,16 @@ def with_commands(stages: Mapping[str, plan.Stage], job: str, engine: str) -> di
         if stage.bench is not None:
             server = server_before(name, found)
             if server is not None and server.serve is not None:
-                host = "127.0.0.1" if engine == "local" else "$LONGBOAT_SERVER"
+                host = "$LONGBOAT_SERVER" if remote else "127.0.0.1"
                 command = ("sh", "-c", _bench(stage.bench, server.serve, host))
                 role = plan.Role(CLIENT, 1, command=command, env=_token(server.serve))
                 found[name] = replace(stage, shape="single", roles=(role,), restarts=0)
     return found
 
 
-def _serve(serve: plan.Serve, engine: str, grace: float) -> tuple[str, ...]:
+def _serve(serve: plan.Serve, remote: bool, grace: float) -> tuple[str, ...]:
     """Here a rank's command; on a cluster what the container of each server runs, or gets as its arguments."""
-    if engine == "local":
+    if not remote:
         words = ["--name", serve.name, "--port", str(serve.port), "--grpc-port", str(serve.grpc_port)]
         words += ["--workers", str(serve.replicas)] if serve.replicas > 1 else []
         place = f'"$LONGBOAT_INPUT_{variable(serve.model)}"'

@@ -19,7 +19,7 @@ class JobContext(NamedTuple):
     """What a stage takes from its job."""
 
     directory: str
-    engine: str
+    remote: bool
     env: tuple[plan.Variable, ...]
 
 
@@ -102,7 +102,7 @@ def _python(section: Section, around: JobContext, problems: Problems) -> str:
     given = section.text("python")
     if not given:
         return ""
-    if around.engine != "local":
+    if around.remote:
         # A path inside an image, which cannot be looked at from here.
         name = os.path.basename(given)
         return os.path.dirname(given) if re.fullmatch(r"python[0-9.]*", name) else os.path.join(given, "bin")

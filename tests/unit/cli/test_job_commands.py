@@ -57,7 +57,8 @@ def test_plan_shows_what_a_person_would_check(longboat: Longboat, job: Path) -> 
 def test_plan_as_json_is_the_plan_itself(longboat: Longboat, job: Path) -> None:
     said = longboat("plan", "--json", "--set", "STEPS=7", "--on", "kubernetes")
     assert (
-        plans.from_json(said.out) == spec.load(job, sets={"STEPS": "7"}, engine="kubernetes", environ={"A": "b"}).plan()
+        plans.from_json(said.out)
+        == spec.load(job, sets={"STEPS": "7"}, engine="kubernetes", remote=True, environ={"A": "b"}).plan()
     )
     assert said.err == ""
 
@@ -182,7 +183,7 @@ def test_a_viewer_closes_what_is_open_and_not_all_that_might_be() -> None:
     """A container may allow a thousand million open files."""
     script = """
 import os
-from longboat.cli.run_command import close_inherited
+from longboat.cli.run_viewer import close_inherited
 os.dup2(1, 3), os.dup2(1, 200), os.pipe()
 os.closerange = None
 close_inherited()

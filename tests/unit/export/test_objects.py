@@ -49,7 +49,9 @@ stages:
 
 def planned(directory: Path, job: str = JOB) -> Plan:
     (directory / "job.yaml").write_text(job)
-    return spec.load(str(directory), sets={}, environ={}, preset=None, engine="kubernetes", env_files=[]).plan()
+    return spec.load(
+        str(directory), sets={}, environ={}, preset=None, engine="kubernetes", remote=True, env_files=[]
+    ).plan()
 
 
 def made(plan: Plan, setting: SubmitOptions = SubmitOptions()) -> list[Manifest]:  # noqa: B008

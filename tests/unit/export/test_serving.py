@@ -48,7 +48,9 @@ stages:
 def planned(directory: Path, job: str = JOB) -> Plan:
     (directory / "job.yaml").write_text(job)
     environ = {"TOKEN": "secret"}
-    return spec.load(str(directory), sets={}, environ=environ, preset=None, engine="kubernetes", env_files=[]).plan()
+    return spec.load(
+        str(directory), sets={}, environ=environ, preset=None, engine="kubernetes", remote=True, env_files=[]
+    ).plan()
 
 
 def root(plan: Plan, cargo: Payload = Payload(b"zipapp")) -> dict[str, str]:  # noqa: B008

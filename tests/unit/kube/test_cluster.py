@@ -77,10 +77,10 @@ def remembered(tmp_path: Path, file: str) -> str:
     return run.name
 
 
-def asked(world: Console, tmp_path: Path, file: str, *words: str) -> LongboatError:
+def asked(console: Console, tmp_path: Path, file: str, *words: str) -> LongboatError:
     environ = {"LONGBOAT_HOME": str(tmp_path), "KUBECONFIG": file}
     with pytest.raises(LongboatError) as error:
-        main([*words], Console(world.out, world.err, environ))
+        main([*words], Console(console.out, console.err, environ))
     return error.value
 
 
@@ -94,11 +94,11 @@ def unused() -> Iterator[int]:
 
 @pytest.mark.parametrize("command", ["status", "why", "logs", "stop", "wait"])
 def test_a_server_that_cannot_be_reached_is_named_with_what_to_check(
-    command: str, world: Console, tmp_path: Path, unused: int, monkeypatch: pytest.MonkeyPatch
+    command: str, console: Console, tmp_path: Path, unused: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clusters, "PATIENCE", 0.0)
     file = kubeconfig(tmp_path, f"http://127.0.0.1:{unused}")
-    error = asked(world, tmp_path, file, command, remembered(tmp_path, file))
+    error = asked(console, tmp_path, file, command, remembered(tmp_path, file))
     assert f"127.0.0.1:{unused} cannot be reached" in error.message
     assert "VPN" in error.hint
     assert "--context" in error.hint
@@ -106,13 +106,13 @@ def test_a_server_that_cannot_be_reached_is_named_with_what_to_check(
 
 
 def test_nothing_is_said_to_be_left_of_a_run_that_never_reached_its_cluster(
-    world: Console, tmp_path: Path, unused: int, monkeypatch: pytest.MonkeyPatch
+    console: Console, tmp_path: Path, unused: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clusters, "PATIENCE", 0.0)
     job = tmp_path / "job.yaml"
     job.write_text("name: far\nimage: python:3.12\nrun: python -V\n")
     file = kubeconfig(tmp_path, f"http://127.0.0.1:{unused}")
-    error = asked(world, tmp_path, file, "run", str(job), "--on", "kubernetes")
+    error = asked(console, tmp_path, file, "run", str(job), "--on", "kubernetes")
     assert error.message.startswith(f"the API server at 127.0.0.1:{unused} cannot be reached")
     assert "VPN" in error.hint
 
@@ -121,30 +121,30 @@ def test_python_is_told_the_same(tmp_path: Path, unused: int, monkeypatch: pytes
     monkeypatch.setattr(clusters, "PATIENCE", 0.0)
     run = remembered(tmp_path, kubeconfig(tmp_path, f"http://127.0.0.1:{unused}"))
     with pytest.raises(LongboatError, match="cannot be reached"):
-        longboat.Run(run, str(tmp_path))
+        longboat.Run(run, str(tmp_path)).status()
 
 
 @pytest.mark.parametrize("status", [200, 302, 502])
 def test_a_page_to_log_in_at_is_no_api_server(
-    status: int, world: Console, tmp_path: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
+    status: int, console: Console, tmp_path: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clusters, "PATIENCE", 0.0)
     port = serve(lambda _path: (status, PAGE))
     file = kubeconfig(tmp_path, f"http://127.0.0.1:{port}")
-    error = asked(world, tmp_path, file, "status", remembered(tmp_path, file))
+    error = asked(console, tmp_path, file, "status", remembered(tmp_path, file))
     assert "no API server" in error.message
     assert "Please log in" in error.message
     assert "log in" in error.hint
-    error = asked(world, tmp_path, file, "status", "--on", "kubernetes")
+    error = asked(console, tmp_path, file, "status", "--on", "kubernetes")
     assert "no API server" in error.message
 
 
 def test_a_namespace_that_is_missing_is_named_with_the_command_that_makes_it(
-    world: Console, tmp_path: Path, serve: Serve
+    console: Console, tmp_path: Path, serve: Serve
 ) -> None:
     told = {"kind": "Status", "reason": "NotFound", "message": 'namespaces "team" not found'}
     port = serve(lambda _path: (404, json.dumps(told).encode()))
-    error = asked(world, tmp_path, kubeconfig(tmp_path, f"http://127.0.0.1:{port}"), "status", "-n", "team")
+    error = asked(console, tmp_path, kubeconfig(tmp_path, f"http://127.0.0.1:{port}"), "status", "-n", "team")
     assert "kubectl create namespace team" in error.hint
 
 

@@ -24,7 +24,9 @@ ENVIRON = {
 
 def templates(directory: Path, stage: str) -> dict[str, Manifest]:
     (directory / "job.yaml").write_text(f"name: job\nimage: i\nrun: 'true'\n{stage}")
-    plan = spec.load(str(directory), sets={}, environ={}, preset=None, engine="kubernetes", env_files=[]).plan()
+    plan = spec.load(
+        str(directory), sets={}, environ={}, preset=None, engine="kubernetes", remote=True, env_files=[]
+    ).plan()
     run_objects.check(plan)
     return run_objects.templates(plan, "job-x", Payload(b""))
 

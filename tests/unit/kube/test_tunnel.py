@@ -22,7 +22,7 @@ from longboat.engines.kubernetes import rank_exec
 from longboat.engines.kubernetes.cluster import Cluster, NoResponse
 from longboat.engines.kubernetes.pod_files import PodFiles
 from longboat.engines.kubernetes.replica import RunReplica
-from longboat.engines.resolve import standing
+from longboat.engines.kubernetes.replica_state import current as standing
 from longboat.runs.run_state import RankState
 from longboat.runs.watch import RunWatch
 from longboat.runtime import filetree

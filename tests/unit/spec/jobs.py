@@ -88,7 +88,8 @@ def load(
     env_files: Sequence[str] = (),
 ) -> spec.LoadedJob:
     path = write(directory, text)
-    return spec.load(path, sets=sets, environ=environ, preset=preset, engine=engine, env_files=env_files)
+    remote = engine != "local"
+    return spec.load(path, sets=sets, environ=environ, preset=preset, engine=engine, remote=remote, env_files=env_files)
 
 
 def planned(directory: Path, text: str, engine: str = "local") -> Plan:

@@ -6,8 +6,8 @@ Objects of the cluster, and what the plans of its runs say lies elsewhere: bucke
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 
+from longboat.engines.interface import Leftover
 from longboat.engines.kubernetes import kube_config, storage
 from longboat.engines.kubernetes.cluster import Cluster, is_data
 from longboat.runtime.buckets.bucket_mounts import SCHEMES
@@ -16,18 +16,6 @@ from longboat.runtime.kube_client.api import ApiError, Manifest
 from longboat.runtime.plan import from_json
 
 GONE = ("Succeeded", "Failed")
-
-
-@dataclass(frozen=True)
-class Leftover:
-    run: str
-    kind: str
-    name: str
-    age: float | None
-    """Seconds; None for what is not in the cluster."""
-    cost: str
-    """What it takes up while it is there; empty for what takes up nothing to speak of."""
-    remove: str
 
 
 def found(cluster: Cluster, run: str = "") -> list[Leftover]:

@@ -17,10 +17,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from longboat.engines.interface import KeptData
 from longboat.engines.kubernetes import pending_pods, storage, submission
 from longboat.engines.kubernetes.cluster import KILLED, Cluster, ListedRun, NoResponse, command, listed
 from longboat.engines.kubernetes.pod_exec import FRAME, STDERR, STDOUT, PodExec
-from longboat.engines.kubernetes.storage import KeptData
 from longboat.manifests.run_objects import SubmitOptions, for_pods
 from longboat.runs.store import Store
 from longboat.runtime import filetree, journal, run_layout
@@ -31,7 +31,6 @@ from longboat.runtime.plan import Plan, from_json, to_json
 
 if TYPE_CHECKING:
     from longboat.engines.kubernetes.pod_files import PodFiles
-    from longboat.runs import stage_reuse
 
 FILES = (journal.FILE, run_layout.PLAN, run_layout.VERDICT)
 AGAIN = (0.08, 0.5)
@@ -176,57 +175,10 @@ class RunReplica:
 
         return PodFiles(self.cluster, self.run, None)
 
-    def go_on(
-        self,
-        plan: Plan | None = None,
-        first: str | None = None,
-        only: str | None = None,
-        setting: SubmitOptions | None = None,
-        secrets: Mapping[str, str] | None = None,
-    ) -> tuple[stage_reuse.StageDecision, ...]:
-        """Asks the cluster to go on with a run that has ended, or that does nothing but serve; what becomes of its
-        stages. With its own plan, or with a new one of its job: then what depends on a change runs again."""
-        from longboat.runs import stage_reuse
-        from longboat.runs.journal_fold import fold, plan_of
-        from longboat.runtime.driver.history import look_back
-
-        root = self.cluster.api.find("ConfigMap", self.run)
-        if root is None:
-            raise self.cluster.absent(self.run)
-        self.sync(logs=True)
-        events = journal.read(str(self.path))
-        if self.coming_up:
-            busy = submission.is_handed_over(self.cluster, root)
-        else:
-            busy = not self.whole() and fold(events, self.run, alive=True).state != "serving"
-        if busy:
-            raise LongboatError(f"{self.run} is still running", f"watch it: longboat attach {self.run}")
-        if plan is not None and not self.run.startswith(plan.name + "-"):
-            hint = f"its runs: longboat status --on kubernetes -n {self.cluster.namespace}"
-            raise LongboatError(f"{self.run} is no run of the job {plan.name}", hint)
-        known = plan or plan_of(self.path)
-        if known is None:
-            raise LongboatError(f"the plan of {self.run} cannot be read", "name the job file, too")
-        passed = look_back(events).passed
-        changes = submission.changes(self.cluster, self.run, plan) if plan is not None else {}
-        fates = stage_reuse.decide(known, passed, changes, first, only)
-        runs, reused, left_out = (
-            tuple(fate.stage for fate in fates if fate.does == what)
-            for what in (stage_reuse.RUNS, stage_reuse.REUSED, stage_reuse.LEFT_OUT)
-        )
-        if not runs:
-            raise LongboatError(
-                f"{self.run} has succeeded and nothing has changed since; there is nothing to resume",
-                f"see longboat status {self.run}, or run a stage again: --resume {self.run} --from STAGE",
-            )
-        again = tuple(stage for stage in runs if stage in passed)
-        order = submission.ResumeOrder(
-            os.urandom(6).hex(), again, left_out, plan, reused, setting or SubmitOptions(), secrets or {}
-        )
-        self.after = len(events)
+    def resumed_at(self, events: int) -> None:
+        """The cluster is asked to resume the run. Its journal has so many events: an end among them is not the end."""
+        self.after = events
         self.mark(alive=True)
-        submission.resume(self.cluster, self.run, order, root)
-        return fates
 
     def remove(self, force: bool = False, data: bool = False) -> tuple[list[str], list[KeptData]]:
         """The run with all its objects, and then this copy; one that is under way only by force. With `data` also the

@@ -23,6 +23,8 @@ class ServiceAddress:
     grpc: int = 0
     why: str = ""
     """What it waits for, when it should have one."""
+    no_controller: bool = False
+    """Nothing in the cluster seems to create load balancers."""
 
     def url(self, host: str = "") -> str:
         return f"http://{bracketed(host or self.host)}:{self.rest}"
@@ -73,7 +75,8 @@ def _found(cluster: Cluster, run: str, name: str, selector: str, wanted: tuple[s
     rest, grpc = (int(ports[each]["port"]) for each in wanted)
     if expose == "LoadBalancer":
         host = _balancer(service)
-        return ServiceAddress(expose, host, rest, grpc, "" if host else _why_none(cluster, name))
+        why, no_controller = ("", False) if host else _why_none(cluster, name)
+        return ServiceAddress(expose, host, rest, grpc, why, no_controller)
     return ServiceAddress(expose, "", rest, grpc)
 
 
@@ -88,15 +91,16 @@ def _balancer(service: Manifest) -> str:
     return next((str(each.get("ip") or each.get("hostname")) for each in given), "")
 
 
-def _why_none(cluster: Cluster, name: str) -> str:
-    """What the cluster says of a load balancer that does not come."""
+def _why_none(cluster: Cluster, name: str) -> tuple[str, bool]:
+    """What the cluster says about a load balancer that does not come, and whether nothing there creates any."""
     try:
         events = cluster.api.list("Event", fields=f"involvedObject.name={name},involvedObject.kind=Service")
     except ApiError:
         events = []
     told = [str(event.get("message")) for event in events if event.get("type") == "Warning"]
     if told:
-        return f"its controller says: {told[-1]}"
+        return f"its controller says: {told[-1]}", False
     if events:
-        return f"it is being made: {events[-1].get('message')}"
-    return "nobody in this cluster seems to make load balancers: the Service has no event (try `expose: NodePort`)"
+        return f"it is being created: {events[-1].get('message')}", False
+    why = "nothing in this cluster seems to create load balancers: the Service has no event (try `expose: NodePort`)"
+    return why, True

@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from longboat.engines.interface import KeptData
 from longboat.manifests import volumes
 from longboat.runtime.errors import LongboatError
 from longboat.runtime.kube_client import names
@@ -46,14 +47,6 @@ ONE_NODE = frozenset(
 )
 """Provisioners whose file systems one node at a time can mount."""
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
-
-
-@dataclass(frozen=True)
-class KeptData:
-    """Something that outlives a run, and how it is removed."""
-
-    what: str
-    command: str
 
 
 def settled(cluster: Cluster, plan: Plan, say: Callable[[str], None]) -> Plan:

@@ -236,19 +236,6 @@ def _first(plan: Plan, run: str, packed: payload.Payload) -> dict[pod_templates.
     return found if len(found) <= AT_ONCE else {}
 
 
-def changes(cluster: Cluster, run: str, plan: Plan) -> dict[str, list[str]]:
-    """Stage -> what it depends on that has changed since the run was made, in words."""
-    from longboat.spec import fingerprint
-
-    data = cluster.api.get("ConfigMap", run)["data"]
-    recorded = fingerprint.from_json(data.get(run_layout.FINGERPRINTS, ""))
-    unknown = ["what it was made of is not known"]
-    return {
-        stage: recorded[stage].changed(now) if stage in recorded else unknown
-        for stage, now in fingerprint.fingerprints(plan).items()
-    }
-
-
 def resume(cluster: Cluster, run: str, order: ResumeOrder, root: Manifest) -> None:
     """Lets a run go on: the order stands in the root, and a new driver takes it up. Ranks of it are not running;
     servers go on meanwhile. `root` is as it was before that was decided: whoever claimed the run since was faster."""

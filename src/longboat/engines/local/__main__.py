@@ -1,23 +1,24 @@
-"""`python -m longboat.engines.local DIRECTORY EVENTS [ORDERS]`: drives the run that was opened there.
+"""`python -m longboat.engines.local DIRECTORY EVENTS [ORDERS]`: drives the run that was prepared there.
 
-EVENTS is how many its journal held when that was decided; ORDERS, of a run that goes on, what its driver is told.
+EVENTS is the number of events in its journal when that was decided; ORDERS are the driver orders of a resumed run.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
+from longboat.engines.interface import EngineContext
 from longboat.engines.local import driver_orders
-from longboat.engines.local.opening import OpenedRun
+from longboat.engines.local.engine import LocalRun, PendingStart
 from longboat.runtime import plan as plans
 from longboat.runtime import run_layout
 
 if __name__ == "__main__":
-    directory, events, *told = sys.argv[1:]
-    with open(os.path.join(directory, run_layout.PLAN), encoding="utf-8") as file:
-        plan = plans.from_json(file.read())
-    home = os.path.dirname(os.path.dirname(directory))
-    order = driver_orders.from_json(told[0]) if told else None
-    run = OpenedRun(plan, directory, home, os.environ, int(events), orders=order)
+    directory, events, *orders = sys.argv[1:]
+    plan = plans.from_json(Path(directory, run_layout.PLAN).read_text(encoding="utf-8"))
+    context = EngineContext(os.path.dirname(os.path.dirname(directory)), os.environ)
+    pending = PendingStart(plan, int(events), driver_orders.from_json(orders[0]) if orders else None)
+    run = LocalRun(Path(directory), context, pending)
     sys.exit(run.drive(begun=run.remember))

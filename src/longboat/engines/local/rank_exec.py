@@ -4,25 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 
-from longboat.runs.journal_fold import load
-from longboat.runs.run_state import RankState
 from longboat.runtime.agent.syscalls import libc
 from longboat.runtime.errors import LongboatError
-
-
-def running(run: Path, stage: str | None, role: str | None, rank: int | None) -> RankState:
-    """The rank that is meant: the first that runs and fits."""
-    state = load(run)
-    ranks = [each for s in state.stages for each in s.ranks if each.state == "running"]
-    for each in ranks:
-        if stage in (None, each.stage) and role in (None, each.role) and rank in (None, each.rank):
-            return each
-    if not ranks:
-        raise LongboatError(f"no rank of {run.name} is running: it is {state.state}", f"longboat status {run.name}")
-    names = ", ".join(f"{each.stage}/{each.role}-{each.rank}" for each in ranks[:8])
-    raise LongboatError("no such rank is running", f"these are: {names}")
 
 
 def execute(pid: int, command: Sequence[str]) -> int:

@@ -12,10 +12,10 @@ import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from longboat import host
+from longboat.engines.interface import Finding
 from longboat.runtime.agent import mpi, syscalls
 from longboat.runtime.plan import Mount, Plan, Role, Secret, Stage
 
@@ -41,14 +41,6 @@ _SHELL = re.compile(
     r"|ulimit|umask|unset|until|wait|while"
 )
 """First words that the shell itself understands."""
-
-
-@dataclass(frozen=True)
-class Finding:
-    about: str
-    state: str
-    detail: str
-    fix: str = ""
 
 
 def of_machine(home: str, environ: Mapping[str, str]) -> list[Finding]:
