@@ -10,6 +10,9 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 JOBS ?= 2
 
+# Kept even where the environment turns it off: without bytecode every process compiles all that it imports.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: help
 help: ## print this list
 	@echo "make TARGET, one of:"
