@@ -8,7 +8,6 @@ MAKEFLAGS += --no-print-directory
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed
-JOBS ?= 2
 
 # Kept even where the environment turns it off: without bytecode every process compiles all that it imports.
 export PYTHONDONTWRITEBYTECODE :=
@@ -53,7 +52,9 @@ browser: ## find the Chromium that the pages are tested in, or install it
 	@bash .ci/browser >/dev/null
 
 .PHONY: test
-test: lint browser ## lint, then all tests, JOBS=2 at a time; the last line is pytest's
+# For two cores: most tests wait for processes most of the time.
+test: JOBS ?= 4
+test: lint browser ## lint, then all tests, JOBS=4 at a time; the last line is pytest's
 	$(BIN)/python -m pytest -q -n $(JOBS) --ignore tests/frameworks --ignore tests/cluster --ignore tests/e2e tests
 
 .PHONY: chaos
@@ -61,6 +62,7 @@ chaos: $(INSTALLED) ## kill and stop real processes of real runs, KILLS=200 time
 	$(BIN)/python -m tests.chaos --kills $(or $(KILLS),200) $(if $(SEED),--seed $(SEED))
 
 .PHONY: sim
+sim: JOBS ?= 2
 sim: $(INSTALLED) ## a million simulated faults against the gang's promises; SEED=n plays one seed aloud
 	$(BIN)/python -m tests.sim $(if $(SEED),--seed $(SEED),--jobs $(JOBS) --faults $(or $(FAULTS),1000000))
 

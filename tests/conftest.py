@@ -4,8 +4,10 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.commands import Longboat
 
@@ -21,3 +23,36 @@ sys.dont_write_bytecode = False
 @pytest.fixture
 def longboat(tmp_path: Path) -> Longboat:
     return Longboat(tmp_path / "home")
+
+
+WHOLE_FILES = ("recipes", "browser")
+"""Directories whose files share a training or a browser: one worker runs such a file."""
+
+LONGEST_FIRST = ("recipes", "browser", "docs", "chaos", "faults", "local", "serve", "sim", "unit")
+
+
+def directory_of(nodeid: str) -> str:
+    return nodeid.split("/")[1]
+
+
+class ByFileOrTest(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
+    """Hands a worker one test at a time, or a whole file of those that share something expensive.
+
+    Like xdist's `--dist loadgroup`, which does nothing under pytest 9: there a test's id can no longer be changed.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        return nodeid.partition("::")[0] if directory_of(nodeid) in WHOLE_FILES else nodeid
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFileOrTest | None:
+    if config.getoption("dist") != "load":
+        return None  # somebody chose another one
+    config.option.loadscopereorder = False  # the order is the one below
+    return ByFileOrTest(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long tests first, so that no worker begins one when all others have ended."""
+    order = {name: number for number, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: order.get(directory_of(item.nodeid), len(order)))
