@@ -45,6 +45,7 @@ class ByFileOrTest(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no t
         return nodeid.partition("::")[0] if directory_of(nodeid) in WHOLE_FILES else nodeid
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFileOrTest | None:
     if config.getoption("dist") != "load":
         return None  # somebody chose another one
