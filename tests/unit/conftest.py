@@ -5,8 +5,10 @@ from __future__ import annotations
 import fcntl
 import io
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -14,6 +16,10 @@ import pytest
 from longboat.cli.console import Console
 from longboat.runs.store import Store
 from longboat.runtime import journal, plan, run_layout
+
+# With this module TensorBoard reads event files by itself, checksums included. Otherwise it imports TensorFlow, which
+# takes seconds in every worker.
+sys.modules.setdefault("tensorboard.compat.notf", ModuleType("tensorboard.compat.notf"))
 
 
 class Written:
