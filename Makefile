@@ -57,6 +57,11 @@ test: JOBS ?= 4
 test: lint browser ## lint, then all tests, JOBS=4 at a time; the last line is pytest's
 	$(BIN)/python -m pytest -q -n $(JOBS) --ignore tests/frameworks --ignore tests/cluster --ignore tests/e2e tests
 
+.PHONY: test-quick
+test-quick: JOBS ?= 2
+test-quick: lint ## lint, then the unit tests of all but agents, clusters and images: within a minute, not a replacement for test
+	$(BIN)/python -m pytest -q -n $(JOBS) -m 'not slow' --ignore tests/unit/agent --ignore tests/unit/kube --ignore tests/unit/images tests/unit
+
 .PHONY: chaos
 chaos: $(INSTALLED) ## kill and stop real processes of real runs, KILLS=200 times; SEED=n repeats a hunt
 	$(BIN)/python -m tests.chaos --kills $(or $(KILLS),200) $(if $(SEED),--seed $(SEED))

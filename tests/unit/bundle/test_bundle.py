@@ -66,6 +66,7 @@ bundle.save(sys.argv[1], scores, inputs, {"scores": ("float32", [None, 10])})
 """
 
 
+@pytest.mark.slow
 def test_a_jax_function_is_saved_with_a_free_batch(tmp_path: Path) -> None:
     """In a process of its own: JAX's threads and tests that fork do not go together."""
     command = [sys.executable, "-c", SAVED_WITH_JAX, str(tmp_path / "words")]
