@@ -18,7 +18,7 @@ from longboat.runtime.journal import Event
 from tests.local.place import PATIENCE
 from tests.ports import free_port
 
-ENGINE = Path(__file__).with_name("far_engine.py")
+ENGINE = Path(__file__).parents[1] / "plugins" / "far_engine.py"
 HANG_ONCE = 'test "$LONGBOAT_GENERATION" -gt 1 || exec sleep 600'
 
 

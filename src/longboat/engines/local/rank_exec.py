@@ -3,30 +3,54 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import signal
+from collections.abc import Mapping, Sequence
 
 from longboat.runtime.agent.syscalls import libc
 from longboat.runtime.errors import LongboatError
 
 
 def execute(pid: int, command: Sequence[str]) -> int:
-    """Runs the command beside the process and waits for it; its exit code."""
+    """Runs the command next to the process and waits for it; its exit code."""
     try:
         env = _environment(pid)
         cwd = os.readlink(f"/proc/{pid}/cwd")
-        _enter(pid)
+        namespaces = [os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC) for kind in _differing(pid)]
     except OSError as error:
         raise LongboatError(f"process {pid} cannot be joined: {error.strerror}", "has it just ended?") from None
+    # A process that enters a PID namespace can start nothing any more once that namespace is gone: a child does it.
     child = os.fork()
     if child == 0:
         try:
+            os._exit(_inside(namespaces, cwd, command, env))
+        finally:
+            os._exit(126)
+    for namespace in namespaces:
+        os.close(namespace)
+    return _exit_code(os.waitpid(child, 0)[1])
+
+
+def _inside(namespaces: Sequence[int], cwd: str, command: Sequence[str], env: Mapping[str, str]) -> int:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command's own business
+    for namespace in namespaces:
+        if libc().setns(namespace, 0) != 0:
+            os.write(2, b"error: a namespace of the rank cannot be entered\n")
+            return 126
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        try:
             os.chdir(cwd)
-            os.execvpe(command[0], list(command), env)
+            os.execvpe(command[0], list(command), dict(env))
         except OSError as error:
             os.write(2, f"error: {command[0]}: {error.strerror}\n".encode())
         finally:
             os._exit(127)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return _exit_code(os.waitpid(child, 0)[1])
+
+
+def _exit_code(status: int) -> int:
+    code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
 
 
@@ -40,14 +64,9 @@ def _environment(pid: int) -> dict[str, str]:
     return env
 
 
-def _enter(pid: int) -> None:
-    """Moves into the namespaces of the process that are not ours already."""
-    kinds = [kind for kind in ("user", "pid", "mnt") if _differs(pid, kind)]
-    handles = [os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC) for kind in kinds]
-    for kind, handle in zip(kinds, handles, strict=True):
-        if libc().setns(handle, 0) != 0:
-            raise OSError(1, f"its {kind} namespace cannot be entered")
-        os.close(handle)
+def _differing(pid: int) -> list[str]:
+    """The namespaces of the process that are not ours already."""
+    return [kind for kind in ("user", "pid", "mnt") if _differs(pid, kind)]
 
 
 def _differs(pid: int, kind: str) -> bool:
