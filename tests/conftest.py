@@ -10,6 +10,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.commands import Longboat
+from tests.packages import build_wheel
 
 # A shell's background jobs ignore Ctrl-C and so would all that the tests start; some are to be ended by it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -57,3 +58,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long tests first, so that no worker begins one when all others have ended."""
     order = {name: number for number, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: order.get(directory_of(item.nodeid), len(order)))
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this checkout."""
+    return build_wheel(tmp_path_factory.mktemp("wheel"))

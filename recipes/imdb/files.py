@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import features
 import numpy as np
 
-NEEDS_JAX = "the model bigru needs JAX: pip install 'longboat[jax]'"
+NEEDS_JAX = "the model bigru needs JAX: pip install jax"
 
 
 @dataclass(frozen=True)

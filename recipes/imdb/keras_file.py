@@ -10,7 +10,7 @@ try:
     import h5py
     import keras
 except ModuleNotFoundError as missing:
-    raise SystemExit(f"{missing}: .h5 files need Keras: pip install 'longboat[keras]'") from None
+    raise SystemExit(f"{missing}: .h5 files need Keras: pip install keras h5py") from None
 
 from bigru import LAYERS, WAYS
 from files import Model

@@ -17,7 +17,7 @@ def save(directory, found, code, arrays, beside, metrics, texts, labels, length)
     try:
         from longboat.runtime import bundle
     except ImportError:
-        raise SystemExit("a model is saved for serving by Longboat: pip install 'longboat[serve]'") from None
+        raise SystemExit("saving a model needs Longboat: start this script with `longboat run`") from None
     function, inputs = bow(arrays) if found.model == "bow" else bigru(code, arrays, length)
     here = os.path.dirname(os.path.abspath(__file__))
     short = [i for i, text in enumerate(texts) if len(text) <= SHORT and "<" not in text] or range(len(texts))

@@ -17,7 +17,7 @@ def check():
     try:
         import onnx  # noqa: F401
     except ImportError:
-        raise SystemExit("the model is saved as ONNX; this needs onnx: pip install 'longboat[serve]'") from None
+        raise SystemExit("the model is saved as ONNX; this needs onnx: pip install onnx") from None
 
 
 def save(arrays, metrics, images, labels):

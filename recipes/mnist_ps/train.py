@@ -18,7 +18,7 @@ try:
     import numpy as np
     import tensorflow as tf
 except ModuleNotFoundError as missing:
-    sys.exit(f"this script needs {missing.name}: pip install 'longboat[tensorflow]'")
+    sys.exit(f"this script needs {missing.name}: pip install tensorflow-cpu")
 
 import export
 import idx

@@ -13,7 +13,7 @@ try:
     import jax
     import numpy as np
 except ModuleNotFoundError as missing:
-    sys.exit(f"this script needs {missing.name}: pip install 'longboat[jax]'")
+    sys.exit(f"this script needs {missing.name}: pip install jax numpy")
 
 import longboat
 

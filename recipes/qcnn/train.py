@@ -16,7 +16,7 @@ try:
     import jax.numpy as jnp
     import numpy as np
 except ModuleNotFoundError as missing:
-    sys.exit(f"this script needs {missing.name}: pip install 'longboat[jax]'")
+    sys.exit(f"this script needs {missing.name}: pip install jax numpy")
 
 import circuit
 from jax.sharding import Mesh, NamedSharding, PartitionSpec

@@ -13,7 +13,7 @@ import records
 try:
     import simplejpeg
 except ModuleNotFoundError:
-    sys.exit("JPEG images need simplejpeg: pip install 'longboat[jpeg]' (or --set INPUT=synthetic, which reads none)")
+    sys.exit("JPEG images need simplejpeg: pip install simplejpeg (or --set INPUT=synthetic, which reads none)")
 
 IMAGE, LABEL = "image/encoded", "image/class/label"
 SIDES = (3 / 4, 4 / 3)

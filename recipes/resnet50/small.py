@@ -60,7 +60,7 @@ def write(shards, part, count, images, labels, names):
     try:
         import simplejpeg
     except ModuleNotFoundError:
-        raise SystemExit("JPEG images need simplejpeg: pip install 'longboat[jpeg]'") from None
+        raise SystemExit("JPEG images need simplejpeg: pip install simplejpeg") from None
     for shard in range(count):
         path = os.path.join(shards, f"{part}-{shard:05d}-of-{count:05d}")
         mine = range(shard, len(images), count)

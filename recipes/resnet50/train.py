@@ -335,8 +335,8 @@ def main():
     try:
         ranks = Ranks(args.shape)
     except ModuleNotFoundError as missing:
-        extras = ",".join(["jax", "jpeg", *["mpi"] * (args.shape == "mpi")])
-        sys.exit(f"this script needs {missing.name}: pip install 'longboat[{extras}]'")
+        mpi = " mpich mpi4py" if args.shape == "mpi" else ""
+        sys.exit(f"this script needs {missing.name}: pip install jax simplejpeg google-crc32c{mpi}")
     try:
         check(args, ranks.count, ranks.local)
         ranks.total([0])  # meet now: later one may compile for longer than the other waits for a first message

@@ -26,7 +26,7 @@ LABELS = ("no click", "click")
 def check():
     """Ends the program, before anything is trained, where no model could be written."""
     if importlib.util.find_spec("onnx") is None:
-        sys.exit("the model is saved as ONNX; this needs onnx: pip install 'longboat[serve]'")
+        sys.exit("the model is saved as ONNX; this needs onnx: pip install onnx")
 
 
 def save(directory, net, tables, scale, buckets, metrics, examples, tensorflow):

@@ -27,7 +27,7 @@ class Recipe:
     """The first sentence of its README."""
     shapes: tuple[str, ...]
     extras: tuple[str, ...]
-    """What `pip install longboat[...]` must bring for it to run."""
+    """The extras of Longboat that it needs to run."""
 
 
 def directory() -> str:
@@ -37,7 +37,9 @@ def directory() -> str:
     for place in places:
         if os.path.isdir(place):
             return os.path.normpath(place)
-    raise LongboatError("this installation of Longboat has no recipes", "install it again: pip install longboat")
+    raise LongboatError(
+        "this installation of Longboat has no recipes", "reinstall it from a wheel or a checkout (README, Install)"
+    )
 
 
 def every() -> list[Recipe]:

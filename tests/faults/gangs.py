@@ -349,7 +349,7 @@ MPIS = (
         "stages:\n  one: {run: 'rm env/mpirun'}\n"
         "  two: {run: python work.py, shape: mpi, python: ./env/python, after: one}\n",
         where="two/launcher-0",
-        says=("no mpirun was found", "pip install 'longboat[mpi]'"),
+        says=("no mpirun was found", "pip install mpich mpi4py"),
         inject=do.without_mpirun,
         next="longboat run {file}",
     ),

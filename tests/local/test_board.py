@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from longboat.install_hint import install_command
 from tests.commands import Longboat
 from tests.local.place import Command, Place, until
 
@@ -113,4 +114,4 @@ def test_without_tensorboard_one_message_says_how_to_get_it(longboat: Place, mon
     said = Longboat(longboat.home)("board")
     assert said.code == 2
     assert "the board is TensorBoard, which is not installed here" in said.err
-    assert "pip install 'longboat[board]'" in said.err
+    assert f"hint: install it: {install_command('board')}\n" in said.err

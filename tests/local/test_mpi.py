@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from longboat.install_hint import install_command
 from tests.local.place import Place, until
 
 pytest.importorskip("mpi4py")
@@ -105,7 +106,7 @@ def test_no_mpirun_is_an_error_before_anything_starts_with_the_one_command_that_
     said = longboat.run(f"run: python sum.py\nshape: mpi\npython: {empty}/python\n", env={"PATH": clean}, sum=SUM)
     assert said.code == 2
     assert "no mpirun was found" in said.err
-    assert said.err.endswith("hint: install one: pip install 'longboat[mpi]'\n")
+    assert said.err.endswith(f"hint: install one: {install_command('mpi')}\n")
     assert longboat.runs == []
 
 

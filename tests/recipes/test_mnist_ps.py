@@ -1,6 +1,6 @@
 """The recipe mnist_ps: parameter servers through killed workers and stops, the synchronous mode, bad files, the model.
 
-TensorFlow is large and not among what `make test` installs: `pip install 'longboat[tensorflow,serve]'` first.
+TensorFlow is large and not among what `make test` installs: the extras `longboat[tensorflow,serve]` first.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from longboat.install_hint import install_command
 from tests.commands import Longboat
 from tests.serve.serving import serving
 
@@ -65,4 +66,4 @@ def test_without_tensorflow_the_fix_is_told(
     (tmp_path / "model.keras").write_bytes(b"")
     said = longboat("serve", tmp_path / "model.keras", "--port", "0", "--no-grpc")
     assert said.code == 2
-    assert "pip install 'longboat[tensorflow]'" in said.err
+    assert install_command("tensorflow") in said.err

@@ -9,6 +9,7 @@ import pytest
 
 from longboat.engines import doctor
 from longboat.engines.interface import Finding
+from longboat.install_hint import install_command
 from longboat.runtime.plan import Mount, Plan, Resources, Role, Secret, Stage
 from tests.commands import Longboat
 
@@ -41,9 +42,9 @@ def test_json_has_the_same_findings(longboat: Longboat) -> None:
 
 
 def test_what_is_not_installed_comes_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "_FRAMEWORKS", (("Nothing", "no_such_module", ("no-such",), "pip install no-such"),))
+    monkeypatch.setattr(doctor, "_FRAMEWORKS", (("Nothing", "no_such_module", ("no-such",), ""),))
     finding = doctor.of_machine("/", {})[-1]
-    assert finding == Finding("Nothing", doctor.NOTE, "not installed", "pip install no-such")
+    assert finding == Finding("Nothing", doctor.NOTE, "not installed", install_command(packages=("no-such",)))
 
 
 def test_a_home_that_is_a_file_is_missing(tmp_path: Path) -> None:
@@ -155,7 +156,7 @@ def test_shape_mpi_needs_an_mpirun(tmp_path: Path) -> None:
     plan = Plan("job", code=str(tmp_path), stages=(Stage("train", shape="mpi", roles=roles, python=str(tmp_path)),))
     found = doctor.of_job(plan, {"PATH": "/nowhere"})
     assert [(f.detail, f.fix) for f in found if f.about == "mpirun"] == [
-        ("not found; a stage has the shape mpi", "pip install 'longboat[mpi]'")
+        ("not found; a stage has the shape mpi", install_command("mpi"))
     ]
 
 

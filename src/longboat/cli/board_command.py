@@ -9,7 +9,7 @@ The address is printed. Ctrl-C ends the viewing only: the run goes on (exit 130)
 Only this machine can open the page, because TensorBoard has no login. With --host 0.0.0.0 everybody who can reach
 the machine can. From elsewhere, a tunnel is safer: ssh -L 5001:localhost:5001 MACHINE
 
-Needs TensorBoard: pip install 'longboat[board]'. To look at profiles: pip install xprof
+Needs TensorBoard (the extra longboat[board]). Profiles also need the package xprof.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 from longboat.cli import engine_options
 from longboat.cli.console import Console
 from longboat.engines.interface import CanFetchBoard
+from longboat.install_hint import install_command
 from longboat.runs.journal_fold import plan_of
 from longboat.runtime.errors import INTERRUPTED, LongboatError
 
@@ -69,7 +70,7 @@ def main(args: argparse.Namespace, console: Console) -> int:
     if not _loopback(args.host):
         console.say(f"warning: TensorBoard has no login: everybody who can reach {args.host} can look at this run")
     if not importlib.util.find_spec("xprof") and any((run / "output").glob("**/plugins/profile")):
-        console.say("this run has a profile; to see it here: pip install xprof")
+        console.say(f"this run has a profile; to see it here: {install_command(packages=('xprof',))}")
     try:
         console.say(f"TensorBoard of {run.name}; Ctrl-C ends the viewing, not the run")
         console.print(url)
@@ -101,7 +102,7 @@ def _tensorboard() -> TensorBoard:
     except ModuleNotFoundError as missing:
         raise LongboatError(
             f"the board is TensorBoard, which is not installed here (there is no {missing.name})",
-            "install it beside Longboat: `pip install 'longboat[board]'`",
+            f"install it: {install_command('board')}",
         ) from None
     return program.TensorBoard(default.get_plugins(), assets.get_default_assets_zip_provider())
 

@@ -59,13 +59,14 @@ def _list(as_json: bool, console: Console) -> int:
 
 def _copy(name: str, target: str, console: Console) -> int:
     from longboat import recipes
+    from longboat.install_hint import install_command
 
     recipe = recipes.find(name)
     for path in recipes.copy(recipe, target):
         console.print(os.path.join(target, path))
     job = shlex.quote(os.path.join(target, "job.yaml"))
     missing = [extra for extra in recipe.extras if not _importable(extra)]
-    install = [f"pip install 'longboat[{','.join(missing)}]'"] if missing else []
+    install = [install_command(*missing)] if missing else []
     console.next(*install, f"longboat plan {job}", f"longboat run {job}{_demo(recipe.path)}")
     return OK
 

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 
 from longboat import host
 from longboat.cli.console import Console
+from longboat.install_hint import install_command
 from longboat.runs.store import Store
 from longboat.runtime.errors import LongboatError
 from longboat.runtime.rank_env import bracketed
@@ -97,7 +98,7 @@ def _check(args: argparse.Namespace) -> None:
     if lacking:
         raise LongboatError(
             f"the server needs packages that are not installed here: {', '.join(lacking)}",
-            "install them beside Longboat: `pip install 'longboat[serve]'`",
+            f"install them: {install_command('serve')}",
         )
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from longboat import host
 from longboat.engines.interface import Finding
+from longboat.install_hint import install_command
 from longboat.runtime.agent import mpi, syscalls
 from longboat.runtime.plan import Mount, Plan, Role, Secret, Stage
 
@@ -26,13 +27,13 @@ OK, MISSING, NOTE = "ok", "missing", "note"
 """`note`: not there, and nothing that was asked about needs it."""
 
 _FRAMEWORKS = (
-    ("JAX", "jax", ("jax",), "pip install 'longboat[jax]'"),
-    ("mpi4py", "mpi4py", ("mpi4py",), "pip install 'longboat[mpi]'"),
-    ("TensorFlow", "tensorflow", ("tensorflow", "tensorflow-cpu"), "pip install 'longboat[tensorflow]'"),
-    ("PyTorch", "torch", ("torch",), "pip install torch"),
-    ("Keras", "keras", ("keras",), "pip install keras"),
+    ("JAX", "jax", ("jax",), "jax"),
+    ("mpi4py", "mpi4py", ("mpi4py",), "mpi"),
+    ("TensorFlow", "tensorflow", ("tensorflow", "tensorflow-cpu"), "tensorflow"),
+    ("PyTorch", "torch", ("torch",), ""),
+    ("Keras", "keras", ("keras",), "keras"),
 )
-"""Name, module, distributions that bring it, command."""
+"""Name, module, distributions that provide it, the extra of Longboat that installs it."""
 
 _LOW_DISK = 1 << 30
 
@@ -54,7 +55,8 @@ def of_machine(home: str, environ: Mapping[str, str]) -> list[Finding]:
         Finding("memory", OK, syscalls.size(memory.total) + limit),
         *_home(home),
         _containment(),
-        _mpirun(host.programs(), environ) or Finding("mpirun", NOTE, "not found; shape mpi needs it", mpi.INSTALL),
+        _mpirun(host.programs(), environ)
+        or Finding("mpirun", NOTE, "not found; shape mpi needs it", install_command("mpi")),
         _gpus(environ),
         *_frameworks(),
     ]
@@ -70,7 +72,7 @@ def of_job(plan: Plan, environ: Mapping[str, str]) -> list[Finding]:
             found += _command(plan, stage, Role("merge", 1, command=stage.merge), environ)
     if any(stage.shape == "mpi" for stage in plan.stages):
         first = next(stage.python for stage in plan.stages if stage.shape == "mpi") or host.programs()
-        missing = Finding("mpirun", MISSING, "not found; a stage has the shape mpi", mpi.INSTALL)
+        missing = Finding("mpirun", MISSING, "not found; a stage has the shape mpi", install_command("mpi"))
         found.append(_mpirun(first, environ) or missing)
     found += [_mount(mount) for mount in plan.storage]
     found += [_secret(secret, environ) for secret in plan.secrets]
@@ -110,7 +112,7 @@ def _mpirun(first: str, environ: Mapping[str, str]) -> Finding | None:
     try:
         done = subprocess.run([found.path, "--version"], capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.SubprocessError) as error:
-        return Finding("mpirun", MISSING, f"{found.path} does not run: {error}", mpi.INSTALL)
+        return Finding("mpirun", MISSING, f"{found.path} does not run: {error}", install_command("mpi"))
     said = re.search(r"(?:Version:\s*|\) |version )(\d[\w.]*)", done.stdout)
     vendor = {"mpich": "MPICH", "openmpi": "Open MPI"}.get(found.vendor, found.vendor)
     return Finding("mpirun", OK, f"{vendor} {said[1] if said else '(version not told)'}, {found.path}")
@@ -127,8 +129,9 @@ def _gpus(environ: Mapping[str, str]) -> Finding:
 def _frameworks() -> Iterator[Finding]:
     from importlib.util import find_spec
 
-    for name, module, distributions, fix in _FRAMEWORKS:
+    for name, module, distributions, extra in _FRAMEWORKS:
         if find_spec(module) is None:
+            fix = install_command(extra) if extra else install_command(packages=distributions[:1])
             yield Finding(name, NOTE, "not installed", fix)
         else:
             yield Finding(name, OK, host.version(*distributions) or "installed")

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from longboat.install_hint import install_command
 from longboat.runtime.bundle import Bundle, Tensor
 from longboat.runtime.errors import LongboatError
 from longboat.serve.model_loading import Runner, warm
@@ -69,7 +70,7 @@ def _tensorflow(path: str) -> Any:
     except ImportError as error:
         raise LongboatError(
             f"{path}: TensorFlow runs such a model, and it is not installed here ({error})",
-            "install it beside Longboat: `pip install 'longboat[tensorflow]'`",
+            f"install it: {install_command('tensorflow')}",
         ) from None
     return tensorflow
 

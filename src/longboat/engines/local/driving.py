@@ -58,9 +58,11 @@ def check(plan: Plan, environ: Mapping[str, str]) -> None:
         if stage.kind == "gang" and SHAPES[stage.shape].launcher:
             first = stage.python or host.programs()
             if mpi.find([first], environ.get("PATH", "")) is None:
+                from longboat.install_hint import install_command
+
                 raise LongboatError(
                     f"stage {stage.name} has shape {stage.shape} and no mpirun was found in {first} or on PATH",
-                    f"install one: {mpi.INSTALL}",
+                    f"install one: {install_command('mpi')}",
                 )
     if plan.code and not os.path.isdir(plan.code):
         raise LongboatError(f"code: {plan.code} is not a directory", "change `code:` in the job file")
@@ -72,9 +74,11 @@ def _check_serving(plan: Plan) -> None:
         if stage.kind in ("serve", "bench"):
             missing = host.lacking((*host.SERVING, *host.SERVING_GRPC))
             if missing:
+                from longboat.install_hint import install_command
+
                 raise LongboatError(
                     f"stage {stage.name}: a {stage.kind} stage needs {', '.join(missing)}",
-                    "pip install 'longboat[serve]'",
+                    install_command("serve"),
                 )
         for port in (stage.serve.port, stage.serve.grpc_port) if stage.serve is not None else ():
             with socket.socket() as probe:

@@ -26,7 +26,7 @@ from longboat.runtime.journal import cause_of, plain
 from longboat.runtime.plan import Stage
 from longboat.runtime.rank_env import World, environment
 
-INSTALL = "pip install 'longboat[mpi]'"
+INSTALL = "pip install mpich mpi4py"
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,7 @@ def _of_jax(function: Any, inputs: Sequence[Tensor], outputs: Sequence[str]) -> 
         import jax2onnx
     except ImportError as error:
         raise LongboatError(
-            f"a JAX function becomes a model through jax2onnx: {error}", "pip install 'longboat[export]'"
+            f"a JAX function becomes a model through jax2onnx: {error}", "pip install jax2onnx onnx"
         ) from None
     free = [[f"length_{n}_{m}" if m else "batch" for m in range(len(t.shape))] for n, t in enumerate(inputs)]
     names = list(dict.fromkeys(name for row in free for name in row))
@@ -108,5 +108,5 @@ def _onnx() -> Any:
         import onnx.helper
         import onnx.numpy_helper
     except ImportError as error:
-        raise LongboatError(f"a model is saved as ONNX: {error}", "pip install 'longboat[serve]'") from None
+        raise LongboatError(f"a model is saved as ONNX: {error}", "pip install onnx") from None
     return onnx

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from longboat.install_hint import install_command
 from longboat.runtime.bundle import Example
 from longboat.runtime.errors import LongboatError
 
@@ -226,7 +227,7 @@ def _npz(name: str, data: bytes, limit: int) -> JsonRows:
     try:
         import numpy
     except ModuleNotFoundError:
-        raise LongboatError(f"{name} needs NumPy to be read", "pip install numpy") from None
+        raise LongboatError(f"{name} needs NumPy to be read", install_command(packages=("numpy",))) from None
     try:
         with numpy.load(io.BytesIO(data), allow_pickle=False) as archive:
             arrays = {key: archive[key] for key in archive.files}

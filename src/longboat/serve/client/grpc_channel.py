@@ -6,6 +6,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from longboat.install_hint import install_command
 from longboat.runtime.errors import LongboatError
 from longboat.serve.client.grpc_codec import PREDICT
 from longboat.serve.client.http_channel import ChannelResponse
@@ -22,7 +23,7 @@ class GrpcChannel:
             import grpc.aio
         except ModuleNotFoundError:
             raise LongboatError(
-                "gRPC is not installed here", "pip install 'longboat[serve]', or ask over HTTP: --protocol rest"
+                "gRPC is not installed here", f"{install_command('serve')}\nor use HTTP: --protocol rest"
             ) from None
         self._timeout = timeout
         self._error = grpc.aio.AioRpcError

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from longboat.install_hint import install_command
 from longboat.runs.store import Store
 from longboat.runtime.bundle import Bundle
 from longboat.runtime.errors import FAILED, LongboatError
@@ -85,5 +86,5 @@ def _load(source: ModelSource, path: str) -> Runner:
         return model_loading.load(path, name=source.name)
     except ModuleNotFoundError as missing:
         raise LongboatError(
-            f"a model cannot be run here (there is no {missing.name})", "pip install 'longboat[serve]'"
+            f"a model cannot be run here (there is no {missing.name})", install_command("serve")
         ) from None
