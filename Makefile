@@ -62,6 +62,15 @@ test-quick: JOBS ?= 2
 test-quick: lint ## lint, then the unit tests of all but agents, clusters and images: within a minute, not a replacement for test
 	$(BIN)/python -m pytest -q -n $(JOBS) -m 'not slow' --ignore tests/unit/agent --ignore tests/unit/kube --ignore tests/unit/images tests/unit
 
+.PHONY: dist
+dist: $(INSTALLED) ## build the wheel and the source distribution into dist/, the same bytes each time
+	rm -rf dist
+	$(BIN)/python -m hatchling build
+
+.PHONY: wheel-test
+wheel-test: $(INSTALLED) ## install the wheel outside the checkout, then train a recipe and serve a model with it
+	@bash .ci/wheel
+
 .PHONY: chaos
 chaos: $(INSTALLED) ## kill and stop real processes of real runs, KILLS=200 times; SEED=n repeats a hunt
 	$(BIN)/python -m tests.chaos --kills $(or $(KILLS),200) $(if $(SEED),--seed $(SEED))

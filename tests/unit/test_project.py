@@ -3,6 +3,8 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,11 @@ LOCKS = sorted((ROOT / "requirements").glob("*.txt"))
 def make(*words: str) -> subprocess.CompletedProcess[str]:
     env = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
     return subprocess.run(["make", *words], cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+
+
+def files(directory: Path) -> list[str]:
+    found = [path for path in directory.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    return [path.relative_to(directory).as_posix() for path in found]
 
 
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.name)
@@ -34,6 +41,27 @@ def test_make_alone_lists_every_target_with_what_it_does() -> None:
     targets = re.findall(r"^\.PHONY: (\S+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert [line.split()[0] for line in done.stdout.splitlines()[1:]] == targets
     assert {"demo", "test", "e2e", "bench", "lint", "docs", "clean"} <= set(targets)
+
+
+def test_the_wheel_holds_every_file_of_the_package_and_the_recipes_and_the_licence(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    wanted = {f"longboat/{path}" for path in files(ROOT / "src/longboat")}
+    wanted |= {f"longboat/_recipes/{path}" for path in files(ROOT / "recipes")}
+    wanted |= {name for name in names if name.startswith(f"{wheel.name.removesuffix('-py3-none-any.whl')}.dist-info/")}
+    assert names == wanted
+    assert [name for name in names if name.endswith(".dist-info/licenses/LICENSE")]
+    assert {"longboat/py.typed", "longboat/serve/protos/oip.binpb", "longboat/serve/pages/assets/page.css"} <= names
+
+
+def test_the_sdist_includes_everything_that_is_tracked() -> None:
+    done = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip("not a git checkout")
+    top = {line.partition("/")[0] for line in done.stdout.splitlines()}
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    included = {path.strip("/") for path in settings["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]}
+    assert included == top - {"pyproject.toml"}, "hatchling adds pyproject.toml itself"
 
 
 def test_every_room_is_in_the_architecture_and_every_lock_in_its_readme() -> None:
