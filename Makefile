@@ -33,13 +33,14 @@ demo: $(INSTALLED) ## train the imdb recipe from data to a gated, served model (
 	@echo "  longboat serve imdb    # then open http://127.0.0.1:8501/models/imdb"
 
 .PHONY: lint
-lint: $(INSTALLED) ## check style, types, layers, and that the reference pages are current
+lint: $(INSTALLED) ## check style, types, layers, class names, and that the reference pages are current
 	$(BIN)/ruff check --quiet .
 	$(BIN)/ruff check --quiet --preview --select PLW1514 src # files of ours are UTF-8, whatever the locale
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/mypy --no-error-summary
 	@mkdir -p .cache
 	$(BIN)/lint-imports --cache-dir .cache/import-linter > .cache/layers.txt || { cat .cache/layers.txt; exit 1; }
+	$(BIN)/python .ci/unique_names.py
 	$(BIN)/python docs/generate.py --check
 
 .PHONY: format

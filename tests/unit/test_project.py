@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 import tomllib
 import zipfile
 from pathlib import Path
@@ -41,6 +42,23 @@ def test_make_alone_lists_every_target_with_what_it_does() -> None:
     targets = re.findall(r"^\.PHONY: (\S+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert [line.split()[0] for line in done.stdout.splitlines()[1:]] == targets
     assert {"demo", "test", "e2e", "bench", "lint", "docs", "clean"} <= set(targets)
+
+
+def test_two_public_classes_of_one_name_fail_the_lint(tmp_path: Path) -> None:
+    for name, text in {
+        "a/x.py": "class Order:\n    class Inner: ...\n\n\nclass _Own: ...\n",
+        "b/y.py": "import a\n\n\nclass Order(a.Thing): ...\n\n\nclass _Own: ...\n\n\nclass Inner: ...\n",
+        "runtime/rank_path/z.py": "class Order: ...\n",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text(text)
+    lint = [sys.executable, str(ROOT / ".ci/unique_names.py")]
+    done = subprocess.run([*lint, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    first = f"error: class Order is defined 2 times: {tmp_path}/a/x.py:1, {tmp_path}/b/y.py:4\n"
+    assert done.stderr.startswith(first)
+    assert done.stderr.count("error: ") == 1
+    assert subprocess.run(lint, check=False).returncode == 0
 
 
 def test_the_wheel_holds_every_file_of_the_package_and_the_recipes_and_the_licence(wheel: Path) -> None:
