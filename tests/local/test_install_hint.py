@@ -1,7 +1,8 @@
-"""Longboat is installed in each of the ways that README shows, asked how to add an extra, and the answer is run."""
+"""Longboat is installed in several ways, asked how to add an extra, and the answer is run."""
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -77,3 +78,8 @@ def test_the_hint_for_an_extra_installs_it(way: Way, starts: str, names: str, tm
     run([str(python), "-c", "import simplejpeg, google_crc32c, numpy"], env, tmp_path)
     home = tmp_path / "checkout/src" if way is checkout else python.parents[1]
     assert run([str(python), "-c", WHERE], env, tmp_path).startswith(str(home))
+
+
+def test_readme_installs_the_wheel_that_make_dist_builds(wheel: Path) -> None:
+    commands = re.findall(r"install '(.+?)\[serve\]'", (ROOT / "README.md").read_text())
+    assert commands == ["."] * 3 + [f"dist/{wheel.name}"] * 3
