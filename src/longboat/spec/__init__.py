@@ -1,7 +1,7 @@
-"""The job file at the door: text in, a checked Job and its Plan out.
+"""The job file: parsing, validation and the Plan made from it.
 
-Reading is strict and total: whatever is wrong with a file is found in one go and shown with its
-place and its fix. Nothing in here starts a process, talks to a network or prints.
+Validation is strict and complete: one pass reports all problems of a file, each with its position and fix. Nothing
+here starts a process, uses the network or prints.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def set_param(path: str | os.PathLike[str], name: str, text: str) -> int:
-    """Changes the value of a param in the job file; gives in how many places the file uses it."""
+    """Change the value of a param in the job file. Returns in how many places the file uses it."""
     from longboat.spec.param_editing import change
 
     return change(path, name, text).count

@@ -1,7 +1,7 @@
-"""Which files of a `code:` tree belong to the job: all but what its ignore file leaves out.
+"""Files of a `code:` directory that belong to the job.
 
-`.longboatignore` has the syntax of .gitignore. Left out without being asked: version control,
-caches, virtual environments.
+`.longboatignore` excludes files, in .gitignore syntax. Version control, caches and virtual environments are always
+excluded.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NEVER = {
 
 
 def code_files(directory: str) -> Iterator[str]:
-    """Relative paths with `/`, sorted."""
+    """Paths of the files, relative, with `/`, sorted."""
     ignored = _ignored(directory)
     for folder, folders, names in os.walk(directory):
         inside = os.path.relpath(folder, directory).replace(os.sep, "/")

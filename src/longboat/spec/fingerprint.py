@@ -1,10 +1,9 @@
-"""What a stage's result depends on, as digests: how it is defined, the files it uses, the inputs it reads.
+"""Fingerprint of a stage: digests of its definition, the code files it uses and its inputs.
 
-Two runs of a stage with the same fingerprint may share a result; a resumed run repeats the stages
-whose fingerprint has changed. Which files of the code tree a stage uses is found from its command:
-the files it names, the Python modules that those import, and everything that is not Python (a
-script may read it) but the job file, which has its part in the definition. A command that names no
-file of the tree counts as using all of it.
+A resumed run repeats the stages whose fingerprint has changed. The files that a stage uses are the files that its
+command names, the Python modules that those import, and all files that are not Python (a script may read them),
+except the job file, whose part is in the definition. A command that names no file of the code directory counts as
+using all of them.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from longboat.runtime.plan import Mount, Plan, Stage
 from longboat.spec.code_tree import code_files
 
 TOLD = (".md", ".rst")
-"""Endings of files that only people read."""
+"""Suffixes of documentation files, which never change a result."""
 
 DATA_MOST = 8 * 1024 * 1024
-"""Bytes; of a larger file size and time stand for its content."""
+"""Bytes. For a larger file, size and modification time replace the digest of its content."""
 
 ENTRIES_MOST = 10_000
-"""Files of an input that are looked at."""
+"""Maximum number of files of an input to check."""
 
 WORDS = re.compile(r"[^\s\"'`=;|&()<>$,:]+")
 
@@ -37,22 +36,22 @@ WORDS = re.compile(r"[^\s\"'`=;|&()<>$,:]+")
 class Fingerprint:
     definition: str = ""
     files: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """File of the code tree -> digest."""
+    """File of the code directory -> digest."""
     inputs: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Mount -> digest."""
 
     def changed(self, now: Fingerprint) -> list[str]:
-        """What is different now, in words; empty: nothing."""
-        said = ["its definition in the job file"] if self.definition != now.definition else []
+        """Descriptions of what has changed; empty if nothing has."""
+        changes = ["its definition in the job file"] if self.definition != now.definition else []
         names = sorted({*self.files, *now.files})
         files = [name for name in names if self.files.get(name) != now.files.get(name)]
-        said += [", ".join(files[:3]) + (f" and {len(files) - 3} more" if len(files) > 3 else "")] if files else []
+        changes += [", ".join(files[:3]) + (f" and {len(files) - 3} more" if len(files) > 3 else "")] if files else []
         mounts = [name for name in now.inputs if self.inputs.get(name) != now.inputs[name]]
-        return [*said, *(f"the data in storage {name}" for name in mounts)]
+        return [*changes, *(f"the data in storage {name}" for name in mounts)]
 
 
 def fingerprints(plan: Plan) -> dict[str, Fingerprint]:
-    """Stage -> what its result depends on, as things stand now."""
+    """The current fingerprint of each stage, by name."""
     tree = _Tree(plan.code, plan.file)
     inputs = {mount.name: _mount(mount) for mount in plan.storage if mount.read_only and mount.path}
     return {
@@ -61,21 +60,23 @@ def fingerprints(plan: Plan) -> dict[str, Fingerprint]:
     }
 
 
-def to_json(found: Mapping[str, Fingerprint]) -> str:
-    return json.dumps({name: dataclasses.asdict(each) for name, each in found.items()}, indent=1)
+def to_json(by_stage: Mapping[str, Fingerprint]) -> str:
+    return json.dumps({name: dataclasses.asdict(fingerprint) for name, fingerprint in by_stage.items()}, indent=1)
 
 
 def from_json(text: str) -> dict[str, Fingerprint]:
-    """Lenient: what is not understood is not known."""
+    """Parse stored fingerprints; {} if the text is not valid."""
     try:
-        told = json.loads(text)
-        return {str(n): Fingerprint(str(f["definition"]), dict(f["files"]), dict(f["inputs"])) for n, f in told.items()}
+        by_stage = json.loads(text)
+        return {
+            str(n): Fingerprint(str(f["definition"]), dict(f["files"]), dict(f["inputs"])) for n, f in by_stage.items()
+        }
     except (ValueError, TypeError, KeyError, AttributeError):
         return {}
 
 
 def _definition(plan: Plan, stage: Stage) -> str:
-    """What the stage does; not how long it may take or what it may use."""
+    """Digest of what the stage does, without time limits and resources."""
     what = {
         "kind": stage.kind,
         "shape": stage.shape,
@@ -93,7 +94,7 @@ def _definition(plan: Plan, stage: Stage) -> str:
 
 
 class _Tree:
-    """The code tree; every file is read at most once."""
+    """The code directory; reads each file at most once."""
 
     def __init__(self, directory: str, job_file: str) -> None:
         self._directory = directory
@@ -116,24 +117,24 @@ class _Tree:
         return {name: self._digest(name) for name in sorted(code | data)}
 
     def _named(self, word: str) -> str:
-        """The file of the tree that a word of a command means."""
+        """The code file that a word of the command names, or ""."""
         for name in (word.removeprefix("./"), word.replace(".", "/") + ".py", word.replace(".", "/") + "/__main__.py"):
             if name in self._names:
                 return name
         return ""
 
     def _with_imports(self, names: Iterable[str]) -> set[str]:
-        found: set[str] = set()
+        used: set[str] = set()
         waiting = list(names)
         while waiting:
             name = waiting.pop()
-            if name not in found:
-                found.add(name)
+            if name not in used:
+                used.add(name)
                 waiting += [*self._imports(name), *self._packages(name)] if name.endswith(".py") else []
-        return found
+        return used
 
     def _packages(self, name: str) -> list[str]:
-        """The packages around a module: importing it runs them."""
+        """`__init__.py` of the packages around a module: importing it runs them."""
         parts = name.split("/")[:-1]
         return [f for n in range(len(parts)) if (f := "/".join([*parts[: n + 1], "__init__.py"])) in self._names]
 
@@ -162,16 +163,16 @@ class _Tree:
 
 
 def _joined(folders: Iterable[list[str]], *modules: str) -> set[str]:
-    """Where a dotted name may lie below these folders, without its ending."""
+    """Possible paths of a dotted name below these folders, without suffix."""
     parts = [part for module in modules if module for part in module.split(".")]
     return {"/".join([*folder, *parts]) for folder in folders}
 
 
 def _digest(path: str) -> str:
     try:
-        found = os.stat(path)
-        if found.st_size > DATA_MOST:
-            return f"{found.st_size} bytes of {found.st_mtime_ns}"
+        status = os.stat(path)
+        if status.st_size > DATA_MOST:
+            return f"{status.st_size} bytes of {status.st_mtime_ns}"
         with open(path, "rb") as file:
             return sha256(file.read()).hexdigest()
     except OSError as error:
@@ -186,10 +187,10 @@ def _mount(mount: Mount) -> str:
         for name in sorted(names):
             path = os.path.join(folder, name)
             try:
-                found = os.stat(path)
+                status = os.stat(path)
             except OSError:
                 continue
-            digest.update(f"{os.path.relpath(path, mount.path)}\0{found.st_size}\0{found.st_mtime_ns}\n".encode())
+            digest.update(f"{os.path.relpath(path, mount.path)}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
             left -= 1
             if not left:
                 return digest.hexdigest()

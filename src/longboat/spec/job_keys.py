@@ -1,5 +1,6 @@
-"""Every key of the job file: one table, from which come the checks, the hints, `longboat schema`
-and the reference page. A key that is neither in here nor in `stage_keys` does not exist.
+"""Table of all keys of the job file, except those of a stage (`stage_keys`).
+
+The checks, the hints, `longboat schema` and docs/job-file.md are generated from it.
 """
 
 from __future__ import annotations
@@ -26,9 +27,15 @@ PARAM = RecordOf(
     "param",
     "A named value of the job. `NAME: value` is short for `NAME: {value: value}`.",
     (
-        Field("value", AnyScalar(), "The value, if nobody sets another.", also=("default",)),
-        Field("help", Text(), "What the value means, in a few words.", "", also=("description", "doc", "about")),
-        Field("required", Flag(), "The plan is refused while the value is empty or `0.0.0.0`.", False),
+        Field("value", AnyScalar(), "The default value.", also=("default",)),
+        Field(
+            "help",
+            Text(),
+            "What the value means, in a few words; shown by `longboat params`.",
+            "",
+            also=("description", "doc", "about"),
+        ),
+        Field("required", Flag(), "Refuse to run while the value is empty or `0.0.0.0`.", False),
     ),
 )
 
@@ -47,42 +54,42 @@ SIZE = Measure("a size such as 10Gi, 500M or a number of bytes", scalars.memory,
 
 MAKE = RecordOf(
     "make",
-    "Storage that a cluster makes where there is none, named after job and mount. It outlives the run: `rm --data` "
-    "removes it. A size alone is short for `{size: …}`.",
+    "A volume created by the cluster if it does not exist, named after job and mount. The next run reuses it; "
+    "`longboat rm --data` deletes it. A size alone is short for `{size: …}`.",
     (
-        Field("size", SIZE, "How much it holds.", example="10Gi", also=("storage", "capacity")),
+        Field("size", SIZE, "Capacity.", example="10Gi", also=("storage", "capacity")),
         Field(
             "class",
             Text("the name of a storage class", r"\S+"),
-            "The storage class; without it the cluster's default.",
+            "Storage class. Default: the cluster's default class.",
             "",
             also=("storage_class", "storageClassName", "storageClass"),
         ),
         Field(
             "mode",
             Text(allowed=("ReadWriteMany", "ReadWriteOnce")),
-            "`ReadWriteMany` for pods on many nodes, `ReadWriteOnce` for all ranks on one node. Without it, for many "
-            "nodes if the storage class can.",
+            "Access mode: `ReadWriteMany` for pods on many nodes, `ReadWriteOnce` for all ranks on one node. Default: "
+            "`ReadWriteMany` if the storage class supports it.",
             "",
             also=("access_mode", "accessModes"),
         ),
-        Field("nfs", Flag(), "By an NFS server in the cluster, for pods on many nodes with any storage class.", False),
+        Field("nfs", Flag(), "Start an NFS server in the cluster: `ReadWriteMany` with any storage class.", False),
         Field(
             "disk",
             Text("the name of a claim", r"\S+"),
-            "The claim that the NFS server keeps the files on; without it one is made.",
+            "PersistentVolumeClaim for the NFS server's files. Default: a new one.",
             "",
             also=("pvc", "claim"),
         ),
-        Field("image", IMAGE, "The image of the NFS server.", ""),
+        Field("image", IMAGE, "Image of the NFS server.", ""),
     ),
 )
 
 MOUNT = RecordOf(
     "mount",
-    "A place for data. A text is short for `{path: …}`, `{gs: …}` or `{s3: …}`.",
+    "A directory, volume or bucket for data. A text is short for `{path: …}`, `{gs: …}` or `{s3: …}`.",
     (
-        Field("path", Text(), "A directory; relative to the job file.", also=("local", "directory", "dir")),
+        Field("path", Text(), "A directory, relative to the job file.", also=("local", "directory", "dir")),
         Field("nfs", NFS, "An NFS export."),
         Field(
             "pvc",
@@ -90,30 +97,30 @@ MOUNT = RecordOf(
             "A PersistentVolumeClaim.",
             also=("persistentVolumeClaim", "claim"),
         ),
-        Field("hostPath", Text("an absolute path", r"[/~].*"), "A directory of the node.", also=("host_path",)),
-        Field("emptyDir", Anything(), "An empty directory that ends with the run.", also=("empty_dir",)),
-        Field("gs", Text("a URL that begins with gs://", r"gs://\S+"), "A Google Cloud Storage bucket."),
-        Field("s3", Text("a URL that begins with s3://", r"s3://\S+"), "An S3 bucket."),
+        Field("hostPath", Text("an absolute path", r"[/~].*"), "A directory on the node.", also=("host_path",)),
+        Field("emptyDir", Anything(), "An empty directory, deleted with the run.", also=("empty_dir",)),
+        Field("gs", Text("a URL starting with gs://", r"gs://\S+"), "A Google Cloud Storage bucket."),
+        Field("s3", Text("a URL starting with s3://", r"s3://\S+"), "An S3 bucket."),
         Field(
             "make",
             Either((SIZE, MAKE)),
-            "Storage that the cluster makes; it is there again for the job's next run.",
+            "A volume created by the cluster and reused by the job's next run.",
             also=("create", "new"),
         ),
-        Field("read_only", Flag(), "Ranks may not write to it.", False, also=("readOnly", "ro")),
+        Field("read_only", Flag(), "Mount read-only.", False, also=("readOnly", "ro")),
     ),
     one_of=("path", "nfs", "pvc", "hostPath", "emptyDir", "gs", "s3", "make"),
 )
 
 SECRET = RecordOf(
     "secret",
-    "Where a secret's value is to be had; the value itself never stands in a job file or plan. Where an error or a "
-    "note would repeat it, the run's journal, and with it `status` and `why`, has `***`; a value of fewer than 4 "
-    "characters is not looked for. What a rank itself prints or writes stays as it is: nobody changes its log.",
+    "Where to read a secret's value; the value itself is never part of a job file or plan. In errors and notes of the "
+    "journal, and so in `status` and `why`, it is replaced by `***` (if it has at least 4 characters). Logs of the "
+    "ranks are not changed.",
     (
-        Field("env", VARIABLE, "A variable of whoever starts the run.", also=("variable",)),
-        Field("file", Text(), "A file; relative to the job file.", also=("path",)),
-        Field("secret", Text("the name of a Secret", r"\S+"), "A Secret of the cluster.", also=("secretKeyRef",)),
+        Field("env", VARIABLE, "An environment variable of the command that starts the run.", also=("variable",)),
+        Field("file", Text(), "A file, relative to the job file.", also=("path",)),
+        Field("secret", Text("the name of a Secret", r"\S+"), "A Secret in the cluster.", also=("secretKeyRef",)),
         Field("key", Text(), "The key in that Secret.", only=("secret",)),
     ),
     one_of=("env", "file", "secret"),
@@ -124,46 +131,46 @@ LOGIN = Text("a name of up to 32 letters, digits, _, - and .", r"(?:[A-Za-z_][A-
 
 SECURITY = RecordOf(
     "security",
-    "As whom the ranks run on a cluster.",
+    "User, group and service account of the ranks on a cluster.",
     (
-        Field("user", ID, "User id.", also=("uid", "runAsUser", "user_id")),
-        Field("group", ID, "Group id.", also=("gid", "runAsGroup", "group_id")),
-        Field("fs_group", ID, "Group that owns the volumes.", also=("fsGroup", "fs_id")),
-        Field("user_name", LOGIN, "Name of the user id inside the pod: `whoami` gives it.", ""),
-        Field("group_name", LOGIN, "Name of the group id inside the pod.", ""),
+        Field("user", ID, "User ID.", also=("uid", "runAsUser", "user_id")),
+        Field("group", ID, "Group ID.", also=("gid", "runAsGroup", "group_id")),
+        Field("fs_group", ID, "Group ID that owns the volumes.", also=("fsGroup", "fs_id")),
+        Field("user_name", LOGIN, "User name inside the pod, as printed by `whoami`.", ""),
+        Field("group_name", LOGIN, "Group name inside the pod.", ""),
         Field(
             "service_account",
             Text(),
-            "The service account of the ranks; one that is there, unless `annotations` are given.",
+            "Service account of the ranks. It must exist, unless `annotations` are given.",
             "",
             also=("serviceAccount", "serviceAccountName"),
         ),
         Field(
             "annotations",
             LABELS,
-            "Of the service account, for workload identity: with them it is made for the run if it is not there, and "
-            "is named after the job unless `service_account` says otherwise.",
+            "Annotations of the service account, for workload identity. With them the account is created if it does "
+            "not exist; its default name is the job's.",
         ),
     ),
 )
 
 BOARD = RecordOf(
     "board",
-    "TensorBoard in the cluster, for as long as the run is there. It has no login.",
+    "TensorBoard in the cluster, until the run is removed. It has no login.",
     (
-        Field("image", IMAGE, "An image that has TensorBoard; the job's if left out.", ""),
-        Field("port", PORT, "Where it listens.", 5001),
-        Field("expose", EXPOSE, "The type of its Service.", "ClusterIP", also=("type", "service_type")),
+        Field("image", IMAGE, "An image with TensorBoard. Default: the job's image.", ""),
+        Field("port", PORT, "Port.", 5001),
+        Field("expose", EXPOSE, "Type of its Service.", "ClusterIP", also=("type", "service_type")),
     ),
 )
 
 _JOB_FIELDS = (
-    Field("longboat", Integer(1), "Version of the job file's schema.", VERSION, also=("version",)),
-    Field("name", NAME, "Name of the job; runs are named after it.", required=True, example="wide-deep"),
+    Field("longboat", Integer(1), "Version of the job file format.", VERSION, also=("version",)),
+    Field("name", NAME, "Name of the job. Run IDs start with it.", required=True, example="wide-deep"),
     Field(
         "params",
         MapOf(Either((AnyScalar(), PARAM)), "a mapping of params", key=VARIABLE, word="param"),
-        "Every knob of the job; `${NAME}` anywhere below stands for the value.",
+        "Parameters of the job. `${NAME}` in any other value is replaced by the param's value.",
         also=("parameters", "variables", "vars"),
     ),
     Field(
@@ -174,58 +181,64 @@ _JOB_FIELDS = (
             key=NAME,
             word="preset",
         ),
-        "Named sets of values for params, chosen with `--preset`.",
+        "Named sets of param values, selected with `--preset`.",
         also=("profiles",),
     ),
     Field(
         "code",
         Text(),
-        "The tree that every rank runs in; relative to the job file. What a `.longboatignore` in it names, in the "
-        "syntax of .gitignore, is not sent to a cluster and not looked at for changes.",
+        "Code directory and working directory of every rank, relative to the job file. Files matched by its "
+        "`.longboatignore` (.gitignore syntax) are not uploaded to a cluster and not checked for changes.",
         ".",
         also=("source", "src", "context", "workdir"),
     ),
     Field(
         "requirements",
         Either((Text("a path that ends in .txt", r".*\.txt"), ListOf(Text(), "a list of requirements"))),
-        "Python packages put beside the code: a list, or a requirements file.",
+        "Python packages to install for the ranks: a list, or a requirements file.",
         example="[numpy>=2]",
         also=("packages", "pip", "dependencies"),
     ),
-    Field("image", IMAGE, "The image on a cluster.", ""),
-    Field("base", IMAGE, "The image that `longboat build` builds `image` on.", "", also=("base_image", "from")),
+    Field("image", IMAGE, "Container image of the ranks on a cluster.", ""),
+    Field("base", IMAGE, "Base image for `longboat build`.", "", also=("base_image", "from")),
     Field(
         "pull_secrets",
         ListOf(Text(), "a name or a list of names", or_one=True),
-        "Secrets that let the cluster pull the image.",
+        "Image pull secrets.",
         also=("imagePullSecrets", "pull_secret"),
     ),
     Field(
-        "env", MapOf(ENV_VALUE, key=VARIABLE, word="variable"), "Variables of every rank.", also=("environment", "envs")
+        "env",
+        MapOf(ENV_VALUE, key=VARIABLE, word="variable"),
+        "Environment variables of every rank.",
+        also=("environment", "envs"),
     ),
     Field(
         "env_files",
         ListOf(Text(), "a path or a list of paths", or_one=True),
-        "Files of KEY=VALUE lines: variables of every rank, below `env`. Later files win.",
+        "Files with KEY=VALUE lines: environment variables of every rank. Later files override earlier ones, `env` "
+        "overrides all of them.",
         also=("env_file", "envFrom", "dotenv"),
     ),
     Field(
         "secrets",
         MapOf(SECRET, "a mapping of secrets", key=VARIABLE, word="secret"),
-        "Variables of every rank whose value is fetched when the run starts and not written down.",
+        "Environment variables of every rank whose values are read when the run starts and never stored in the plan.",
         also=("secret",),
     ),
     Field(
         "storage",
         MapOf(Either((Text(), MOUNT)), "a mapping of mounts", key=NAME, word="mount"),
-        "Named places for data: mount `NAME` is `$LONGBOAT_MOUNT_NAME` in every rank.",
+        "Named directories, volumes and buckets. `$LONGBOAT_MOUNT_NAME` is the path of mount `NAME` in every rank.",
         also=("volumes", "mounts", "data"),
     ),
-    Field("security", SECURITY, "As whom the ranks run on a cluster.", also=("securityContext",)),
+    Field(
+        "security", SECURITY, "User, group and service account of the ranks on a cluster.", also=("securityContext",)
+    ),
     Field(
         "board",
         BOARD,
-        "TensorBoard beside the run on a cluster; `longboat board` needs no such key.",
+        "Run TensorBoard with the run on a cluster. `longboat board` works without this key.",
         also=("tensorboard",),
     ),
 )
@@ -233,7 +246,7 @@ _JOB_FIELDS = (
 STAGES = Field(
     "stages",
     MapOf(STAGE, "a mapping of stages", key=NAME, word="stage", not_empty=True),
-    "The steps of the job, by name.",
+    "Steps of the job, by name.",
     also=("steps", "tasks", "jobs"),
 )
 
@@ -247,11 +260,11 @@ SHORT_STAGE = RecordOf(
     tuple(f for f in STAGE.fields if f.name not in _TAKEN and f.name != "after"),
     one_of=("run",),
 )
-"""What a job of one stage may say at the top, without `stages`."""
+"""Stage keys allowed at the top level of a job with a single stage."""
 
 SHORT_JOB = RecordOf(
     "short job",
-    "A job of one stage, `main`.",
+    "A job with a single stage, `main`.",
     (*_JOB_FIELDS, STAGES, *SHORT_STAGE.fields),
     one_of=("run", "stages"),
     extensions=True,

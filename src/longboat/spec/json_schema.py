@@ -1,7 +1,6 @@
-"""The table of keys as JSON Schema 2020-12, for editors: what `longboat schema` prints.
+"""The key tables as JSON Schema 2020-12, for editors (`longboat schema`).
 
-Where a key takes something else than a text, the schema also lets a text with `${…}` through: what
-a param puts there is known only when the job is loaded.
+Every key also accepts a text with `${…}`: the value of a param is known only when the job is loaded.
 """
 
 from __future__ import annotations
@@ -94,7 +93,7 @@ def _object(kind: value_types.RecordOf, definitions: dict[str, Schema]) -> Schem
         if field.example:
             schema["examples"] = [field.example]
         properties[field.name] = schema
-    found: Schema = {
+    record: Schema = {
         "type": "object",
         "description": kind.help,
         "properties": properties,
@@ -102,16 +101,16 @@ def _object(kind: value_types.RecordOf, definitions: dict[str, Schema]) -> Schem
     }
     required = [field.name for field in kind.fields if field.required]
     if required:
-        found["required"] = required
+        record["required"] = required
     if kind.one_of:
-        found["oneOf"] = [_alternative(kind, key) for key in kind.one_of]
+        record["oneOf"] = [_alternative(kind, key) for key in kind.one_of]
     if kind.extensions:
-        found["patternProperties"] = {"^x-": {}}
-    return found
+        record["patternProperties"] = {"^x-": {}}
+    return record
 
 
 def _alternative(kind: value_types.RecordOf, key: str) -> Schema:
-    """With this one of the record's alternatives, the keys that belong to others are shut out."""
+    """The record with this alternative: keys of the other alternatives are not allowed."""
     barred = [field.name for field in kind.fields if field.only and key not in field.only]
     return {"required": [key], **({"properties": dict.fromkeys(barred, False)} if barred else {})}
 
@@ -121,7 +120,7 @@ def _either(kind: value_types.Either, definitions: dict[str, Schema]) -> Schema:
 
 
 def _or_null(schema: Schema, kind: Kind) -> Schema:
-    """A key with nothing behind it counts as left out, except where a whole mapping is needed."""
+    """Allow null, which counts as left out, except where a mapping is needed."""
     if isinstance(kind, value_types.RecordOf) or schema == {}:
         return schema
     return {"anyOf": [schema, _NULL]}

@@ -1,4 +1,4 @@
-"""From a path to a Job: reads the file and those it names, and raises all problems at once."""
+"""Loads a job file and the files it names, and raises all their problems at once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LARGEST = 4 << 20
 
 @dataclass(frozen=True)
 class LoadedJob:
-    """A job file that was read and found right, with its params resolved."""
+    """A valid job file with its params resolved."""
 
     file: str
     """Absolute path of the job file."""
@@ -30,40 +30,40 @@ class LoadedJob:
     params: tuple[plan.Param, ...]
     presets: tuple[str, ...]
     missing: tuple[Problem, ...]
-    """Required params that have no value yet: the job can be looked at, but not planned."""
+    """Required params without a value: the job can be listed, but not planned."""
     planned: plan.Plan = field(repr=False)
     texts: Mapping[str, str] = field(repr=False, compare=False, default_factory=dict)
 
     def plan(self) -> plan.Plan:
-        """The Plan; a JobError if a required param has no value."""
+        """The Plan. Raises JobError if a required param has no value."""
         if self.missing:
             raise JobError(self.missing, self.texts, self.missing[0].file)
         return self.planned
 
 
 def find(path: str) -> str:
-    """The job file meant by a path: the file itself, or the one in a directory."""
+    """The job file at a path: the file itself, or job.yaml in that directory."""
     if os.path.isdir(path):
         for name in FILE_NAMES:
             inner = os.path.join(path, name)
             if os.path.isfile(inner):
                 return inner if path not in ("", ".") else name
         where = "this directory" if os.path.abspath(path) == os.getcwd() else path
-        raise LongboatError(f"there is no job.yaml in {where}", "`longboat init` writes one, or name the file")
+        raise LongboatError(f"no job.yaml in {where}", "create one with `longboat init`, or name a job file")
     if not os.path.exists(path):
-        raise LongboatError(f"there is no job file {path}", "`longboat init` writes one")
+        raise LongboatError(f"job file {path} does not exist", "create one with `longboat init`")
     return path
 
 
 def read_text(path: str) -> str:
-    """The text of a job file, line endings and all; a byte order mark is left out."""
+    """The text of a job file with its line endings, without a byte order mark."""
     try:
         with open(path, "rb") as file:
             data = file.read(_LARGEST + 1)
     except (OSError, ValueError) as error:
         raise LongboatError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
     if len(data) > _LARGEST:
-        raise LongboatError(f"{path} is larger than {_LARGEST >> 20} MiB: that is no job file")
+        raise LongboatError(f"{path} is not a job file: it is larger than {_LARGEST >> 20} MiB")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -71,7 +71,7 @@ def read_text(path: str) -> str:
         column = error.start - (data.rfind(b"\n", 0, error.start) + 1) + 1
         hint = "save the file as UTF-8"
         raise JobError(
-            [Problem(path, line, column, 1, f"the byte 0x{data[error.start]:02x} is not UTF-8", hint)]
+            [Problem(path, line, column, 1, f"byte 0x{data[error.start]:02x} is not valid UTF-8", hint)]
         ) from None
 
 
@@ -85,7 +85,7 @@ def load(
     remote: bool = False,
     env_files: Sequence[str] = (),
 ) -> LoadedJob:
-    """The job in the file, or in the directory's job.yaml. JobError holds everything that is wrong with it.
+    """Load the job file at `path`, or job.yaml in that directory. JobError lists all its problems.
     `remote`: the ranks of that engine do not see this machine's files."""
     shown = find(os.fspath(path))
     return from_text(
@@ -111,13 +111,13 @@ def from_text(
     remote: bool = False,
     env_files: Sequence[str] = (),
 ) -> LoadedJob:
-    """The job in the text, as if it stood in the file."""
+    """Load a job from the text of its file."""
     problems = Problems(file, text)
     tree = compose(text, problems)
     if tree is None:
         raise problems.error()
     if not isinstance(tree, MapNode):
-        problems.add(tree.span, "a job file is a mapping: lines of `key: value`", "it begins with `name:`")
+        problems.add(tree.span, "a job file must be a mapping of `key: value` lines", "start with `name:`")
         raise problems.error()
     _check_version(tree, problems)
     params = Params(tree, problems)
@@ -142,41 +142,41 @@ def from_text(
 
 
 def _check_version(tree: MapNode, problems: Problems) -> None:
-    """Of a file for another version nothing else is worth saying."""
+    """Raise at once for another version: all other problems would be misleading."""
     entry = tree.entries.get("longboat")
     value = entry.value.value if entry and isinstance(entry.value, ScalarNode) else None
     if entry and isinstance(value, int) and not isinstance(value, bool) and value != job_keys.VERSION:
-        message = f"this is a job file of version {value}; this Longboat reads version {job_keys.VERSION}"
+        message = f"job file version {value} is not supported; this Longboat reads version {job_keys.VERSION}"
         problems.found.clear()
-        problems.add(entry.value.span, message, "a newer Longboat may read it" if value > job_keys.VERSION else "")
+        problems.add(entry.value.span, message, "upgrade Longboat" if value > job_keys.VERSION else "")
         raise problems.error()
 
 
 def _filled(tree: MapNode, params: Params) -> MapNode:
-    """Everything but params and presets, which are resolved already, with `${NAME}` replaced."""
+    """The tree with `${NAME}` replaced, except in params and presets, which are already resolved."""
     kept = ("params", "presets")
     entries = {k: e if k in kept else MapEntry(e.key, params.fill_all(e.value)) for k, e in tree.entries.items()}
     return tree._replace(entries=entries)
 
 
 def _read(tree: MapNode, problems: Problems) -> Section:
-    """The checked file; one that has no `stages` is read as a job of one stage."""
+    """Validate the file. Without `stages` it is a job with a single stage."""
     if "stages" in tree.entries:
         entries = dict(tree.entries)
         for key in [key for key in entries if key in job_keys.SHORT_STAGE.by_name]:
             problems.add(entries.pop(key).key, f"`{key}` is a key of a stage", "move it into one of the `stages`")
         return _section(validation.read(job_keys.JOB, tree._replace(entries=entries), problems, ""))
-    whole = _section(validation.read(job_keys.SHORT_JOB, tree, problems, ""))
-    # `env` stays where it is: above all the stages there are, which is one.
+    job = _section(validation.read(job_keys.SHORT_JOB, tree, problems, ""))
+    # `env` stays at the job: its one stage inherits it.
     inner = set(job_keys.SHORT_STAGE.by_name)
     stage = Section(
-        whole.span,
-        {key: value for key, value in whole.values.items() if key in inner},
-        {key: span for key, span in whole.spans.items() if key in inner},
+        job.span,
+        {key: value for key, value in job.values.items() if key in inner},
+        {key: span for key, span in job.spans.items() if key in inner},
     )
-    rest = {key: value for key, value in whole.values.items() if key not in inner}
-    name = Section(whole.span, {SHORT_STAGE_NAME: stage}, {SHORT_STAGE_NAME: whole.span})
-    return Section(whole.span, {**rest, "stages": name}, whole.spans)
+    rest = {key: value for key, value in job.values.items() if key not in inner}
+    name = Section(job.span, {SHORT_STAGE_NAME: stage}, {SHORT_STAGE_NAME: job.span})
+    return Section(job.span, {**rest, "stages": name}, job.spans)
 
 
 def _section(value: object) -> Section:
@@ -185,10 +185,10 @@ def _section(value: object) -> Section:
 
 
 def _env_files(root: Section, directory: str, more: Sequence[str]) -> list[EnvFile]:
-    own = [
+    named = [
         EnvFile(planning.absolute(directory, name), name, root.where("env_files")) for name in root.texts("env_files")
     ]
-    return own + [EnvFile(os.path.abspath(os.path.expanduser(name)), name) for name in more]
+    return named + [EnvFile(os.path.abspath(os.path.expanduser(name)), name) for name in more]
 
 
 def _requirements(root: Section, directory: str, problems: Problems) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
-"""`longboat set`: one param of a job file changed in place, everything else left byte for byte.
+"""Changes one param of a job file in place, for `longboat set`.
 
-Only the characters of the value are replaced, so comments, order, quotes and line endings stay.
-The new file is read back before it takes the old one's place, in one rename.
+Only the characters of the value change: comments, order, quotes and line endings stay. The new text is parsed and
+checked before it replaces the file, in one rename.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from longboat.spec.yaml_nodes import MapEntry, MapNode, ScalarNode, compose
 
 _BOM = b"\xef\xbb\xbf"
 _PROPERTIES = re.compile(r"(?:[&!][^\s,\[\]{}]*\s+)+")
-"""An anchor or a tag in front of a value."""
+"""Anchors and tags in front of a value."""
 
 
 @dataclass(frozen=True)
 class Change:
     file: str
     old: str
-    """The value as it stood in the file."""
+    """The value before the change, as written in the file."""
     count: int
-    """In how many places of the file it is used."""
+    """How many places of the file use the param."""
 
 
 def change(path: str | os.PathLike[str], name: str, text: str) -> Change:
-    """Changes the value of a param in the job file and tells what it was."""
+    """Change the value of a param in the job file and return the old value."""
     file = loading.find(os.fspath(path))
     before = loading.read_text(file)
     tree = _params_of(before, file)
@@ -48,13 +48,13 @@ def change(path: str | os.PathLike[str], name: str, text: str) -> Change:
     if wrong:
         raise LongboatError(f"`{name}` {wrong}")
     if isinstance(wanted.value, float) and isinstance(plain(text), int):
-        # Written without a point, the file's value would no longer take fractions.
+        # Keep the point: without it the param would become an integer.
         wanted = wanted._replace(text=str(wanted.value))
     for after in _candidates(before, tree.entry(name), declared, wanted):
         if _reads_back(after, file, tree, name, wanted):
             break
     else:
-        raise LongboatError(f"cannot change `{name}` without touching the rest of {file}", "edit the file by hand")
+        raise LongboatError(f"cannot change `{name}` without changing other parts of {file}", "edit the file by hand")
     job = loading.from_text(after, file, sets={}, environ={})
     _write(file, after)
     old = "" if declared.value is None or declared.value.value is None else declared.value.text
@@ -65,14 +65,14 @@ def _params_of(text: str, file: str) -> Params:
     problems = Problems(file, text)
     root = compose(text, problems)
     if problems.found or not isinstance(root, MapNode):
-        # The reader of whole jobs says best what is wrong.
+        # The loader reports the problems with positions.
         loading.from_text(text, file, sets={}, environ={})
-        raise LongboatError(f"{file} is no job file")
+        raise LongboatError(f"{file} is not a job file")
     return Params(root, problems)
 
 
 def _reads_back(text: str, file: str, before: Params, name: str, wanted: ScalarNode) -> bool:
-    """The text is YAML in which this param has the wanted value and no other has changed."""
+    """Whether the text is YAML with the new value for this param and all others unchanged."""
     problems = Problems(file, text)
     root = compose(text, problems)
     if problems.found or not isinstance(root, MapNode):
@@ -83,14 +83,14 @@ def _reads_back(text: str, file: str, before: Params, name: str, wanted: ScalarN
     return all(_same(d.value, wanted if key == name else before.declared[key].value) for key, d in after.items())
 
 
-def _same(one: ScalarNode | None, other: ScalarNode | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    return type(one.value) is type(other.value) and (one.value == other.value or one.text == other.text)
+def _same(first: ScalarNode | None, second: ScalarNode | None) -> bool:
+    if first is None or second is None:
+        return first is second
+    return type(first.value) is type(second.value) and (first.value == second.value or first.text == second.text)
 
 
 def _candidates(text: str, entry: MapEntry, declared: DeclaredParam, wanted: ScalarNode) -> Iterator[str]:
-    """The file with the new value, written in the ways that may do, the one nearest to the old first."""
+    """The file with the new value in each possible quoting style, the old style first."""
     old = declared.value
     styles = _styles(wanted.value, wanted.text)
     order = [old.style if old is not None and old.style in styles else "", "", "'", '"']
@@ -127,13 +127,13 @@ def _placed(text: str, entry: MapEntry, new: str) -> str:
         space = "" if text[:start].endswith(" ") and not colon else " "
         follows = " " if text[end : end + 1] == "#" else ""
         return f"{text[:start]}{colon}{space}{new}{follows}{text[end:]}"
-    # A block scalar ends behind its line breaks, which the file still needs.
+    # A block scalar includes its trailing line breaks, which must stay.
     breaks = old[len(old.rstrip("\r\n")) :]
     return text[:start] + new + breaks + text[end:]
 
 
 def _added(text: str, mapping: MapNode, new: str) -> str:
-    """The mapping of a param that has no `value` yet, with one in front of its other keys."""
+    """The file with `value` added in front of the other keys of a param's mapping."""
     inside = [entry.key_start for entry in mapping.entries.values() if mapping.start <= entry.key_start < mapping.end]
     if mapping.flow:
         brace = text.index("{", mapping.start) + 1

@@ -1,8 +1,7 @@
-"""Params: who sets which value, and `${NAME}` in the rest of the file.
+"""Params of a job: their values, and `${NAME}` in the rest of the file.
 
-Precedence is `--set`, then LONGBOAT_PARAM_NAME, then the preset, then the file. Values from the file
-and from presets may use other params; those from the command line and the environment are taken
-as they are, for there the shell has had its say already.
+Precedence: `--set`, LONGBOAT_PARAM_NAME, the preset, the file. Values from the file and from presets may use other
+params. Values from the command line and the environment are literal: the shell has already expanded them.
 """
 
 from __future__ import annotations
@@ -14,19 +13,19 @@ from typing import NamedTuple
 
 from longboat.runtime import plan
 from longboat.spec import scalars
-from longboat.spec.problems import Problem, Problems, Span, did_you_mean
+from longboat.spec.problems import Problem, Problems, Span, did_you_mean, nearest
 from longboat.spec.stage_keys import VARIABLE
 from longboat.spec.yaml_nodes import ListNode, MapEntry, MapNode, Node, ScalarNode, place
 
 ENVIRONMENT = "LONGBOAT_PARAM_"
 PLACEHOLDERS = ("", "0.0.0.0")
-"""Texts that do not count as a value of a required param."""
+"""Texts that count as no value for a required param."""
 
 _USE = re.compile(r"\$\$\{|\$\{([^}\n]*)(\}?)")
 
 
 class DeclaredParam(NamedTuple):
-    """A param as the file writes it."""
+    """A param as declared in the file."""
 
     name: str
     span: Span
@@ -36,7 +35,7 @@ class DeclaredParam(NamedTuple):
 
 
 class _Setting(NamedTuple):
-    """A value and who set it."""
+    """A value and its source."""
 
     node: ScalarNode
     set_by: str
@@ -56,7 +55,7 @@ class Params:
         self.uses: dict[str, set[tuple[int, int]]] = {name: set() for name in self.declared}
 
     def entry(self, name: str) -> MapEntry:
-        """Where the file declares the param."""
+        """The entry in the file that declares the param."""
         params = self.root.entries["params"].value
         assert isinstance(params, MapNode)
         return params.entries[name]
@@ -66,13 +65,13 @@ class Params:
         chosen = self._preset(preset)
         for name in sets:
             if name not in self.declared:
-                self.problems.add_option(f"--set {name}", "there is no such param", self._near(name))
+                self.problems.add_option(f"--set {name}", "unknown param", self._near(name))
         for name, declared in self.declared.items():
             self.settings[name] = self._setting(declared, sets, environ, chosen, preset)
         for name in self.declared:
             self._value(name, ())
         for name, setting in self.settings.items():
-            # What the file says counts as a use of other params even where somebody else set the value.
+            # The file's value counts as a use of other params even if it is overridden.
             declared_value = self.declared[name].value
             if declared_value is not None and setting.node is not declared_value:
                 self._count(declared_value)
@@ -85,7 +84,7 @@ class Params:
             for name, entry in preset.entries.items():
                 declared = self.declared.get(name)
                 if declared is None:
-                    self.problems.add(entry.key, f"there is no param `{name}`", self._near(name))
+                    self.problems.add(entry.key, f"unknown param `{name}`", self._near(name))
                 elif isinstance(entry.value, ScalarNode) and "${" not in entry.value.text:
                     wrong = mismatch(declared, entry.value)
                     if wrong:
@@ -97,7 +96,7 @@ class Params:
         if preset in self.presets:
             return self.presets[preset].entries
         hint = did_you_mean(preset, self.presets, what="its presets") or "the job file has no presets"
-        self.problems.add_option(f"--preset {preset}", "there is no such preset", hint)
+        self.problems.add_option(f"--preset {preset}", "unknown preset", hint)
         return {}
 
     def _setting(
@@ -151,22 +150,22 @@ class Params:
         return self.resolved.setdefault(name, resolved)
 
     def missing(self) -> tuple[Problem, ...]:
-        """A problem for each required param that has no value of its own."""
-        found = []
+        """A problem for each required param without a value."""
+        problems = []
         for name, declared in self.declared.items():
             value = self.resolved[name]
             if declared.required and _is_missing(value):
                 state = f"is still the placeholder {value.text}" if value.text else "has no value"
-                hint = f"set it in the file, with `--set {name}=…` or in {ENVIRONMENT}{name}"
+                hint = f"set it in the file, with `--set {name}=…` or with {ENVIRONMENT}{name}"
                 if declared.help:
                     hint = f"{declared.help}: {hint}"
                 span = declared.span
                 message = f"the required param `{name}` {state}"
-                found.append(Problem(self.problems.file, span.line, span.column, span.length, message, hint))
-        return tuple(found)
+                problems.append(Problem(self.problems.file, span.line, span.column, span.length, message, hint))
+        return tuple(problems)
 
     def fill(self, node: ScalarNode, trail: tuple[str, ...] = ()) -> ScalarNode:
-        """The scalar with its `${NAME}` replaced. One that is nothing but `${N}` takes the type of N."""
+        """The scalar with `${NAME}` replaced. A scalar that is exactly `${NAME}` takes the param's type."""
         if "${" not in node.text:
             return node
         exact = _USE.fullmatch(node.text)
@@ -195,16 +194,16 @@ class Params:
             self.uses[name].add((node.start, offset))
             return True
         if not match[2]:
-            self.problems.add(self._place(node, "${"), "`${` has no `}`", "`$${` is `${` for the shell")
+            self.problems.add(self._place(node, "${"), "`${` has no `}`", "write `$${` to pass `${` to the shell")
             return False
-        near = did_you_mean(name, self.declared) if re.fullmatch(VARIABLE.pattern, name) else ""
-        shell = f"`$${{{name}}}` hands `${{{name}}}` to the shell"
-        near = near if near.startswith("did") else ""
-        self.problems.add(self._place(node, match[0]), f"there is no param `{name}`", f"{near} {shell}".strip())
+        near = nearest(name, self.declared) if re.fullmatch(VARIABLE.pattern, name) else ""
+        hint = (f"did you mean `{near}`? " if near else "") + f"write `$${{{name}}}` to pass `${{{name}}}` to the shell"
+        self.problems.add(self._place(node, match[0]), f"unknown param `{name}`", hint)
+
         return False
 
     def _place(self, node: ScalarNode, use: str) -> Span:
-        """Where in the file the scalar writes `${NAME}`: a script may have many lines."""
+        """Position of `${NAME}` inside the scalar, which may have many lines."""
         text = self.problems.texts[self.problems.file]
         at = text.find(use, node.start, node.end)
         return place(text, at, len(use)) if at >= 0 else node.span
@@ -216,7 +215,7 @@ class Params:
                 self.uses[match[1]].add((node.start, 0 if exact else match.start()))
 
     def fill_all(self, node: Node) -> Node:
-        """The tree with every scalar filled; keys stay as they are."""
+        """The tree with `${NAME}` replaced in every value; keys are not changed."""
         if isinstance(node, ScalarNode):
             return self.fill(node)
         if isinstance(node, ListNode):
@@ -244,7 +243,7 @@ class Params:
 
 
 def typed(declared: DeclaredParam, text: str) -> ScalarNode:
-    """A text from outside as a value of the param: where the file has a text, it stays one."""
+    """A text from the command line or environment as a value of the param's type."""
     default = declared.value
     keep = default is not None and isinstance(default.value, str) and not _is_use(default)
     value = text if keep else scalars.plain(text)
@@ -268,7 +267,7 @@ def _is_missing(value: ScalarNode) -> bool:
 
 
 def mismatch(declared: DeclaredParam, node: ScalarNode) -> str:
-    """What is wrong with a value that somebody else than the file gives, or ""."""
+    """What is wrong with the type of a value from outside the file, or ""."""
     if declared.value is None or _is_use(declared.value):
         return ""
     default, value = declared.value.value, node.value
@@ -284,18 +283,18 @@ def mismatch(declared: DeclaredParam, node: ScalarNode) -> str:
 
 
 def _declarations(root: MapNode) -> list[DeclaredParam]:
-    found = []
+    declarations = []
     params = root.entries.get("params")
     if params is None or not isinstance(params.value, MapNode):
         return []
     for name, entry in params.value.entries.items():
         if isinstance(entry.value, ScalarNode):
-            found.append(DeclaredParam(name, entry.key, entry.value))
+            declarations.append(DeclaredParam(name, entry.key, entry.value))
         elif isinstance(entry.value, MapNode):
             parts = {key: e.value for key, e in entry.value.entries.items() if isinstance(e.value, ScalarNode)}
             help_ = parts.get("help")
             required = parts.get("required")
-            found.append(
+            declarations.append(
                 DeclaredParam(
                     name,
                     entry.key,
@@ -305,8 +304,8 @@ def _declarations(root: MapNode) -> list[DeclaredParam]:
                 )
             )
         else:
-            found.append(DeclaredParam(name, entry.key, None))
-    return found
+            declarations.append(DeclaredParam(name, entry.key, None))
+    return declarations
 
 
 def _presets(root: MapNode) -> dict[str, MapNode]:

@@ -1,6 +1,6 @@
-"""The checked job file into a Plan: what belongs to the whole job and not to one stage.
+"""Builds the Plan from the validated job file. `stages` builds its single stages.
 
-Looks at no clock and no network; of the file system only at whether what the job names is there.
+It uses neither clock nor network, and checks the file system only for the existence of named files.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from longboat.spec.stage_order import ordered
 from longboat.spec.validation import Section
 
 LABEL = 63
-"""Characters that the name of a Service and the value of a label may have in Kubernetes."""
+"""Maximum length of a Service name and of a label value in Kubernetes."""
 
 LOCAL_NOTES = {
-    "nfs": "NFS is not mounted on this machine; a directory of the run takes its place",
-    "pvc": "this machine has no volume claims; a directory of the run takes its place",
+    "nfs": "NFS is not mounted locally; a directory of the run replaces it",
+    "pvc": "volume claims do not exist locally; a directory of the run replaces it",
     "emptyDir": "a directory of the run",
-    "gs": "fetched into a directory of the run before a rank starts, sent back when it has ended",
-    "s3": "fetched into a directory of the run before a rank starts, sent back when it has ended",
+    "gs": "downloaded into a directory of the run before a rank starts, uploaded after it ends",
+    "s3": "downloaded into a directory of the run before a rank starts, uploaded after it ends",
 }
 
-INLINE_NOTE = "a namespace that enforces restricted Pod Security refuses it; there, name a claim: `pvc`"
+INLINE_NOTE = "namespaces that enforce restricted Pod Security reject it; use a claim (`pvc`) there"
 
 
 def build(
@@ -39,7 +39,7 @@ def build(
     environ: Mapping[str, str],
     problems: Problems,
 ) -> plan.Plan:
-    """The Plan without file, preset, params and requirements, which the loader knows."""
+    """The Plan without file, preset, params and requirements, which the loader adds."""
     notes: list[str] = []
     secrets = _secrets(root, directory, remote, environ, problems, notes)
     around = stages.JobContext(directory, remote, _variables(root, env, secrets, problems))
@@ -60,31 +60,31 @@ def build(
 
 
 def absolute(directory: str, path: str) -> str:
-    """A path of the job file: relative to it, `~` is the user's home."""
+    """A path in the job file as an absolute path; `~` is the user's home."""
     return os.path.normpath(os.path.join(directory, os.path.expanduser(path)))
 
 
 def _code(root: Section, directory: str, problems: Problems) -> str:
     path = absolute(directory, root.text("code"))
     if not os.path.isdir(path):
-        problems.add(root.where("code"), f"there is no directory {path}", "`code` is relative to the job file")
+        problems.add(root.where("code"), f"directory {path} does not exist", "`code` is relative to the job file")
     return path
 
 
 def _variables(
     root: Section, env: Mapping[str, str], secrets: tuple[plan.Secret, ...], problems: Problems
 ) -> tuple[plan.Variable, ...]:
-    """Variables of every rank: env files, above them `env`; and the secrets."""
+    """Variables of every rank: env files, overridden by `env`, and the secrets."""
     stages.check_variables(root.section("env"), problems)
-    own = stages.variables(root.map("env"))
-    found = {name: plan.Variable(name, value) for name, value in env.items()} | {v.name: v for v in own}
+    from_env = stages.variables(root.map("env"))
+    variables = {name: plan.Variable(name, value) for name, value in env.items()} | {v.name: v for v in from_env}
     given = root.section("secrets")
     for secret in secrets:
-        if given is not None and secret.name in found:
+        if given is not None and secret.name in variables:
             where = given.where(secret.name)
-            problems.add(where, f"`{secret.name}` is a variable of `env` or an env file as well", "keep one of them")
-        found[secret.name] = plan.Variable(secret.name, secret=secret.name)
-    return tuple(found.values())
+            problems.add(where, f"`{secret.name}` is also defined in `env` or an env file", "keep one of them")
+        variables[secret.name] = plan.Variable(secret.name, secret=secret.name)
+    return tuple(variables.values())
 
 
 def _secrets(
@@ -92,36 +92,34 @@ def _secrets(
 ) -> tuple[plan.Secret, ...]:
     given = root.section("secrets")
     stages.check_variables(given, problems)
-    found = []
+    secrets = []
     for name, value in (given.values if given else {}).items():
         if not isinstance(value, Section):
             continue
         if value.text("env"):
             secret = plan.Secret(name, "env", value.text("env"))
             if environ and secret.ref not in environ:
-                notes.append(f"secret {name}: the variable {secret.ref} is not set here")
+                notes.append(f"secret {name}: variable {secret.ref} is not set")
         elif value.text("file"):
             secret = plan.Secret(name, "file", absolute(directory, value.text("file")))
             if not os.path.exists(secret.ref):
-                notes.append(f"secret {name}: there is no file {secret.ref}")
+                notes.append(f"secret {name}: file {secret.ref} does not exist")
         elif value.text("secret"):
             secret = plan.Secret(name, "cluster", value.text("secret"), value.text("key"))
             if not value.has("key"):
-                problems.add(
-                    value.span, "`key` is missing beside `secret`", "the key of the Secret that holds the value"
-                )
+                problems.add(value.span, "`secret` needs `key`", "add `key:`, the key in the Secret")
             if not remote:
-                notes.append(f"secret {name}: this machine cannot read the cluster's Secret {secret.ref}")
+                notes.append(f"secret {name}: Secret {secret.ref} is in a cluster and not available locally")
         else:
             continue
-        found.append(secret)
-    return tuple(found)
+        secrets.append(secret)
+    return tuple(secrets)
 
 
 def _storage(
     root: Section, directory: str, remote: bool, notes: list[str], problems: Problems
 ) -> tuple[plan.Mount, ...]:
-    found = []
+    mounts = []
     given = root.section("storage")
     for name, value in (given.values if given else {}).items():
         mount = _mount(name, value)
@@ -130,17 +128,17 @@ def _storage(
             mount = _made(root.text("name"), name, value, made, problems)
         if mount is None:
             if given is not None and _is_empty(value):
-                problems.add(given.where(name), f"the mount `{name}` names no place")
+                problems.add(given.where(name), f"mount `{name}` is empty")
             continue
         mount = _here(mount, directory, remote)
         if mount.note:
             notes.append(f"mount {name}: {mount.note}")
-        found.append(mount)
-    return tuple(found)
+        mounts.append(mount)
+    return tuple(mounts)
 
 
 def _here(mount: plan.Mount, directory: str, remote: bool) -> plan.Mount:
-    """The mount on this engine: where it is, and what should be known of that."""
+    """The mount on this engine, with its path and a note for the user."""
     if mount.kind in ("path", "hostPath"):
         path = absolute(directory, mount.source)
         mount = replace(mount, source=path, path="" if remote else path)
@@ -158,10 +156,10 @@ def _here(mount: plan.Mount, directory: str, remote: bool) -> plan.Mount:
 
 
 def _in_the_run(mount: plan.Mount) -> plan.Mount:
-    """A cluster cannot see this machine's directories. One that ranks are to fill loses nothing by being elsewhere."""
+    """A local directory on a cluster: if it is empty and writable, a directory of the run replaces it."""
     if mount.read_only or os.path.lexists(mount.source) and not _is_empty_directory(mount.source):
-        return replace(mount, note="a directory of this machine: a cluster cannot see it")
-    return replace(mount, kind="run", source="", note="in a cluster a directory of the run takes its place")
+        return replace(mount, note="a directory on this machine: a cluster cannot access it")
+    return replace(mount, kind="run", source="", note="on a cluster a directory of the run replaces it")
 
 
 def _is_empty_directory(path: str) -> bool:
@@ -192,7 +190,7 @@ def _mount(name: str, value: object) -> plan.Mount | None:
 
 
 def _made(job: str, name: str, value: object, made: object, problems: Problems) -> plan.Mount | None:
-    """Named after job and mount: the job's next run finds it again."""
+    """The mount of a created volume, named after job and mount so that the next run reuses it."""
     if not isinstance(value, Section):
         return None
     if isinstance(made, Section):
@@ -206,11 +204,11 @@ def _made(job: str, name: str, value: object, made: object, problems: Problems) 
         )
         for key in ("disk", "image"):
             if made.text(key) and not make.nfs:
-                problems.add(made.where(key), f"`{key}` has no meaning without `nfs: true`", "add `nfs: true`")
+                problems.add(made.where(key), f"`{key}` needs `nfs: true`", "add `nfs: true`")
         if make.nfs and make.mode == "ReadWriteOnce":
-            problems.add(made.where("mode"), "an NFS server serves pods on many nodes", "leave out `mode`")
+            problems.add(made.where("mode"), "`nfs: true` is always ReadWriteMany", "remove `mode`")
         if not make.size and not make.disk:
-            problems.add(made.span, f"how large is `{name}` to be?", "add `size: 10Gi`")
+            problems.add(made.span, f"`make` of mount `{name}` needs a size", "add `size: 10Gi`")
     else:
         make = plan.Make(int(str(made)))
     if len(f"{job}-{name}-disk") > LABEL:
@@ -220,8 +218,8 @@ def _made(job: str, name: str, value: object, made: object, problems: Problems) 
 
 def _made_note(mount: plan.Mount, make: plan.Make) -> str:
     by = f"the NFS server {mount.source}-nfs with its claim" if make.nfs else "the claim"
-    kept = "`longboat rm` keeps it, `rm --data` removes it with its data"
-    return f"{by} {mount.source} is made if it is not there; {kept}"
+    kept = "`longboat rm` keeps it, `rm --data` deletes it with its data"
+    return f"{by} {mount.source} is created if it does not exist; {kept}"
 
 
 def _security(root: Section) -> plan.Security:
@@ -259,41 +257,41 @@ def _stages(root: Section, around: stages.JobContext, problems: Problems) -> tup
         if len(cycle) > 2:
             where = _where_after(sections[cycle[0]], given, cycle[0])
             problems.add(
-                where, f"these stages wait for each other: {' → '.join(cycle)}", "`a → b` means: a comes after b"
+                where, f"stages depend on each other: {' → '.join(cycle)}", "`a → b` means that a comes after b"
             )
     for name in order:
         if built[name].kind == "bench" and not _has_before(name, after, built, "serve"):
             problems.add(
                 given.where(name),
-                f"the load test `{name}` comes after no `serve` stage",
-                "add `after:` with the stage that serves",
+                f"load test `{name}` does not come after a `serve` stage",
+                "add `after:` with the name of the `serve` stage",
             )
     secrets = root.section("secrets")
     for name, stage in built.items():
         if stage.serve is not None and stage.serve.token:
             _check_token(stage.serve, sections[name], list(secrets.values) if secrets else [], problems)
-    whole = {name: replace(built[name], after=tuple(after[name])) for name in order}
-    return tuple(serving_commands.with_commands(whole, root.text("name"), around.remote).values())
+    complete = {name: replace(built[name], after=tuple(after[name])) for name in order}
+    return tuple(serving_commands.with_commands(complete, root.text("name"), around.remote).values())
 
 
 def _after(name: str, section: Section, given: Section, problems: Problems) -> list[str]:
-    """The stages this one waits for: those of `after` and the one that its gate or server names."""
+    """The stages this one waits for: those in `after` and the one that its gate or server names."""
     wanted = list(section.texts("after"))
     implied = [part.text(key) for kind, key in _NAMED if (part := section.section(kind)) is not None and part.text(key)]
     where = section.where("after")
     for other in {other: None for other in wanted if wanted.count(other) > 1}:
-        problems.add(where, f"`{other}` stands twice in `after`")
-    found = []
+        problems.add(where, f"`{other}` is listed twice in `after`")
+    after = []
     for other in dict.fromkeys([*wanted, *implied]):
         span = where if other in wanted else _where_after(section, given, name)
         if other == name:
-            problems.add(span, f"the stage `{name}` comes after itself")
+            problems.add(span, f"stage `{name}` depends on itself")
         elif other not in given.spans:
             others = [stage for stage in given.spans if stage != name]
-            problems.add(span, f"there is no stage `{other}`", did_you_mean(other, others, what="the other stages"))
+            problems.add(span, f"unknown stage `{other}`", did_you_mean(other, others, what="the other stages"))
         elif isinstance(given.values.get(other), Section):
-            found.append(other)
-    return found
+            after.append(other)
+    return after
 
 
 _NAMED = (("gate", "of"), ("serve", "model"))
@@ -310,15 +308,15 @@ def _where_after(section: Section, given: Section, name: str) -> Span:
 
 
 def _check_kind_of(stage: plan.Stage, section: Section, built: Mapping[str, plan.Stage], problems: Problems) -> None:
-    """A gate asks a gang, and a server serves what a gang left."""
+    """Check that gates and servers name a stage with `run`."""
     for kind, key in _NAMED:
         part = section.section(kind)
         other = built.get(part.text(key)) if part is not None else None
         if part is not None and other is not None and other.kind != "gang" and other.name != stage.name:
             problems.add(
                 part.where(key),
-                f"`{other.name}` is a {other.kind}, not a stage that trains",
-                "name a stage that has `run`",
+                f"stage `{other.name}` is a `{other.kind}` stage and trains no model",
+                "name a stage with `run`",
             )
 
 
@@ -327,9 +325,11 @@ def _check_token(serve: plan.Serve, section: Section, secrets: list[str], proble
     assert part is not None
     if serve.token not in secrets:
         hint = did_you_mean(serve.token, secrets, what="the secrets") or "add it to `secrets:`"
-        problems.add(part.where("token"), f"there is no secret `{serve.token}`", hint)
+        problems.add(part.where("token"), f"unknown secret `{serve.token}`", hint)
     if serve.image:
-        problems.add(part.where("token"), "`token` is for our own server, and `image` names another", "leave one out")
+        problems.add(
+            part.where("token"), "`token` works only with Longboat's own server, not with `image`", "remove one of them"
+        )
 
 
 def _has_before(name: str, after: Mapping[str, list[str]], built: Mapping[str, plan.Stage], kind: str) -> bool:

@@ -1,7 +1,7 @@
-"""What is wrong with a job file, and how it is shown: place, line, caret, fix.
+"""Problems in a job file, each with position, quoted line, caret and fix.
 
-A reader of a job file never stops at the first problem: it hands each one to a `Problems` and
-goes on, and whoever started the reading raises them together as one `JobError`.
+Readers of a job file do not stop at the first problem: they add each one to a `Problems`, and the loader raises
+all of them as one `JobError`.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import NamedTuple
 from longboat.runtime.errors import LongboatError
 
 SHOWN = 40
-"""More problems than this are counted, not shown."""
+"""Show at most this many problems, and count the rest."""
 
 LINE_BREAK = re.compile("\r\n|[\n\r\u0085\u2028\u2029]")
-"""What YAML takes for the end of a line."""
+"""Line breaks of YAML."""
 
 _WIDEST = 110
-"""A quoted line is cut around its caret to about so many characters."""
+"""Maximum width of a quoted line; longer ones are cut around the caret."""
 
 
 class Span(NamedTuple):
-    """A piece of a file: line and column from 1, length in characters on that line."""
+    """Position in a file: line and column from 1, length in characters on that line."""
 
     line: int
     column: int
@@ -33,7 +33,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing to put right. Line 0: not in a file; `file` is then the option that was wrong."""
+    """One problem. With line 0 it is not in a file: `file` is then the wrong option."""
 
     file: str
     line: int
@@ -44,12 +44,12 @@ class Problem:
 
 
 class JobError(LongboatError):
-    """All problems found in one reading. `message` is for `error: {message}`; `str()` is the whole text."""
+    """All problems of a job file. `message` is for `error: {message}`; `str()` is the full text."""
 
     def __init__(self, problems: Iterable[Problem], texts: Mapping[str, str] | None = None, file: str = "") -> None:
-        found = dict.fromkeys(problems)
+        unique = dict.fromkeys(problems)
         self.problems: tuple[Problem, ...] = tuple(
-            sorted(found, key=lambda p: (p.file != file, p.file, p.line, p.column))
+            sorted(unique, key=lambda p: (p.file != file, p.file, p.line, p.column))
         )
         lines = {name: LINE_BREAK.split(text) for name, text in (texts or {}).items()}
         blocks = [_block(problem, lines.get(problem.file, [])) for problem in self.problems[:SHOWN]]
@@ -65,7 +65,7 @@ class JobError(LongboatError):
 
 
 class Problems:
-    """Where readers of one job file leave what they find."""
+    """Collects the problems of one job file."""
 
     def __init__(self, file: str, text: str = "") -> None:
         self.file = file
@@ -76,7 +76,7 @@ class Problems:
         self.found.append(Problem(file or self.file, span.line, span.column, span.length, message, hint))
 
     def add_option(self, option: str, message: str, hint: str = "") -> None:
-        """A problem that stands on the command line or in the environment, not in a file."""
+        """Add a problem of the command line or the environment, not of a file."""
         self.found.append(Problem(option, 0, 0, 0, message, hint))
 
     def error(self, also: Iterable[Problem] = ()) -> JobError:
@@ -84,16 +84,16 @@ class Problems:
 
 
 def nearest(word: str, known: Iterable[str], others: Mapping[str, str] | None = None) -> str:
-    """The known word most like the one written, or "". `others` maps foreign words to known ones."""
+    """The known word most similar to `word`, or "". `others` maps synonyms to known words."""
     import difflib
 
-    words = {name.lower(): name for name in known} | {name.lower(): ours for name, ours in (others or {}).items()}
-    near = difflib.get_close_matches(word.lower(), words, n=1, cutoff=0.6)
-    return words[near[0]] if near else ""
+    targets = {name.lower(): name for name in known} | {name.lower(): ours for name, ours in (others or {}).items()}
+    near = difflib.get_close_matches(word.lower(), targets, n=1, cutoff=0.6)
+    return targets[near[0]] if near else ""
 
 
 def did_you_mean(word: str, known: Iterable[str], others: Mapping[str, str] | None = None, what: str = "") -> str:
-    """The hint for a word that is not known: the nearest one, or all of them when there are few."""
+    """The hint for an unknown word: the most similar known word, or all of them if there are few."""
     known = list(known)
     near = nearest(word, known, others)
     if near:

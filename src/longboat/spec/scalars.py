@@ -1,7 +1,6 @@
-"""Single values: what a plain word of YAML means, and how durations, memory and cores are written.
+"""Scalars: plain YAML values, durations, amounts of memory and CPU cores.
 
-The words are those of YAML 1.2's core schema and no more: `no`, `on` and `12:30` are texts and
-`010` is ten.
+Plain values follow the core schema of YAML 1.2: `no`, `on` and `12:30` are texts and `010` is ten.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ _SPECIAL = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
 _INTEGER = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
 _LONGEST_NUMBER = 100
-"""Digits beyond which a number is taken as a text: nobody counts so far."""
+"""Longer numbers are read as text."""
 
 
 def plain(text: str) -> Value:
-    """What a plain, unquoted scalar means."""
+    """The value of a plain (unquoted) scalar."""
     if text in _WORDS:
         return _WORDS[text]
     if not text or text[0] not in "-+.0123456789" or len(text) > _LONGEST_NUMBER:
@@ -40,7 +39,7 @@ def plain(text: str) -> Value:
 
 
 def describe(value: Value) -> str:
-    """The value as a message names it: `the text "abc"`, `true`, `5`, `nothing`."""
+    """The value as shown in messages: `the text "abc"`, `true`, `5`, `nothing`."""
     if value is None:
         return "nothing"
     if isinstance(value, str):
@@ -50,7 +49,7 @@ def describe(value: Value) -> str:
 
 
 def written(value: Value) -> str:
-    """The value as text: what `${NAME}` puts inside a longer text."""
+    """The value as `${NAME}` inserts it into a longer text."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -64,7 +63,7 @@ DURATION_PATTERN = r"^\s*([0-9]+(\.[0-9]+)?\s*(ms|s|m|h|d|w)\s*)+$"
 
 
 def duration(value: Value) -> float | None:
-    """Seconds: a number, or text such as 30s, 5m, 1h30m, 2d. None if it is neither."""
+    """Seconds from a number or a text such as 30s, 5m, 1h30m, 2d. None if it is not a duration."""
     if isinstance(value, str):
         text = value.strip()
         if not text or _PART.sub("", text).strip():
@@ -79,15 +78,15 @@ MEMORY_PATTERN = r"^\s*[0-9]+(\.[0-9]+)?\s*([kKMGTPE]i?)?B?\s*$"
 
 
 def memory(value: Value) -> int | None:
-    """Bytes: a number, or text such as 4Gi (1024s), 500M (1000s). None if it is neither."""
+    """Bytes from a number or a text such as 4Gi (1024s), 500M (1000s). None if it is not an amount of memory."""
     if isinstance(value, str):
         match = _MEMORY.fullmatch(value)
         if not match:
             return None
-        number, unit = match.groups()
-        value = float(number) * (_FACTORS[unit[0].upper()][len(unit) - 1] if unit else 1)
-    found = _positive(value)
-    return None if found is None or found < 1 or found > 2**63 else int(found)
+        digits, unit = match.groups()
+        value = float(digits) * (_FACTORS[unit[0].upper()][len(unit) - 1] if unit else 1)
+    number = _positive(value)
+    return None if number is None or number < 1 or number > 2**63 else int(number)
 
 
 _CORES = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)(m?)\s*")
@@ -95,14 +94,14 @@ CORES_PATTERN = r"^\s*[0-9]+(\.[0-9]+)?m?\s*$"
 
 
 def cores(value: Value) -> float | None:
-    """Cores: 2, 0.5, or in thousandths as 500m. None if it is none of them."""
+    """CPU cores from a number or a text such as 2, 0.5 or 500m. None if it is not a number of cores."""
     if isinstance(value, str):
         match = _CORES.fullmatch(value)
         if not match:
             return None
         value = float(match[1]) / (1000 if match[2] else 1)
-    found = _positive(value)
-    return found if found else None
+    number = _positive(value)
+    return number if number else None
 
 
 def _positive(value: Value) -> float | None:

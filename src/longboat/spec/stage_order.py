@@ -1,4 +1,4 @@
-"""In which order stages come: every one behind those it comes after, else as written."""
+"""Topological order of stages; otherwise in the order of the file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 
 def ordered(after: Mapping[str, Sequence[str]]) -> tuple[list[str], list[list[str]]]:
-    """The stages in order, and the cycles that keep the others out of it, each as a path `a, b, a`."""
+    """The stages in order, and the cycles among the rest, each as a path `a, b, a`."""
     order: list[str] = []
     placed: set[str] = set()
     waiting = list(after)
@@ -21,7 +21,7 @@ def ordered(after: Mapping[str, Sequence[str]]) -> tuple[list[str], list[list[st
 
 
 def _cycles(after: Mapping[str, Sequence[str]]) -> list[list[str]]:
-    """A cycle through each stage that is in one and in none found before."""
+    """One cycle for each group of stages that depend on each other."""
     cycles: list[list[str]] = []
     seen: set[str] = set()
     for start in after:

@@ -1,4 +1,4 @@
-"""One stage of the job file into one Stage of the Plan: command, shape, roles and ranks."""
+"""Builds the Plan's Stage from a stage of the job file: command, shape, roles and ranks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from longboat.spec.validation import Section
 
 
 class JobContext(NamedTuple):
-    """What a stage takes from its job."""
+    """Settings that a stage inherits from its job."""
 
     directory: str
     remote: bool
@@ -24,7 +24,7 @@ class JobContext(NamedTuple):
 
 
 def build(name: str, section: Section, around: JobContext, problems: Problems) -> plan.Stage:
-    """The stage without its `after`, which is the business of the whole job."""
+    """The stage without `after`, which `planning` adds."""
     kind = next((key for key in STAGE.one_of if section.has(key)), "run")
     stage = plan.Stage(
         name,
@@ -44,7 +44,7 @@ def build(name: str, section: Section, around: JobContext, problems: Problems) -
 
 
 def command(value: object) -> tuple[str, ...]:
-    """A text goes to the shell, a list is executed."""
+    """The command as arguments: a text is run by the shell, a list is executed directly."""
     if isinstance(value, str):
         return ("sh", "-c", value)
     return value if isinstance(value, tuple) else ()
@@ -57,7 +57,7 @@ def variables(values: Mapping[str, object]) -> tuple[plan.Variable, ...]:
 def check_variables(section: Section | None, problems: Problems) -> None:
     for name, span in (section.spans if section else {}).items():
         if name.startswith("LONGBOAT_"):
-            problems.add(span, f"`{name}`: variables that begin with LONGBOAT_ are Longboat's own")
+            problems.add(span, f"`{name}`: variables that start with LONGBOAT_ are reserved")
 
 
 def _gang(stage: plan.Stage, section: Section, around: JobContext, problems: Problems) -> plan.Stage:
@@ -71,10 +71,14 @@ def _gang(stage: plan.Stage, section: Section, around: JobContext, problems: Pro
         for key in ("merge", "rounds"):
             if section.has(key):
                 problems.add(
-                    section.where(key), f"`{key}` has no meaning in shape {shape.name}", "it belongs to shape average"
+                    section.where(key), f"`{key}` cannot be used with shape {shape.name}", "use it with shape average"
                 )
     if section.integer("rounds", 1) > 1 and not section.has("merge"):
-        problems.add(section.where("rounds"), "`rounds` needs `merge`", "the command that merges after each round")
+        problems.add(
+            section.where("rounds"),
+            "`rounds` needs `merge`",
+            "add `merge:`, the command that merges the models after each round",
+        )
     return replace(
         stage,
         shape=shape.name if shape else "",
@@ -92,10 +96,10 @@ def _gang(stage: plan.Stage, section: Section, around: JobContext, problems: Pro
 
 
 def _env(section: Section, around: JobContext, problems: Problems) -> tuple[plan.Variable, ...]:
-    """The job's variables, and above them the stage's own."""
+    """The stage's variables, which override the job's."""
     check_variables(section.section("env"), problems)
-    found = {variable.name: variable for variable in (*around.env, *variables(section.map("env")))}
-    return tuple(found.values())
+    merged = {variable.name: variable for variable in (*around.env, *variables(section.map("env")))}
+    return tuple(merged.values())
 
 
 def _python(section: Section, around: JobContext, problems: Problems) -> str:
@@ -103,27 +107,27 @@ def _python(section: Section, around: JobContext, problems: Problems) -> str:
     if not given:
         return ""
     if around.remote:
-        # A path inside an image, which cannot be looked at from here.
+        # A path inside the image, which cannot be checked here.
         name = os.path.basename(given)
         return os.path.dirname(given) if re.fullmatch(r"python[0-9.]*", name) else os.path.join(given, "bin")
     path = os.path.normpath(os.path.join(around.directory, os.path.expanduser(given)))
     if os.path.isdir(path):
         directory = path if os.path.basename(path) == "bin" else os.path.join(path, "bin")
-        found = any(os.path.exists(os.path.join(directory, name)) for name in ("python", "python3"))
+        exists = any(os.path.exists(os.path.join(directory, name)) for name in ("python", "python3"))
     else:
-        directory, found = os.path.dirname(path), os.access(path, os.X_OK)
+        directory, exists = os.path.dirname(path), os.access(path, os.X_OK)
         plain = os.path.join(directory, "python")
-        if found and not (os.path.exists(plain) and os.path.samefile(plain, path)):
-            hint = f"leave `python` out and write {path} in `run`"
-            problems.add(section.where("python"), f"{directory} has no `python` that is {path}", hint)
-    if not found:
-        hint = "give the path of an interpreter, or of an environment such as .venv"
-        problems.add(section.where("python"), f"there is no Python at {path}", hint)
+        if exists and not (os.path.exists(plain) and os.path.samefile(plain, path)):
+            hint = f"remove `python` and use {path} in `run`"
+            problems.add(section.where("python"), f"`python` in {directory} is not {path}", hint)
+    if not exists:
+        hint = "set it to the path of an interpreter or of a virtual environment such as .venv"
+        problems.add(section.where("python"), f"no Python found at {path}", hint)
     return directory
 
 
-class _Asked(NamedTuple):
-    """What the file says of one role."""
+class _RoleRequest(NamedTuple):
+    """The request for one role in the file: rank count, position, settings."""
 
     ranks: int | None
     span: Span
@@ -134,21 +138,21 @@ def _shape_and_roles(
     section: Section, run: tuple[str, ...], problems: Problems
 ) -> tuple[Shape | None, tuple[plan.Role, ...]]:
     ranks = section.values.get("ranks")
-    asked = _asked(ranks) if isinstance(ranks, Section) else {}
+    requests = _requests(ranks) if isinstance(ranks, Section) else {}
     name = section.text("shape")
     if section.has("shape") and not name:
         return None, ()
-    shape = SHAPES[name] if name else _guess(section, ranks, asked)
+    shape = SHAPES[name] if name else _guess(section, ranks, requests)
     if shape is None:
         known = {rule.name for other in SHAPES.values() for rule in other.roles}
-        _check_roles(asked, known, "no shape has a role", problems)
-        if known.issuperset(asked):
+        _check_roles(requests, known, "no shape has a role", problems)
+        if known.issuperset(requests):
             problems.add(section.where("ranks"), "no shape has these roles together", f"shapes: {', '.join(SHAPES)}")
         return None, ()
-    _check_roles(asked, {rule.name for rule in shape.roles}, f"shape {shape.name} has no role", problems)
+    _check_roles(requests, {rule.name for rule in shape.roles}, f"shape {shape.name} has no role", problems)
     if isinstance(ranks, int):
-        one = _role_of_a_number(shape)
-        if one is None:
+        rule = _role_of_a_number(shape)
+        if rule is None:
             example = ", ".join(f"{rule.name}: {rule.default}" for rule in shape.roles if rule.default)
             problems.add(
                 section.where("ranks"),
@@ -156,91 +160,94 @@ def _shape_and_roles(
                 f"for example `ranks: {{{example}}}`",
             )
             return shape, ()
-        asked = {one.name: _Asked(ranks, section.where("ranks"))}
-    return shape, _roles(shape, asked, section, run, problems)
+        requests = {rule.name: _RoleRequest(ranks, section.where("ranks"))}
+    return shape, _roles(shape, requests, section, run, problems)
 
 
-def _asked(ranks: Section) -> dict[str, _Asked]:
-    found = {}
+def _requests(ranks: Section) -> dict[str, _RoleRequest]:
+    requests = {}
     for role, value in ranks.values.items():
         inner = value if isinstance(value, Section) else None
         count = inner.whole("count") if inner else value
         span = inner.where("count") if inner else ranks.where(role)
-        found[role] = _Asked(count if isinstance(count, int) else None, span, inner)
-    return found
+        requests[role] = _RoleRequest(count if isinstance(count, int) else None, span, inner)
+    return requests
 
 
-def _guess(section: Section, ranks: object, asked: Mapping[str, _Asked]) -> Shape | None:
-    """The shape where the file names none: `average` for a merge, else the first that fits the ranks."""
+def _guess(section: Section, ranks: object, requests: Mapping[str, _RoleRequest]) -> Shape | None:
+    """The default shape: `average` if there is a merge, else the first that fits the ranks."""
     if section.has("merge"):
         return SHAPES["average"]
     for shape in SHAPES.values():
         rules = {rule.name: rule for rule in shape.roles}
         if isinstance(ranks, int):
-            one = _role_of_a_number(shape)
-            if one is not None and (not one.most or ranks <= one.most):
+            rule = _role_of_a_number(shape)
+            if rule is not None and (not rule.most or ranks <= rule.most):
                 return shape
         elif all(
-            role in rules and (not rules[role].most or (a.ranks or 0) <= rules[role].most) for role, a in asked.items()
+            role in rules and (not rules[role].most or (request.ranks or 0) <= rules[role].most)
+            for role, request in requests.items()
         ):
             return shape
     return None
 
 
 def _role_of_a_number(shape: Shape) -> RoleRule | None:
-    """The role that a bare number of ranks means, if the shape leaves no doubt."""
+    """The role meant by a plain number of ranks, or None if that is ambiguous."""
     needed = [rule for rule in shape.roles if rule.least]
     many = [rule for rule in needed if not rule.most] or needed
     return many[0] if len(many) == 1 else None
 
 
-def _check_roles(asked: Mapping[str, _Asked], known: set[str], message: str, problems: Problems) -> None:
-    for role, ask in asked.items():
+def _check_roles(requests: Mapping[str, _RoleRequest], known: set[str], message: str, problems: Problems) -> None:
+    for role, request in requests.items():
         if role not in known:
-            problems.add(ask.span, f"{message} `{role}`", did_you_mean(role, sorted(known), what="its roles"))
+            problems.add(request.span, f"{message} `{role}`", did_you_mean(role, sorted(known), what="its roles"))
 
 
 def _roles(
-    shape: Shape, asked: Mapping[str, _Asked], section: Section, run: tuple[str, ...], problems: Problems
+    shape: Shape, requests: Mapping[str, _RoleRequest], section: Section, run: tuple[str, ...], problems: Problems
 ) -> tuple[plan.Role, ...]:
     counts: dict[str, int] = {}
     for rule in shape.roles:
-        ask = asked.get(rule.name)
-        count = rule.default if ask is None or ask.ranks is None else ask.ranks
+        request = requests.get(rule.name)
+        count = rule.default if request is None or request.ranks is None else request.ranks
         most = rule.most or MOST_RANKS
-        if ask is not None and not rule.least <= count <= most:
+        if request is not None and not rule.least <= count <= most:
             allowed = str(most) if rule.least == most else f"from {rule.least} to {most}"
             hint = "shape allreduce has many workers" if shape.name == "single" and count > 1 else ""
-            problems.add(ask.span, f"shape {shape.name} takes {allowed} ranks of role {rule.name}, not {count}", hint)
+            problems.add(
+                request.span, f"shape {shape.name} takes {allowed} ranks of role {rule.name}, not {count}", hint
+            )
         counts[rule.name] = count
     if sum(counts.values()) > MOST_RANKS:
-        problems.add(section.where("ranks"), f"the stage has {sum(counts.values())} ranks; {MOST_RANKS} is the most")
+        problems.add(section.where("ranks"), f"the stage has {sum(counts.values())} ranks; the maximum is {MOST_RANKS}")
     finishes = finishing_roles(shape.name, counts)
     base = section.section("resources")
-    found = []
+    roles = []
     for rule in shape.roles:
-        ask = asked.get(rule.name)
-        own = ask.section if ask else None
-        resources = _resources(base, own.section("resources") if own else None, problems)
+        request = requests.get(rule.name)
+        role_section = request.section if request else None
+        resources = _resources(base, role_section.section("resources") if role_section else None, problems)
         if not counts[rule.name]:
             continue
         role = plan.Role(rule.name, counts[rule.name], finishes[rule.name], rule.alone, run, resources)
-        if own is not None:
-            check_variables(own.section("env"), problems)
+        if role_section is not None:
+            check_variables(role_section.section("env"), problems)
             role = replace(
                 role,
-                command=command(own.values.get("run")) or run,
-                env=variables(own.map("env")),
-                image=own.text("image"),
-                pull_policy=own.text("pull_policy"),
+                command=command(role_section.values.get("run")) or run,
+                env=variables(role_section.map("env")),
+                image=role_section.text("image"),
+                pull_policy=role_section.text("pull_policy"),
             )
-        found.append(role)
-    return tuple(found)
+        roles.append(role)
+    return tuple(roles)
 
 
-def _resources(base: Section | None, own: Section | None, problems: Problems) -> plan.Resources:
-    """What the role says, and from the stage what it leaves out."""
-    given = [section for section in (own, base) if section is not None]
+def _resources(base: Section | None, role: Section | None, problems: Problems) -> plan.Resources:
+    """Resources of the role; keys it leaves out come from the stage."""
+    given = [section for section in (role, base) if section is not None]
     limits = [part for section in given if (part := section.section("limits")) is not None]
 
     def first(sections: list[Section], key: str) -> float | None:
@@ -251,7 +258,7 @@ def _resources(base: Section | None, own: Section | None, problems: Problems) ->
     for key, request, limit in (("cpu", cpu, cpu_limit), ("memory", memory, memory_limit)):
         if request is not None and limit is not None and limit < request:
             span = next(section.where(key) for section in limits if section.has(key))
-            problems.add(span, f"the limit of {key}, {limit:g}, is below what is asked for, {request:g}")
+            problems.add(span, f"the {key} limit {limit:g} is below the request {request:g}")
     return plan.Resources(
         cpu,
         None if memory is None else int(memory),
@@ -267,7 +274,9 @@ def _gate(stage: plan.Stage, section: Section, problems: Problems) -> plan.Stage
         return stage
     least, most = part.number("at_least"), part.number("at_most")
     if least is not None and most is not None and least > most:
-        problems.add(part.where("at_least"), f"no figure is at least {least:g} and at most {most:g}")
+        problems.add(
+            part.where("at_least"), f"`at_least: {least:g}` is greater than `at_most: {most:g}`: no value can pass"
+        )
     gate = plan.Gate(part.text("of"), part.text("metric"), least, most, part.integer("retries"))
     return replace(stage, gate=gate)
 
@@ -295,7 +304,7 @@ def _serve(stage: plan.Stage, section: Section, problems: Problems) -> plan.Stag
         if serve.autoscale.most < serve.replicas:
             problems.add(where, f"`max: {serve.autoscale.most}` is less than `replicas: {serve.replicas}`")
         if role.resources.cpu is None:
-            problems.add(where, "`autoscale` counts in per cent of the cores asked for, and none are", _ASK_CPU)
+            problems.add(where, "`autoscale` needs a CPU request: its target is a percentage of it", _ASK_CPU)
     return replace(stage, serve=serve, roles=(role,))
 
 
@@ -321,8 +330,8 @@ def _bench(stage: plan.Stage, section: Section, problems: Problems) -> plan.Stag
     )
     if bench.warm_up >= bench.iterations:
         where = part.where("warm_up" if part.has("warm_up") else "iterations")
-        message = f"all {bench.iterations} iterations are warm-up ({bench.warm_up}): nothing would be measured"
-        problems.add(where, message, "`iterations` counts the warm-up too: give more of them, or a smaller `warm_up`")
+        message = f"all {bench.iterations} iterations are warm-up ({bench.warm_up}): nothing is left to measure"
+        problems.add(where, message, "`iterations` includes the warm-up: raise it, or lower `warm_up`")
     return replace(stage, bench=bench)
 
 

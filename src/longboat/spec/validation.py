@@ -1,7 +1,6 @@
-"""Checks a tree of nodes against the kinds of `keys` and gives typed values.
+"""Checks YAML nodes against the key tables and returns typed values.
 
-A value that is wrong is noted and read as if it had been left out, so that the reading goes on
-and every problem of the file is found in one go.
+A wrong value is reported and then treated as left out, so that one pass finds all problems of the file.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ from longboat.spec.yaml_nodes import ListNode, MapNode, Node, ScalarNode
 
 @dataclass(frozen=True)
 class Section:
-    """A mapping of the file, checked: its values by key, defaults filled in, and where each stands."""
+    """A validated mapping of the file: values by key, with defaults, and their positions."""
 
     span: Span
     values: Mapping[str, object]
     spans: Mapping[str, Span]
-    """Of the values that the file gives."""
+    """Positions of the values in the file."""
 
     def has(self, key: str) -> bool:
-        """The file gives this key a value (a wrong one, perhaps)."""
+        """Whether the file has a value for this key, valid or not."""
         return key in self.spans
 
     def where(self, key: str) -> Span:
@@ -65,13 +64,13 @@ class Section:
         return value.values if isinstance(value, Section) else {}
 
     def json(self, key: str, default: str) -> str:
-        """What is Longboat's to hand on and not to read."""
+        """The value as JSON, for keys that Longboat passes on unread."""
         value = self.values.get(key)
         return default if value is None else json.dumps(value, ensure_ascii=False)
 
 
 def read(kind: Kind, node: Node, problems: Problems, name: str) -> object:
-    """The value of the node, or None if it is empty, wrong, or waits for a param to be set."""
+    """The value of the node, or None if it is empty, wrong, or uses a required param without a value."""
     if isinstance(node, ScalarNode) and node.unset:
         return None
     return _READERS[type(kind)](kind, node, problems, name)
@@ -79,10 +78,10 @@ def read(kind: Kind, node: Node, problems: Problems, name: str) -> object:
 
 def _wrong(kind: Kind, node: Node, problems: Problems, name: str, hint: str = "") -> None:
     if isinstance(node, ScalarNode):
-        found = scalars.describe(node.value) + (" (from `${…}`)" if node.filled else "")
+        actual = scalars.describe(node.value) + (" (from `${…}`)" if node.filled else "")
     else:
-        found = "a list" if isinstance(node, ListNode) else "a mapping"
-    problems.add(node.span, f"`{name}` must be {kind.what}, not {found}", hint)
+        actual = "a list" if isinstance(node, ListNode) else "a mapping"
+    problems.add(node.span, f"`{name}` must be {kind.what}, not {actual}", hint)
 
 
 def _text(kind: value_types.Text, node: Node, problems: Problems, name: str) -> object:
@@ -92,11 +91,11 @@ def _text(kind: value_types.Text, node: Node, problems: Problems, name: str) -> 
     if node.value is None and not kind.loose:
         return None
     if not isinstance(node.value, str) and not kind.loose and not node.filled:
-        _wrong(kind, node, problems, name, f'in quotes it is a text: "{node.text}"')
+        _wrong(kind, node, problems, name, f'put it in quotes: "{node.text}"')
         return None
     text = "" if node.value is None else node.text
     if "\0" in text:
-        problems.add(node.span, f"`{name}` holds a NUL character")
+        problems.add(node.span, f"`{name}` contains a NUL character")
         return None
     if kind.allowed and text not in kind.allowed:
         problems.add(node.span, f"`{name}` cannot be `{text}`", did_you_mean(text, kind.allowed))
@@ -112,7 +111,7 @@ def _integer(kind: value_types.Integer, node: Node, problems: Problems, name: st
         return None
     if not isinstance(node, ScalarNode) or isinstance(node.value, bool) or not isinstance(node.value, int):
         unquoted = isinstance(node, ScalarNode) and isinstance(node.value, str) and scalars.plain(node.value)
-        _wrong(kind, node, problems, name, "leave out the quotes" if type(unquoted) is int else "")
+        _wrong(kind, node, problems, name, "remove the quotes" if type(unquoted) is int else "")
         return None
     if not kind.least <= node.value <= kind.most:
         _wrong(kind, node, problems, name)
@@ -121,7 +120,7 @@ def _integer(kind: value_types.Integer, node: Node, problems: Problems, name: st
 
 
 def _number(kind: value_types.Number, node: Node, problems: Problems, name: str) -> object:
-    if isinstance(node, ScalarNode) and node.value in (None, ""):  # a param that was left empty
+    if isinstance(node, ScalarNode) and node.value in (None, ""):  # an empty param
         return None
     if isinstance(node, ScalarNode) and isinstance(node.value, (int, float)) and not isinstance(node.value, bool):
         try:
@@ -151,9 +150,9 @@ def _measure(kind: value_types.Measure, node: Node, problems: Problems, name: st
     if isinstance(node, ScalarNode):
         if node.value is None:
             return None
-        found = kind.parse(node.value)
-        if found is not None:
-            return found
+        amount = kind.parse(node.value)
+        if amount is not None:
+            return amount
     _wrong(kind, node, problems, name)
     return None
 
@@ -166,15 +165,15 @@ def _list_of(kind: value_types.ListOf, node: Node, problems: Problems, name: str
             _wrong(kind, node, problems, name)
             return None
         node = ListNode(node.span, (node,))
-    found = []
+    values = []
     for item in node.items:
         if isinstance(item, ScalarNode) and item.value is None and not item.unset:
             problems.add(item.span, f"an item of `{name}` is empty")
             continue
         value = read(kind.item, item, problems, f"item of {name}" if len(node.items) > 1 or not kind.or_one else name)
         if value is not None:
-            found.append(value)
-    return tuple(found)
+            values.append(value)
+    return tuple(values)
 
 
 def _map_of(kind: value_types.MapOf, node: Node, problems: Problems, name: str) -> object:
@@ -212,7 +211,7 @@ def _anything(kind: value_types.Anything, node: Node, problems: Problems, name: 
 
 
 def plain_value(node: Node, problems: Problems) -> object:
-    """The node as lists, dicts and scalars, as JSON has them."""
+    """The node as JSON values: lists, dicts and scalars."""
     if isinstance(node, ListNode):
         return [plain_value(item, problems) for item in node.items]
     if isinstance(node, MapNode):
@@ -238,9 +237,7 @@ def _record(kind: value_types.RecordOf, node: Node, problems: Problems, name: st
                 _unknown(kind, key, entry.key, problems)
             continue
         if chosen and field.only and not set(field.only) & set(chosen):
-            problems.add(
-                entry.key, f"`{key}` has no meaning beside `{chosen[0]}`", f"it stands beside {_listed(field.only)}"
-            )
+            problems.add(entry.key, f"`{key}` cannot be used with `{chosen[0]}`", f"use it with {_listed(field.only)}")
             continue
         value = read(field.kind, entry.value, problems, key)
         empty = isinstance(entry.value, ScalarNode) and entry.value.value is None and not entry.value.unset
@@ -266,15 +263,15 @@ def _check_one_of(kind: value_types.RecordOf, node: MapNode, chosen: list[str], 
         if not any(_meant(kind, key) in kind.one_of for key in unknown):
             problems.add(node.span, f"{_of(name).removeprefix('in ') or 'the file'} needs {_listed(kind.one_of)}")
     for key in chosen[1:]:
-        problems.add(node.entries[key].key, f"`{key}` cannot stand beside `{chosen[0]}`", "keep one of them")
+        problems.add(node.entries[key].key, f"`{key}` cannot be used with `{chosen[0]}`", "keep one of them")
 
 
 def _of(name: str) -> str:
     return f"in `{name}`" if name else ""
 
 
-def _listed(words: tuple[str, ...]) -> str:
-    quoted = [f"`{word}`" for word in words]
+def _listed(keys: tuple[str, ...]) -> str:
+    quoted = [f"`{key}`" for key in keys]
     return quoted[0] if len(quoted) == 1 else ", ".join(quoted[:-1]) + " or " + quoted[-1]
 
 

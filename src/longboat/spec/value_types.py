@@ -1,7 +1,7 @@
-"""What a value of the job file may be: the small language in which `keys` is written.
+"""Types of values in the job file, used by the key tables `job_keys` and `stage_keys`.
 
-Values alone, no behaviour: `reading` checks with them, `json_schema` and `reference` print them. They are
-NamedTuples because every start of Longboat makes these classes, and a dataclass takes eight times as long to make.
+They hold no behaviour: `validation` checks with them, `json_schema` and `key_reference` print them. They are
+NamedTuples because every start of Longboat creates these classes, and a dataclass takes eight times as long.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ INTEGER_MOST = 2**53
 class Text(NamedTuple):
     what: str = "a text"
     pattern: str = ""
-    """A regular expression for the whole text."""
+    """A regular expression that must match the full text."""
     allowed: tuple[str, ...] = ()
     loose: bool = False
-    """A number or true/false is taken as it is written, and nothing as the empty text."""
+    """Numbers and booleans are accepted as text, null as the empty text."""
 
 
 class Integer(NamedTuple):
@@ -57,7 +57,7 @@ class ListOf(NamedTuple):
     item: Kind
     what: str = "a list"
     or_one: bool = False
-    """One item may stand for a list of one."""
+    """A single item is accepted as a list of one."""
 
 
 class MapOf(NamedTuple):
@@ -65,12 +65,12 @@ class MapOf(NamedTuple):
     what: str = "a mapping"
     key: Text = Text()
     word: str = "key"
-    """What a key of it is called in messages."""
+    """Name of a key in messages."""
     not_empty: bool = False
 
 
 class Anything(NamedTuple):
-    """Not Longboat's to check: handed on as it is."""
+    """Any value: passed on without a check."""
 
     what: str = "a mapping"
     shape: str = "mapping"
@@ -82,13 +82,13 @@ class Field(NamedTuple):
     kind: Kind
     help: str
     default: Value = None
-    """None: the key may be left out and then is not said."""
+    """None: the key is optional and has no default."""
     required: bool = False
     example: str = ""
     also: tuple[str, ...] = ()
-    """Words that other systems use for this key: for hints."""
+    """Names of this key in other systems, for hints."""
     only: tuple[str, ...] = ()
-    """Stands only beside one of these keys of the record's `one_of`."""
+    """Allowed only together with one of these keys of the record's `one_of`."""
 
 
 class RecordOf(NamedTuple):
@@ -96,9 +96,9 @@ class RecordOf(NamedTuple):
     help: str
     fields: tuple[Field, ...]
     one_of: tuple[str, ...] = ()
-    """Exactly one of these keys must be there."""
+    """Exactly one of these keys is required."""
     extensions: bool = False
-    """Keys that begin with `x-` are left alone: a place for anchors."""
+    """Ignore keys that start with `x-`, so that they can hold anchors."""
     what: str = "a mapping"
 
     @property
@@ -107,7 +107,7 @@ class RecordOf(NamedTuple):
 
 
 class Either(NamedTuple):
-    """Kinds that differ in being a scalar, a list or a mapping."""
+    """One of several types, told apart by scalar, list or mapping."""
 
     choices: tuple[Kind, ...]
 

@@ -1,8 +1,8 @@
-"""A YAML file as a tree in which every key and value knows its place.
+"""Parses YAML into a tree in which every key and value has a position.
 
-Built from the parser's events and not with PyYAML's own composer, for three reasons: words mean
-what YAML 1.2 says; a file that nests or repeats itself without end is refused before it costs
-memory; problems are collected, not raised one by one. Nothing here knows what a job is.
+It uses the events of PyYAML's parser instead of its composer for three reasons: scalars follow YAML 1.2; deep nesting
+and alias bombs are rejected before they use memory; problems are collected instead of raised one by one. Nothing here
+is specific to jobs.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from longboat.spec import scalars
 from longboat.spec.problems import LINE_BREAK, Problems, Span
 
 Event = Any
-"""One of PyYAML's: what its parser gives always has its marks, which their types do not know."""
+"""An event of PyYAML. Its type stubs lack the marks that the parser always sets."""
 
 DEEPEST = 60
 LARGEST = 100_000
-"""Nodes a file may have once its aliases are written out."""
+"""Maximum number of nodes after alias expansion."""
 
 
 class ScalarNode(NamedTuple):
@@ -29,12 +29,12 @@ class ScalarNode(NamedTuple):
     plain: bool = True
     start: int = 0
     end: int = 0
-    """Where in the text of the file the value stands, from..to."""
+    """Start and end of the value in the text of the file."""
     style: str = ""
     filled: bool = False
-    """Its `${NAME}` have been replaced."""
+    """Whether a `${NAME}` in it was replaced."""
     unset: bool = False
-    """It uses a required param that has no value: said once, of the param."""
+    """Whether it uses a required param without a value, which is reported once, for the param."""
 
 
 class ListNode(NamedTuple):
@@ -48,7 +48,7 @@ class MapEntry(NamedTuple):
     key_start: int = 0
     start: int = 0
     end: int = 0
-    """Where in the text of the file the key begins and the value stands; an alias stands where it is used."""
+    """Start of the key, start and end of the value in the text; for an alias, where it is used."""
 
 
 class MapNode(NamedTuple):
@@ -63,7 +63,7 @@ Node = ScalarNode | ListNode | MapNode
 
 
 class _Stop(Exception):
-    """The rest of the file cannot be understood; the problem has been noted."""
+    """Parsing cannot continue; the problem is already recorded."""
 
 
 @dataclass
@@ -72,7 +72,7 @@ class _Builder:
     text: str
     parser: Any
     anchors: dict[str, tuple[Node, int] | None] = field(default_factory=dict)
-    """By name: the node and its size with aliases written out; None while it is being built."""
+    """Name -> the node and its size after alias expansion; None while it is being built."""
 
     def event(self) -> Event:
         return self.parser.get_event()
@@ -94,33 +94,33 @@ class _Builder:
         if isinstance(event, events.AliasEvent):
             return self.alias(event)
         if depth > DEEPEST:
-            self.problems.add(self.span(event), f"the file nests more than {DEEPEST} levels deep")
+            self.problems.add(self.span(event), f"the file is nested more than {DEEPEST} levels deep")
             raise _Stop
         anchor = event.anchor
         if anchor:
             self.anchors[anchor] = None
         if isinstance(event, events.ScalarEvent):
-            found: tuple[Node, int] = self.scalar(event), 1
+            built: tuple[Node, int] = self.scalar(event), 1
         elif isinstance(event, events.SequenceStartEvent):
             self.tag(event, ("seq",))
-            found = self.items(event, depth)
+            built = self.items(event, depth)
         else:
             self.tag(event, ("map",))
-            found = self.entries(event, depth)
+            built = self.entries(event, depth)
         if anchor:
-            self.anchors[anchor] = found
-        return found
+            self.anchors[anchor] = built
+        return built
 
     def alias(self, event: Event) -> tuple[Node, int]:
-        found = self.anchors.get(event.anchor)
-        if found is None:
+        anchored = self.anchors.get(event.anchor)
+        if anchored is None:
             inside = event.anchor in self.anchors
             message = (
-                f"`*{event.anchor}` stands inside itself" if inside else f"there is no anchor `&{event.anchor}` above"
+                f"`*{event.anchor}` refers to itself" if inside else f"anchor `&{event.anchor}` is not defined above"
             )
             self.problems.add(self.span(event), message)
             raise _Stop
-        return found
+        return anchored
 
     def scalar(self, event: Event) -> ScalarNode:
         tag = self.tag(event, ("str", "int", "float", "bool", "null"))
@@ -143,7 +143,7 @@ class _Builder:
         if short in known:
             return short
         shown = "!!" + short if short != event.tag else short
-        self.problems.add(self.span(event), f"the tag `{shown}` has no meaning here", "leave the tag out")
+        self.problems.add(self.span(event), f"unknown tag `{shown}`", "remove the tag")
         return ""
 
     def items(self, start: Event, depth: int) -> tuple[Node, int]:
@@ -168,44 +168,42 @@ class _Builder:
             value, more = self.node(value_event, depth + 1)
             size = self.grown(value_event, size + more)
             if not isinstance(key, ScalarNode):
-                self.problems.add(self.span(event), "a key must be a word, not a list or a mapping")
+                self.problems.add(self.span(event), "a key must be a scalar, not a list or a mapping")
             elif key.plain and key.text == "<<":
                 self.merge(value_event, value, merged)
             elif key.text in entries:
                 first = entries[key.text].key.line
-                self.problems.add(key.span, f"the key `{key.text}` stands here twice", f"the first is on line {first}")
+                self.problems.add(key.span, f"duplicate key `{key.text}`", f"it is already defined on line {first}")
             else:
                 marks = (key.start, value_event.start_mark.index, value_event.end_mark.index)
                 entries[key.text] = MapEntry(key.span, value, *marks)
-        whole = MapNode(
+        mapping = MapNode(
             self.span(start),
             {**{key: entry for key, entry in merged.items() if key not in entries}, **entries},
             start.start_mark.index,
             cast(Any, event).end_mark.index,
             bool(start.flow_style),
         )
-        return whole, size
+        return mapping, size
 
     def merge(self, event: Event, value: Node, merged: dict[str, MapEntry]) -> None:
-        """`<<:` takes over the keys of a mapping or of several; the first to name a key wins."""
+        """Merge the keys of one or several mappings (`<<:`); the first definition of a key wins."""
         for node in value.items if isinstance(value, ListNode) else (value,):
             if isinstance(node, MapNode):
                 for key, entry in node.entries.items():
                     merged.setdefault(key, entry)
             else:
-                self.problems.add(self.span(event), "`<<` takes over a mapping or a list of mappings")
+                self.problems.add(self.span(event), "`<<` needs a mapping or a list of mappings")
 
     def grown(self, event: Event, size: int) -> int:
         if size > LARGEST:
-            self.problems.add(
-                self.span(event), f"with its aliases written out the file has more than {LARGEST:,} values"
-            )
+            self.problems.add(self.span(event), f"the file has more than {LARGEST:,} values after alias expansion")
             raise _Stop
         return size
 
 
 def compose(text: str, problems: Problems) -> Node | None:
-    """The tree of the one document in the text, or None when it cannot be understood at all."""
+    """The tree of the document in the text, or None if it cannot be parsed."""
     import yaml
     from yaml import events
 
@@ -219,14 +217,16 @@ def compose(text: str, problems: Problems) -> Node | None:
         while not isinstance(event := builder.event(), (events.DocumentStartEvent, events.StreamEndEvent)):
             pass
         if isinstance(event, events.StreamEndEvent):
-            problems.add(Span(1, 1), "the file is empty", "`longboat init --from train.py` writes one")
+            problems.add(Span(1, 1), "the file is empty", "create a job file with `longboat init --from train.py`")
             return None
         root, _ = builder.node(builder.event(), 0)
         builder.event()
         after = builder.event()
         if not isinstance(after, events.StreamEndEvent):
             problems.add(
-                builder.span(after), "a second document begins here", "a job file is one YAML document: remove `---`"
+                builder.span(after),
+                "a second YAML document starts here",
+                "remove `---`: a job file is a single document",
             )
         return root
     except _Stop:
@@ -235,7 +235,7 @@ def compose(text: str, problems: Problems) -> Node | None:
         _add_yaml_error(error, text, problems)
         return None
     except (yaml.YAMLError, RecursionError) as error:
-        problems.add(Span(1, 1), f"the file is not YAML: {' '.join(str(error).split())}")
+        problems.add(Span(1, 1), f"not valid YAML: {' '.join(str(error).split())}")
         return None
     finally:
         loader.dispose()
@@ -244,23 +244,23 @@ def compose(text: str, problems: Problems) -> Node | None:
 def _add_yaml_error(error: Any, text: str, problems: Problems) -> None:
     mark = error.problem_mark or error.context_mark
     if mark is None:
-        problems.add(Span(1, 1), f"the file is not YAML: {error.problem or error}")
+        problems.add(Span(1, 1), f"not valid YAML: {error.problem or error}")
         return
     span = Span(mark.line + 1, mark.column + 1)
     line = _line_of(text, min(mark.index, len(text)))
     indent = line[: len(line) - len(line.lstrip())]
     if "\t" in indent:
         problems.add(
-            Span(span.line, indent.index("\t") + 1, indent.count("\t")), "a tab cannot indent YAML", "use spaces"
+            Span(span.line, indent.index("\t") + 1, indent.count("\t")), "tabs cannot indent YAML", "use spaces"
         )
         return
     reason = " ".join(part for part in (error.context, error.problem) if part)
     hint = ""
     if "${" in line and "{" in line.replace("${", ""):
-        hint = 'inside { } and [ ] write "${NAME}" in quotes'
+        hint = 'inside { } and [ ], put "${NAME}" in quotes'
     elif ": " in line.split(": ", 1)[-1]:
-        hint = "a value that holds `: ` must stand in quotes"
-    problems.add(span, f"not YAML: {reason}", hint)
+        hint = "put a value that contains `: ` in quotes"
+    problems.add(span, f"not valid YAML: {reason}", hint)
 
 
 def _line_of(text: str, index: int) -> str:
@@ -270,13 +270,13 @@ def _line_of(text: str, index: int) -> str:
 
 
 def place(text: str, index: int, length: int = 1) -> Span:
-    """Line and column of a character of the text."""
+    """Position of a character of the text."""
     lines = LINE_BREAK.split(text[:index])
     return Span(len(lines), len(lines[-1]) + 1, length)
 
 
 def _first_unprintable(text: str) -> int | None:
-    # Looked for in plain ASCII first: the whole pattern takes milliseconds to compile.
+    # ASCII first: the full pattern takes milliseconds to compile.
     if text.isascii():
         match = re.search(r"[^\t\n\r -~]", text)
     else:

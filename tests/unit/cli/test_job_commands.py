@@ -69,7 +69,7 @@ def test_without_a_job_file_the_way_to_one_is_shown(
     monkeypatch.chdir(tmp_path)
     said = longboat("plan")
     assert (said.code, said.out) == (2, "")
-    assert said.err.startswith("error: there is no job.yaml in this directory\n\nhint: `longboat init`")
+    assert said.err.startswith("error: no job.yaml in this directory\n\nhint: create one with `longboat init`")
 
 
 def test_problems_are_printed_with_one_error_each(longboat: Longboat, job: Path) -> None:
@@ -91,9 +91,9 @@ def test_problems_are_printed_with_one_error_each(longboat: Longboat, job: Path)
 
 def test_options_that_are_wrong_are_told(longboat: Longboat, job: Path) -> None:
     assert longboat("plan", "--set", "STEPS").err.startswith("error: --set STEPS: must be NAME=VALUE")
-    assert longboat("plan", "--on", "mars").err.startswith("error: there is no engine 'mars'")
+    assert longboat("plan", "--on", "mars").err.startswith("error: unknown engine 'mars'")
     said = longboat("plan", "--set", "STEP=5")
-    assert (said.code, said.err) == (2, "error: --set STEP: there is no such param\n  hint: did you mean `STEPS`?\n")
+    assert (said.code, said.err) == (2, "error: --set STEP: unknown param\n  hint: did you mean `STEPS`?\n")
 
 
 def test_params_lists_them_in_three_forms(longboat: Longboat, job: Path) -> None:

@@ -107,7 +107,7 @@ def test_the_uses_are_counted(tmp_path: Path) -> None:
     [
         ("STEP", "5", "has no param `STEP`"),
         ("STEPS", "many", "`STEPS` must be a whole number (the file has 1000)"),
-        ("IMAGE_SUFFIX", "${NOPE}", "there is no param `NOPE`"),
+        ("IMAGE_SUFFIX", "${NOPE}", "unknown param `NOPE`"),
         ("USER_ID", "-1", "`user` must be a whole number"),
         ("REGISTRY", "a b", "`image` must be the name of an image"),
     ],
@@ -128,7 +128,7 @@ def test_an_unknown_param_gets_the_nearest(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_no_yaml_says_so(tmp_path: Path) -> None:
-    with pytest.raises(spec.JobError, match="not YAML"):
+    with pytest.raises(spec.JobError, match="not valid YAML"):
         spec.set_param(write(tmp_path, "name: [\n"), "A", "5")
 
 

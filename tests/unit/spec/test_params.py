@@ -82,7 +82,7 @@ def test_an_unknown_param_or_preset_gets_the_nearest(tmp_path: Path) -> None:
     assert problem(tmp_path, PARAMS, sets={"STEP": "1"}).hint == "did you mean `STEPS`?"
     assert problem(tmp_path, PARAMS, preset="dmo").hint == "did you mean `demo`?"
     found = problem(tmp_path, PARAMS.replace("{STEPS: 10", "{STEP: 10"))
-    assert (found.line, found.message, found.hint) == (11, "there is no param `STEP`", "did you mean `STEPS`?")
+    assert (found.line, found.message, found.hint) == (11, "unknown param `STEP`", "did you mean `STEPS`?")
     assert problem(tmp_path, PARAMS.replace("STEPS: 10, W", "STEPS: ten, W")).line == 11
 
 
@@ -120,8 +120,8 @@ def test_what_the_shell_means_is_left_to_the_shell(tmp_path: Path) -> None:
 
 def test_an_unknown_name_gets_the_nearest_and_the_way_to_the_shell(tmp_path: Path) -> None:
     found = problem(tmp_path, "name: job\nparams: {STEPS: 5}\nrun: train ${STEP}\n")
-    assert found.message == "there is no param `STEP`"
-    assert found.hint == "did you mean `STEPS`? `$${STEP}` hands `${STEP}` to the shell"
+    assert found.message == "unknown param `STEP`"
+    assert found.hint == "did you mean `STEPS`? write `$${STEP}` to pass `${STEP}` to the shell"
     found = problem(tmp_path, "name: job\nrun: |\n  cd x\n  train ${STEP} now\n")
     assert (found.line, found.column, found.length) == (4, 9, 7)
     assert "${X:-y}" in problem(tmp_path, "name: job\nrun: echo ${X:-y}\n").hint
@@ -235,12 +235,12 @@ def test_later_env_files_win_and_env_stands_above_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "line", "message"),
     [
-        ("A=1\nnonsense\n", 2, "this is not KEY=VALUE"),
-        ("1A=1\n", 1, "this is not KEY=VALUE"),
-        ("A='x\n", 1, "the quote in the value of `A` has no end"),
-        ('A="x" y\n', 1, "the quote in the value of `A`"),
-        ("B=2\nA=${ROOT}\n", 2, "`${ROOT}` is no variable defined above and no param"),
-        ("LONGBOAT_RANK=1\n", 1, "`LONGBOAT_RANK`: variables that begin with LONGBOAT_"),
+        ("A=1\nnonsense\n", 2, "not a KEY=VALUE line"),
+        ("1A=1\n", 1, "not a KEY=VALUE line"),
+        ("A='x\n", 1, "the value of `A` has an unclosed quote"),
+        ('A="x" y\n', 1, "the value of `A` has an unclosed quote"),
+        ("B=2\nA=${ROOT}\n", 2, "`${ROOT}` is not a variable defined above or a param"),
+        ("LONGBOAT_RANK=1\n", 1, "`LONGBOAT_RANK`: variables that start with LONGBOAT_"),
     ],
 )
 def test_a_bad_line_of_an_env_file_is_told_with_its_place(tmp_path: Path, text: str, line: int, message: str) -> None:

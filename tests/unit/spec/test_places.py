@@ -60,14 +60,14 @@ def test_a_cluster_cannot_see_a_directory_of_this_machine_and_has_one_of_the_run
     [
         ("{Big: x}", "the mount `Big` must be"),
         ("{a: {}}", "`a` needs `path`, `nfs`, `pvc`, `hostPath`, `emptyDir`, `gs`, `s3` or `make`"),
-        ("{a: {path: x, pvc: y}}", "`pvc` cannot stand beside `path`"),
+        ("{a: {path: x, pvc: y}}", "`pvc` cannot be used with `path`"),
         ("{a: {pth: x}}", "unknown key `pth`"),
         ("{a: {nfs: {server: x}}}", "`path` is missing in `nfs`"),
         ("{a: {nfs: {server: x, path: rel}}}", "`path` must be an absolute path"),
-        ("{a: {gs: bucket}}", "`gs` must be a URL that begins with gs://"),
+        ("{a: {gs: bucket}}", "`gs` must be a URL starting with gs://"),
         ("{a: {path: x, read_only: maybe}}", "`read_only` must be true or false"),
-        ("{a: }", "the mount `a` names no place"),
-        ("{a: {path: ''}}", "the mount `a` names no place"),
+        ("{a: }", "mount `a` is empty"),
+        ("{a: {path: ''}}", "mount `a` is empty"),
         ("{a: {pvc: }}", "`pvc` is empty"),
         ("[a]", "`storage` must be a mapping of mounts, not a list"),
     ],
@@ -77,7 +77,7 @@ def test_a_mount_that_is_wrong_is_told(tmp_path: Path, storage: str, message: st
 
 
 def test_code_that_is_not_there_is_told(tmp_path: Path) -> None:
-    assert problem(tmp_path, SHORT + "code: src\n").message == f"there is no directory {tmp_path / 'src'}"
+    assert problem(tmp_path, SHORT + "code: src\n").message == f"directory {tmp_path / 'src'} does not exist"
 
 
 def test_a_secret_is_a_variable_of_every_rank_without_a_value(tmp_path: Path) -> None:
@@ -90,10 +90,10 @@ def test_a_secret_is_a_variable_of_every_rank_without_a_value(tmp_path: Path) ->
     assert plan.Variable("TOKEN", secret="TOKEN") in found.stage("train").env
     assert "hunter2" not in plan.to_json(found)
     said = " ".join(found.notes)
-    assert f"secret KEY: there is no file {tmp_path / 'key.txt'}" in said
-    assert "secret CLOUD: this machine cannot read the cluster's Secret cloud" in said
+    assert f"secret KEY: file {tmp_path / 'key.txt'} does not exist" in said
+    assert "secret CLOUD: Secret cloud is in a cluster and not available locally" in said
     assert "MY_TOKEN is not set" not in said
-    assert "MY_TOKEN is not set here" in " ".join(load(tmp_path, WIDE_DEEP, environ={"A": "b"}).plan().notes)
+    assert "MY_TOKEN is not set" in " ".join(load(tmp_path, WIDE_DEEP, environ={"A": "b"}).plan().notes)
 
 
 @pytest.mark.parametrize(
@@ -101,11 +101,11 @@ def test_a_secret_is_a_variable_of_every_rank_without_a_value(tmp_path: Path) ->
     [
         ("{A: hunter2}", "`A` must be a mapping, not the text"),
         ("{A: {value: x}}", "unknown key `value`"),
-        ("{A: {env: x, file: y}}", "`file` cannot stand beside `env`"),
-        ("{A: {secret: x}}", "`key` is missing beside `secret`"),
-        ("{A: {env: x, key: y}}", "`key` has no meaning beside `env`"),
-        ("{LONGBOAT_A: {env: x}}", "`LONGBOAT_A`: variables that begin with LONGBOAT_"),
-        ("{A: {env: x}}\nenv: {A: 1}", "`A` is a variable of `env` or an env file as well"),
+        ("{A: {env: x, file: y}}", "`file` cannot be used with `env`"),
+        ("{A: {secret: x}}", "`secret` needs `key`"),
+        ("{A: {env: x, key: y}}", "`key` cannot be used with `env`"),
+        ("{LONGBOAT_A: {env: x}}", "`LONGBOAT_A`: variables that start with LONGBOAT_"),
+        ("{A: {env: x}}\nenv: {A: 1}", "`A` is also defined in `env` or an env file"),
     ],
 )
 def test_a_secret_that_is_wrong_is_told(tmp_path: Path, secrets: str, message: str) -> None:
@@ -119,7 +119,7 @@ def test_requirements_are_a_list_or_a_file(tmp_path: Path) -> None:
     assert planned(tmp_path, SHORT + "requirements: [numpy, 'jax>=0.8']\n").requirements == ("numpy", "jax>=0.8")
     found = planned(tmp_path, SHORT + "requirements: requirements.txt\n").requirements
     assert found == ("numpy>=2", "jax", "pillow --hash=sha256:ab")
-    assert "there is no such file" in problem(tmp_path, SHORT + "requirements: no.txt\n").message
+    assert "does not exist" in problem(tmp_path, SHORT + "requirements: no.txt\n").message
     assert problem(tmp_path, SHORT + "requirements: numpy\n").message.startswith("`requirements` must be a path")
     write(tmp_path, "-r loop.txt\n", "loop.txt")
     assert "nest more than" in problem(tmp_path, SHORT + "requirements: loop.txt\n").message
@@ -144,9 +144,9 @@ def test_made_storage_is_a_claim_named_after_job_and_mount_that_outlives_the_run
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        ("{class: fast}", "how large is `a` to be?"),
-        ("{size: 1Gi, disk: old}", "`disk` has no meaning without `nfs: true`"),
-        ("{size: 1Gi, nfs: true, mode: ReadWriteOnce}", "an NFS server serves pods on many nodes"),
+        ("{class: fast}", "`make` of mount `a` needs a size"),
+        ("{size: 1Gi, disk: old}", "`disk` needs `nfs: true`"),
+        ("{size: 1Gi, nfs: true, mode: ReadWriteOnce}", "`nfs: true` is always ReadWriteMany"),
         ("much", "`make` must be a size such as 10Gi"),
         ("{size: 1Gi, mode: ReadWrite}", "`mode` cannot be `ReadWrite`"),
     ],

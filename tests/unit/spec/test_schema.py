@@ -86,7 +86,7 @@ def test_every_key_of_the_table_is_in_the_schema_with_its_help() -> None:
 def test_the_reference_has_a_section_for_each_record_and_a_row_for_each_key() -> None:
     page = reference_markdown()
     titles = re.findall(r"^## `?([\w ]+)`?$", page, re.MULTILINE)
-    assert titles[0] == "The top of the file"
+    assert titles[0] == "Top level"
     assert {"param", "stage", "role", "resources", "limits", "gate", "serve", "bench", "mount", "nfs", "secret"} < set(
         titles
     )

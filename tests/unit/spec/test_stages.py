@@ -98,7 +98,7 @@ BAD = [
     ("ranks: -3", "`ranks` must be a whole number from 1 to 100000, not -3", ""),
     ("ranks: 1000000000", "`ranks` must be a whole number from 1 to 100000, not 1000000000", ""),
     ("ranks: 2.5", "`ranks` must be a whole number from 1 to 100000, not 2.5", ""),
-    ('ranks: "2"', "`ranks` must be a whole number", "leave out the quotes"),
+    ('ranks: "2"', "`ranks` must be a whole number", "remove the quotes"),
     ("ranks: true", "`ranks` must be a whole number from 1 to 100000, not true", ""),
     ("ranks: [2]", "`ranks` must be a whole number from 1 to 100000 or a mapping of roles, not a list", ""),
     ("ranks: {worker: 0}", "shape single takes 1 ranks of role worker, not 0", ""),
@@ -109,23 +109,23 @@ BAD = [
     ("shape: allreduce\nranks: {wrker: 2}", "shape allreduce has no role `wrker`", "did you mean `worker`?"),
     ("ranks: {wrker: 2}", "no shape has a role `wrker`", "did you mean `worker`?"),
     ("ranks: {launcher: 1, ps: 1}", "no shape has these roles together", ""),
-    ("ranks: {ps: 60000, worker: 60000}", "the stage has 120000 ranks; 100000 is the most", ""),
-    ("merge: x\nshape: allreduce", "`merge` has no meaning in shape allreduce", "it belongs to shape average"),
+    ("ranks: {ps: 60000, worker: 60000}", "the stage has 120000 ranks; the maximum is 100000", ""),
+    ("merge: x\nshape: allreduce", "`merge` cannot be used with shape allreduce", "use it with shape average"),
     ("rounds: 3\nshape: average", "`rounds` needs `merge`", ""),
     ("timeout: 5 parsecs", "`timeout` must be a duration", ""),
     ("timeout: -5", "`timeout` must be a duration", ""),
     ("resources: {memory: lots}", "`memory` must be an amount of memory", ""),
     ("resources: {cpu: 0}", "`cpu` must be a number of cores", ""),
     ("resources: {gpus: 1}", "unknown key `gpus`", "did you mean `gpu`?"),
-    ("resources: {memory: 4Gi, limits: {memory: 2Gi}}", "the limit of memory, 2.14748e+09, is below", ""),
+    ("resources: {memory: 4Gi, limits: {memory: 2Gi}}", "the memory limit 2.14748e+09 is below", ""),
     ("on_stall: ignore", "`on_stall` cannot be `ignore`", "known here: restart, fail"),
-    ("after: train", "the stage `train` comes after itself", ""),
-    ("env: {LONGBOAT_RANK: 1}", "`LONGBOAT_RANK`: variables that begin with LONGBOAT_ are Longboat's own", ""),
+    ("after: train", "stage `train` depends on itself", ""),
+    ("env: {LONGBOAT_RANK: 1}", "`LONGBOAT_RANK`: variables that start with LONGBOAT_ are reserved", ""),
     ("env: {A-B: 1}", "the variable `A-B` must be letters, digits and _", ""),
     ("env: [A]", "`env` must be a mapping, not a list", ""),
-    ("python: nowhere/.venv", "there is no Python at ", "give the path of an interpreter"),
-    ("python: job.yaml", "there is no Python at ", "give the path of an interpreter"),
-    ('env: {A: "x\\0y"}', "`A` holds a NUL character", ""),
+    ("python: nowhere/.venv", "no Python found at ", "set it to the path of an interpreter"),
+    ("python: job.yaml", "no Python found at ", "set it to the path of an interpreter"),
+    ('env: {A: "x\\0y"}', "`A` contains a NUL character", ""),
 ]
 
 
@@ -140,7 +140,7 @@ def test_a_wrong_value_says_what_is_allowed(tmp_path: Path, lines: str, message:
 
 def test_a_stage_named_twice_in_after_is_told(tmp_path: Path) -> None:
     text = "name: job\nstages:\n  a: {run: x}\n  b: {run: x, after: [a, a]}\n"
-    assert problem(tmp_path, text).message == "`a` stands twice in `after`"
+    assert problem(tmp_path, text).message == "`a` is listed twice in `after`"
 
 
 def test_a_key_of_another_system_gets_ours(tmp_path: Path) -> None:
@@ -202,22 +202,22 @@ def other_stage(lines: str) -> str:
     [
         ("{gate: {metric: a}}", "`of` is missing in `gate`"),
         ("{gate: {of: train}}", "`metric` is missing in `gate`"),
-        ("{gate: {of: tran, metric: a}}", "there is no stage `tran`"),
-        ("{gate: {of: serve, metric: a}}", "`serve` is a serve, not a stage that trains"),
-        ("{gate: {of: train, metric: a, at_least: 2, at_most: 1}}", "no figure is at least 2 and at most 1"),
+        ("{gate: {of: tran, metric: a}}", "unknown stage `tran`"),
+        ("{gate: {of: serve, metric: a}}", "stage `serve` is a `serve` stage and trains no model"),
+        ("{gate: {of: train, metric: a, at_least: 2, at_most: 1}}", "`at_least: 2` is greater than `at_most: 1`"),
         ("{gate: {of: train, metric: a, at_least: high}}", "`at_least` must be a number"),
-        ("{gate: {of: train, metric: a}, ranks: 2}", "`ranks` has no meaning beside `gate`"),
-        ("{gate: {of: train, metric: a}, run: x}", "`gate` cannot stand beside `run`"),
+        ("{gate: {of: train, metric: a}, ranks: 2}", "`ranks` cannot be used with `gate`"),
+        ("{gate: {of: train, metric: a}, run: x}", "`gate` cannot be used with `run`"),
         ("{serve: {model: train, port: 8500}}", "`port` and `grpc_port` are both 8500"),
         ("{serve: {model: train, port: 99999}}", "`port` must be a whole number from 1 to 65535"),
         (
             "{serve: {model: train, replicas: 3, autoscale: {max: 2}}, resources: {cpu: 1}}",
             "`max: 2` is less than `replicas: 3`",
         ),
-        ("{serve: {model: train, autoscale: {max: 2}}}", "`autoscale` counts in per cent of the cores asked for"),
-        ("{serve: {model: train, token: KEY}}", "there is no secret `KEY`"),
+        ("{serve: {model: train, autoscale: {max: 2}}}", "`autoscale` needs a CPU request"),
+        ("{serve: {model: train, token: KEY}}", "unknown secret `KEY`"),
         ("{serve: {model: train, expose: nodeport}}", "`expose` cannot be `nodeport`"),
-        ("{bench: {data: x}}", "the load test `other` comes after no `serve` stage"),
+        ("{bench: {data: x}}", "load test `other` does not come after a `serve` stage"),
         ("{after: serve, bench: {data: x, iterations: 10}}", "all 10 iterations are warm-up (10)"),
         ("{after: serve}", "`other` needs `run`, `gate`, `serve` or `bench`"),
         ("5", "`other` must be a mapping, not 5"),
@@ -245,12 +245,12 @@ def test_a_cycle_of_stages_is_named_as_a_path(tmp_path: Path) -> None:
       d: {run: x, after: c}
     """
     found = problem(tmp_path, text)
-    assert (found.line, found.message) == (3, "these stages wait for each other: a → c → b → a")
+    assert (found.line, found.message) == (3, "stages depend on each other: a → c → b → a")
 
 
 def test_a_stage_that_is_not_there_gets_the_nearest(tmp_path: Path) -> None:
     found = problem(tmp_path, "name: job\nstages:\n  train: {run: x}\n  test: {run: x, after: trian}\n")
-    assert (found.message, found.hint) == ("there is no stage `trian`", "did you mean `train`?")
+    assert (found.message, found.hint) == ("unknown stage `trian`", "did you mean `train`?")
 
 
 def test_stages_keep_the_order_in_which_they_are_written_where_they_may() -> None:
@@ -266,13 +266,13 @@ def test_a_job_of_a_thousand_ranks_is_as_small_as_one_of_two(tmp_path: Path) -> 
 
 def test_a_version_that_is_not_ours_is_all_that_is_said(tmp_path: Path) -> None:
     found = problem(tmp_path, "longboat: 2\nnaem: x\n")
-    assert found.message == "this is a job file of version 2; this Longboat reads version 1"
+    assert found.message == "job file version 2 is not supported; this Longboat reads version 1"
     assert problem(tmp_path, SHORT + "longboat: one\n").message.startswith("`longboat` must be a whole number")
 
 
 def test_names_must_be_fit_for_a_cluster(tmp_path: Path) -> None:
     for name in ("Big", "a_b", "-a", "a-", "a" * 41, "a.b"):
-        assert problem(tmp_path, f"name: {name}\nrun: x\n").message.startswith("`name` must be 1 to 40 of")
+        assert problem(tmp_path, f"name: {name}\nrun: x\n").message.startswith("`name` must be 1 to 40 characters")
         assert problem(tmp_path, f"name: a\nstages:\n  {name}: {{run: x}}\n").message.startswith(f"the stage `{name}`")
     assert load(tmp_path, f"name: {'a' * 40}\nrun: x\n").name == "a" * 40
     assert problem(tmp_path, "run: x\n").message == "`name` is missing"

@@ -72,7 +72,7 @@ def test_the_parser_in_python_reads_the_same(tmp_path: Path, monkeypatch: pytest
     plain = planned(tmp_path, WIDE_DEEP)
     monkeypatch.delattr(yaml, "CSafeLoader", raising=False)
     assert planned(tmp_path, WIDE_DEEP) == plain
-    assert problem(tmp_path, "name: a\n\trun: b\n").message == "a tab cannot indent YAML"
+    assert problem(tmp_path, "name: a\n\trun: b\n").message == "tabs cannot indent YAML"
 
 
 def test_anchors_and_merge_keys_work_and_what_stands_there_wins(tmp_path: Path) -> None:
@@ -104,22 +104,22 @@ def test_a_problem_behind_an_alias_is_told_once(tmp_path: Path) -> None:
 
 
 BAD = [
-    ("name: [a\n", 2, "not YAML"),
-    ("name: a\n\trun: b\n", 2, "a tab cannot indent YAML"),
+    ("name: [a\n", 2, "not valid YAML"),
+    ("name: a\n\trun: b\n", 2, "tabs cannot indent YAML"),
     ("", 1, "the file is empty"),
     ("# only a comment\n", 1, "the file is empty"),
-    ("- a\n- b\n", 1, "a job file is a mapping"),
-    ("hello\n", 1, "a job file is a mapping"),
-    ("name: a\nrun: b\n---\nname: b\n", 3, "a second document begins here"),
-    ("name: a\nrun: b\nname: c\n", 3, "the key `name` stands here twice"),
-    ("name: a\nrun: *nowhere\n", 2, "there is no anchor `&nowhere` above"),
-    ("name: a\nrun: &r [x, *r]\n", 2, "`*r` stands inside itself"),
-    ("name: a\nrun: !!python/object:os.system x\n", 2, "the tag `!!python/object:os.system` has no meaning here"),
-    ("name: a\nrun: !mine x\n", 2, "the tag `!mine` has no meaning here"),
-    ("name: a\n? [x]\n: b\nrun: c\n", 2, "a key must be a word, not a list or a mapping"),
+    ("- a\n- b\n", 1, "a job file must be a mapping"),
+    ("hello\n", 1, "a job file must be a mapping"),
+    ("name: a\nrun: b\n---\nname: b\n", 3, "a second YAML document starts here"),
+    ("name: a\nrun: b\nname: c\n", 3, "duplicate key `name`"),
+    ("name: a\nrun: *nowhere\n", 2, "anchor `&nowhere` is not defined above"),
+    ("name: a\nrun: &r [x, *r]\n", 2, "`*r` refers to itself"),
+    ("name: a\nrun: !!python/object:os.system x\n", 2, "unknown tag `!!python/object:os.system`"),
+    ("name: a\nrun: !mine x\n", 2, "unknown tag `!mine`"),
+    ("name: a\n? [x]\n: b\nrun: c\n", 2, "a key must be a scalar, not a list or a mapping"),
     ("name: a\nrun: b\x07\n", 2, "the character U+0007 is not allowed in YAML"),
-    ("name: a\nrun: b\n<<: 5\n", 3, "`<<` takes over a mapping or a list of mappings"),
-    ("name: a\nrun: {x: ${Y}}\n", 2, "not YAML"),
+    ("name: a\nrun: b\n<<: 5\n", 3, "`<<` needs a mapping or a list of mappings"),
+    ("name: a\nrun: {x: ${Y}}\n", 2, "not valid YAML"),
 ]
 
 
@@ -131,7 +131,7 @@ def test_what_is_no_job_file_is_told_with_its_line(tmp_path: Path, text: str, li
 
 
 def test_a_param_in_a_flow_mapping_without_quotes_gets_the_fix(tmp_path: Path) -> None:
-    assert problem(tmp_path, "name: a\nenv: {x: ${Y}}\n").hint == 'inside { } and [ ] write "${NAME}" in quotes'
+    assert problem(tmp_path, "name: a\nenv: {x: ${Y}}\n").hint == 'inside { } and [ ], put "${NAME}" in quotes'
 
 
 def test_aliases_that_grow_without_end_are_refused_before_they_do(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_aliases_that_grow_without_end_are_refused_before_they_do(tmp_path: Path
     "text", ["[" * 300_000, "- " * 300_000 + "x", "{a: " * 300_000], ids=["lists", "items", "maps"]
 )
 def test_nesting_without_end_is_refused(tmp_path: Path, text: str) -> None:
-    assert "nests more than 60 levels deep" in problem(tmp_path, text).message
+    assert "is nested more than 60 levels deep" in problem(tmp_path, text).message
 
 
 def test_a_file_that_is_not_utf8_is_told_with_its_place(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_a_file_that_is_not_utf8_is_told_with_its_place(tmp_path: Path) -> None:
     with pytest.raises(spec.JobError) as caught:
         spec.load(path)
     assert (caught.value.problems[0].line, caught.value.problems[0].column) == (2, 9)
-    assert "is not UTF-8" in caught.value.message
+    assert "is not valid UTF-8" in caught.value.message
 
 
 def test_a_directory_means_the_job_file_in_it(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_a_missing_file_and_a_directory_without_one_point_to_init(tmp_path: Path
 
 def test_a_file_that_may_not_be_read_is_told(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "job.yaml")
-    with pytest.raises(LongboatError, match=r"there is no job\.yaml"):
+    with pytest.raises(LongboatError, match=r"no job\.yaml"):
         spec.load(tmp_path)
     (tmp_path / "x\0").parent.mkdir(exist_ok=True)
     with pytest.raises(LongboatError):
