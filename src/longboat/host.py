@@ -1,7 +1,7 @@
-"""What this machine gives a process: cores, memory, GPUs, packages. Facts, no opinions.
+"""Cores, memory, GPUs and Python packages of this machine.
 
-Reads only: files of the kernel, metadata of installed packages, and `nvidia-smi` where there is
-one. Nothing is imported to find out whether it is installed.
+It only reads: kernel files, metadata of installed packages, and the output of `nvidia-smi`. No package is imported to
+find out whether it is installed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class CoreCount:
     allowed: int
     """Cores that this process may run on."""
     quota: float | None = None
-    """Cores' worth of time that its cgroup grants; None: no limit."""
+    """CPU quota of its cgroup, in cores; None: no limit."""
 
     @property
     def usable(self) -> float:
@@ -28,7 +28,7 @@ class CoreCount:
 class MemorySize:
     total: int
     limit: int | None = None
-    """The limit of its cgroup; None: the machine's own memory is the limit."""
+    """Memory limit of its cgroup; None: no limit."""
 
     @property
     def usable(self) -> int:
@@ -42,13 +42,13 @@ class Gpu:
 
 
 def cores(root: str = "/") -> CoreCount:
-    """`root`: where /proc and /sys are looked for; a test hands in another tree."""
+    """Cores available to this process. root: the directory with /proc and /sys; tests pass another one."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quotas = []
     for directory in _cgroups(root, ""):
-        words = _read(os.path.join(directory, "cpu.max")).split()
-        if len(words) == 2 and words[0].isdigit():
-            quotas.append(int(words[0]) / int(words[1]))
+        fields = _read(os.path.join(directory, "cpu.max")).split()
+        if len(fields) == 2 and fields[0].isdigit():
+            quotas.append(int(fields[0]) / int(fields[1]))
     for directory in _cgroups(root, "cpu"):
         quota = _number(_read(os.path.join(directory, "cpu.cfs_quota_us")))
         period = _number(_read(os.path.join(directory, "cpu.cfs_period_us")))
@@ -59,14 +59,14 @@ def cores(root: str = "/") -> CoreCount:
 
 def memory(root: str = "/") -> MemorySize:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    found = [_number(_read(os.path.join(directory, "memory.max"))) for directory in _cgroups(root, "")]
-    found += [_number(_read(os.path.join(d, "memory.limit_in_bytes"))) for d in _cgroups(root, "memory")]
-    # Version 1 of cgroups writes a huge number where there is no limit.
-    return MemorySize(total, min((limit for limit in found if 0 < limit < total), default=None))
+    limits = [_number(_read(os.path.join(directory, "memory.max"))) for directory in _cgroups(root, "")]
+    limits += [_number(_read(os.path.join(d, "memory.limit_in_bytes"))) for d in _cgroups(root, "memory")]
+    # cgroup v1 writes a huge number for "no limit".
+    return MemorySize(total, min((limit for limit in limits if 0 < limit < total), default=None))
 
 
 def gpus(path: str | None = None) -> list[Gpu]:
-    """What nvidia-smi lists; none where it is missing or fails."""
+    """GPUs listed by nvidia-smi; none if it is missing or fails."""
     import shutil
     import subprocess
 
@@ -83,7 +83,7 @@ def gpus(path: str | None = None) -> list[Gpu]:
 
 
 def visible_gpus(visible: str | None) -> tuple[str, ...]:
-    """The GPUs that ranks may be given, by CUDA's names: what CUDA_VISIBLE_DEVICES allows, else all."""
+    """GPUs that ranks may use, by CUDA name: those in CUDA_VISIBLE_DEVICES, or else all."""
     if visible is not None:
         return tuple(name for name in visible.split(",") if name.strip())
     try:
@@ -95,7 +95,7 @@ def visible_gpus(visible: str | None) -> tuple[str, ...]:
 
 
 def version(*names: str) -> str | None:
-    """The version of the first of these distributions that is installed."""
+    """Version of the first installed one of these distributions."""
     from importlib import metadata
 
     for name in names:
@@ -107,7 +107,7 @@ def version(*names: str) -> str | None:
 
 
 def programs() -> str:
-    """The directory with the programs of the environment that Longboat runs in."""
+    """Directory with the programs of the Python environment that runs Longboat."""
     return os.path.dirname(sys.executable)
 
 
@@ -117,22 +117,22 @@ SERVING_GRPC = ("google.protobuf", "grpc")
 
 
 def lacking(modules: Iterable[str]) -> list[str]:
-    """Those that are not installed here."""
+    """The modules that are not installed."""
     from importlib.util import find_spec
 
     def there(name: str) -> bool:
         try:
             return find_spec(name) is not None
-        except ModuleNotFoundError:  # of what it is in
+        except ModuleNotFoundError:  # its parent package
             return False
 
     return [name for name in modules if not there(name)]
 
 
 def _cgroups(root: str, controller: str) -> Iterator[str]:
-    """The directories whose limits hold for this process, innermost first. No controller: cgroup version 2.
+    """cgroup directories that apply to this process, innermost first. No controller: cgroup v2.
 
-    In a container the path in /proc may lead nowhere below /sys, so the top is always among them.
+    In a container the path in /proc may not exist below /sys, so the top directory is always included.
     """
     base = os.path.join(root, "sys/fs/cgroup", controller)
     if not controller and os.path.isdir(os.path.join(base, "unified")):
@@ -155,6 +155,6 @@ def _read(path: str) -> str:
 
 
 def _number(text: str) -> int:
-    """-1: no number, such as `max`."""
+    """The number in the text; -1 if it is not one, such as `max`."""
     text = text.strip()
     return int(text) if text.isdigit() else -1

@@ -1,9 +1,9 @@
-"""The zipapp that carries Longboat into users' images: `longboat.runtime` as one file.
+"""Builds the zipapp that brings `longboat.runtime` into users' images as one file.
 
-`build` returns the same bytes each time. `python longboat.pyz` runs one agent; with a word it runs one of the
-programs of a pod (`runtime.pod.__main__`). It unpacks itself first, because ranks import Longboat from files.
-A run that serves a model ships all of Longboat, because the server's image has the libraries but not Longboat;
-that part needs Python 3.11.
+`build` is reproducible: it returns the same bytes each time. `python longboat.pyz` runs an agent; with an argument it
+runs one of the programs of a pod (`runtime.pod.__main__`). It unpacks itself first, because ranks import Longboat from
+files. For a run that serves a model the zipapp holds all of Longboat, because the server's image has the libraries but
+not Longboat; that part needs Python 3.11.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import os
 import zipfile
 
 WHOLE = (".py", ".binpb", ".html", ".js", ".css")
-"""Kinds of files that the whole of Longboat is made of."""
+"""Suffixes of the files to include."""
 EPOCH = (1980, 1, 1, 0, 0, 0)
 POD = "/longboat"
-"""Where a pod has its writable volume (`kube_client.names.HOME`)."""
+"""Path of a pod's writable volume (`kube_client.names.HOME`)."""
 RANKS = ("agent", "server")
-"""Words that start programs which import Longboat; the others import it from the archive, which is sooner done."""
+"""Programs that need Longboat as files; the others import it from the archive, which is faster."""
 MAIN = f"""import os
 import sys
 
@@ -87,7 +87,7 @@ sys.exit(code)
 
 
 def files(whole: bool = False) -> list[tuple[str, bytes]]:
-    """Name in the archive and content of every shipped file, sorted."""
+    """Name in the archive and content of every file, sorted. whole: all of Longboat."""
     package = os.path.dirname(os.path.abspath(__file__))
     shipped = []
     for folder, folders, names in os.walk(package):
@@ -102,7 +102,7 @@ def files(whole: bool = False) -> list[tuple[str, bytes]]:
 
 
 def build(whole: bool = False) -> bytes:
-    """The zipapp. whole: all of Longboat, for runs that serve or load-test: about half a megabyte."""
+    """The zipapp's bytes. whole: all of Longboat (about half a megabyte), for runs that serve or load-test."""
     target = io.BytesIO()
     target.write(b"#!/usr/bin/env python3\n")
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:

@@ -35,7 +35,7 @@ def test_why_a_run_waits_is_told_while_it_waits(place: Place) -> None:
     place.until(lambda: "asked 512 cpu, the most that a node has free is" in place.longboat("why", run, *there))
     said = place.longboat("why", run, *there)
     assert f"{run} is still " in said
-    assert "main/worker-0: no node has room for it" in said
+    assert "main/worker-0: no node has room for the pod" in said
     place.longboat("rm", "--force", run, *there)
 
 

@@ -50,7 +50,7 @@ def test_who_may_not_give_rights_is_told_what_an_admin_must_apply_and_then_runs(
     assert "cannot" in said
     assert "roles" in said
     place.until(lambda: not place.cluster.left())  # what was made before the refusal is gone again
-    assert user.longboat("doctor", *there, code=0).count("you may not create") == 1
+    assert user.longboat("doctor", *there, code=0).count("you lack the permission to create") == 1
     assert "needs; a claim will be made instead" in user.longboat("doctor", job, *there, "--no-probe")
     documents = said.partition("---\n")[2].partition("then: longboat run")[0]
     admin = Cluster({**os.environ, "KUBECONFIG": place.kubeconfig}, namespace=place.namespace)

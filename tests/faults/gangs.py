@@ -314,7 +314,7 @@ MPIS = (
         MPI,
         where="main/worker-*",
         says=(
-            "mpirun and the program's MPI library do not belong together",
+            "mpirun and the program's MPI library do not match",
             "mpirun started 2 ranks, but this process sees a world of 1",
         ),
         work="""\

@@ -19,7 +19,7 @@ RUNS = (
         ONE,
         where="",
         state="lost",
-        says=("is lost: the driver was lost", "no process holds the run's lock"),
+        says=("is lost: the driver stopped unexpectedly", "no process holds the run's lock"),
         because=("worker-0",),
         work=UP,
         inject=do.supervisor_killed,

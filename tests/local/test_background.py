@@ -114,7 +114,7 @@ def test_a_run_that_is_under_way_is_not_removed_unless_by_force(longboat: Place)
     run = background(longboat)
     said = longboat("rm", run)
     assert said.code == 2
-    assert f"error: {run} is under way" in said.err
+    assert f"error: {run} is still running" in said.err
     assert longboat.status()["state"] == "running"
     assert longboat("rm", "--force", run).code == 0
     assert longboat.runs == []
@@ -159,7 +159,7 @@ def test_from_python_a_run_is_stopped_and_resumed(longboat: Place, monkeypatch: 
     longboat.printed("up")
     with pytest.raises(TimeoutError):
         run.wait(0.1)
-    with pytest.raises(LongboatError, match="is under way"):
+    with pytest.raises(LongboatError, match="is still running"):
         run.rm()
     assert run.stop()
     assert run.status().state == "stopped"

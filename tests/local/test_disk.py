@@ -31,7 +31,7 @@ def test_a_home_that_is_a_file_is_said_with_the_fix(longboat: Place) -> None:
     said = longboat.run("run: 'true'\n")
     assert said.code == 2
     assert f"error: a run cannot be kept in {longboat.home / 'runs'}: " in said.err
-    assert "hint: make that directory writable, or name another: `export LONGBOAT_HOME=DIRECTORY`" in said.err
+    assert "hint: make that directory writable, or use another: `export LONGBOAT_HOME=DIRECTORY`" in said.err
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs to become another user")

@@ -94,7 +94,7 @@ def test_mpi_ranks_that_come_up_alone_are_caught_before_they_train(longboat: Pla
     assert "mpirun started 2 ranks, but this process sees a world of 1" in longboat.log(longboat.cause["rank"])
     assert "trained alone" not in longboat.log(0) + longboat.log(1)
     assert [e["gen"] for e in longboat.events("gen.started")] == [1]
-    assert "mpirun and the program's MPI library do not belong together" in longboat("why").out
+    assert "mpirun and the program's MPI library do not match" in longboat("why").out
 
 
 def test_no_mpirun_is_an_error_before_anything_starts_with_the_one_command_that_helps(longboat: Place) -> None:

@@ -63,9 +63,9 @@ def test_looking_leaves_nothing_in_the_home(tmp_path: Path) -> None:
     [
         (("no-such-program", "x"), "no-such-program is not on PATH"),
         (("sh", "-c", "A=1 no-such-program --x && echo done"), "no-such-program is not on PATH"),
-        (("sh", "-c", "./none.sh"), "./none.sh is not in {code}"),
+        (("sh", "-c", "./none.sh"), "./none.sh does not exist in {code}"),
         (("./plain.sh",), "./plain.sh is not executable"),
-        (("sh", "-c", "python none.py --steps 3"), "none.py is not in {code}"),
+        (("sh", "-c", "python none.py --steps 3"), "none.py does not exist in {code}"),
     ],
 )
 def test_a_command_that_cannot_start_is_found_before_the_run(
@@ -102,13 +102,13 @@ def test_mounts_must_be_there(tmp_path: Path) -> None:
     gone = Mount("gone", "path", path=str(tmp_path / "gone"))
     elsewhere = Mount("cloud", "s3", "s3://bucket", note="a directory of the run stands for s3://bucket")
     plan = Plan("job", storage=(here, gone, elsewhere))
-    assert missing(doctor.of_job(plan, PATH)) == [f"{tmp_path}/gone is not there"]
+    assert missing(doctor.of_job(plan, PATH)) == [f"{tmp_path}/gone does not exist"]
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/sys"), reason="needs a directory that even root cannot write")
 def test_a_mount_that_cannot_be_written_is_missing_unless_it_is_read_only() -> None:
     plan = Plan("job", storage=(Mount("data", "path", path="/proc/sys"),))
-    assert "cannot be written" in missing(doctor.of_job(plan, PATH))[0]
+    assert "is not writable" in missing(doctor.of_job(plan, PATH))[0]
     plan = Plan("job", storage=(Mount("data", "path", path="/proc/sys", read_only=True),))
     assert missing(doctor.of_job(plan, PATH)) == []
 
@@ -126,7 +126,7 @@ def test_secrets_must_be_there_and_their_values_are_never_shown(tmp_path: Path) 
         ),
     )
     found = doctor.of_job(plan, {**PATH, "SET": "hush"})
-    assert missing(found) == ["$UNSET is not set", f"{tmp_path}/none cannot be read"]
+    assert missing(found) == ["$UNSET is not set", f"{tmp_path}/none is not readable"]
     assert "hush" not in str(found)
 
 
@@ -140,13 +140,13 @@ def test_requirements_are_compared_with_what_is_installed() -> None:
 
 def test_more_memory_than_the_machine_has_is_missing_and_shows_the_arithmetic(tmp_path: Path) -> None:
     plan = job(tmp_path, "true", resources=Resources(memory=1 << 50))
-    assert missing(doctor.of_job(plan, PATH))[0].startswith("its ranks ask for 2048.0 TiB together, the machine has ")
+    assert missing(doctor.of_job(plan, PATH))[0].startswith("its ranks request 2048.0 TiB in total, the machine has ")
 
 
 def test_more_gpus_than_may_be_used_are_missing(tmp_path: Path) -> None:
     plan = job(tmp_path, "true", resources=Resources(gpu=1))
     assert missing(doctor.of_job(plan, {**PATH, "CUDA_VISIBLE_DEVICES": "3"})) == [
-        "its ranks ask for 2 together, the machine has 1"
+        "its ranks request 2 in total, the machine has 1"
     ]
     assert missing(doctor.of_job(plan, {**PATH, "CUDA_VISIBLE_DEVICES": "3,5"})) == []
 
@@ -156,7 +156,7 @@ def test_shape_mpi_needs_an_mpirun(tmp_path: Path) -> None:
     plan = Plan("job", code=str(tmp_path), stages=(Stage("train", shape="mpi", roles=roles, python=str(tmp_path)),))
     found = doctor.of_job(plan, {"PATH": "/nowhere"})
     assert [(f.detail, f.fix) for f in found if f.about == "mpirun"] == [
-        ("not found; a stage has the shape mpi", install_command("mpi"))
+        ("not found, but a stage has shape mpi", install_command("mpi"))
     ]
 
 

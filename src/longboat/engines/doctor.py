@@ -1,7 +1,7 @@
-"""What this machine can do, and whether it can do what a plan asks: a list of findings.
+"""Checks whether this machine or a cluster can run a job, for `longboat doctor`.
 
-Each finding names the command that mends it. Looking changes nothing: no package is imported, no
-rank is started, and the one file written (is the home writable?) is removed again. Nothing here prints.
+The result is a list of findings, each with the command that fixes it. The checks change nothing: they import no
+package and start no rank; the one file they write, to check that the home is writable, is removed. Nothing here prints.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from longboat.engines.kubernetes.cluster import Cluster
 
 OK, MISSING, NOTE = "ok", "missing", "note"
-"""`note`: not there, and nothing that was asked about needs it."""
+"""`note`: missing, but not needed by what was checked."""
 
 _FRAMEWORKS = (
     ("JAX", "jax", ("jax",), "jax"),
@@ -41,14 +41,14 @@ _SHELL = re.compile(
     r"[^\w/.].*|\.|alias|case|cd|command|echo|eval|exit|export|false|for|function|if|printf|pwd|read|set|source|test|trap|true"
     r"|ulimit|umask|unset|until|wait|while"
 )
-"""First words that the shell itself understands."""
+"""Shell builtins and keywords."""
 
 
 def of_machine(home: str, environ: Mapping[str, str]) -> list[Finding]:
-    """What there is, whatever the job."""
+    """Findings about this machine, independent of a job."""
     cores, memory = host.cores(), host.memory()
-    quota = "" if cores.quota is None else f"; the cgroup grants {cores.quota:g}"
-    limit = "" if memory.limit is None else f"; the cgroup grants {syscalls.size(memory.limit)}"
+    quota = "" if cores.quota is None else f"; cgroup limit {cores.quota:g}"
+    limit = "" if memory.limit is None else f"; cgroup limit {syscalls.size(memory.limit)}"
     return [
         Finding("Python", OK, f"{sys.version.split()[0]}, {sys.executable}"),
         Finding("cores", OK, f"{cores.allowed}{quota}"),
@@ -56,44 +56,44 @@ def of_machine(home: str, environ: Mapping[str, str]) -> list[Finding]:
         *_home(home),
         _containment(),
         _mpirun(host.programs(), environ)
-        or Finding("mpirun", NOTE, "not found; shape mpi needs it", install_command("mpi")),
+        or Finding("mpirun", NOTE, "not found; needed for shape mpi", install_command("mpi")),
         _gpus(environ),
         *_frameworks(),
     ]
 
 
 def of_job(plan: Plan, environ: Mapping[str, str]) -> list[Finding]:
-    """What the plan's own needs are, met or not."""
-    found: list[Finding] = []
+    """Findings about what the plan needs on this machine."""
+    findings: list[Finding] = []
     for stage in plan.stages:
         for role in stage.roles:
-            found += _command(plan, stage, role, environ)
+            findings += _command(plan, stage, role, environ)
         if stage.merge:
-            found += _command(plan, stage, Role("merge", 1, command=stage.merge), environ)
+            findings += _command(plan, stage, Role("merge", 1, command=stage.merge), environ)
     if any(stage.shape == "mpi" for stage in plan.stages):
         first = next(stage.python for stage in plan.stages if stage.shape == "mpi") or host.programs()
-        missing = Finding("mpirun", MISSING, "not found; a stage has the shape mpi", install_command("mpi"))
-        found.append(_mpirun(first, environ) or missing)
-    found += [_mount(mount) for mount in plan.storage]
-    found += [_secret(secret, environ) for secret in plan.secrets]
-    found += [_requirement(text) for text in plan.requirements]
-    found += _resources(plan, environ)
-    return found
+        missing = Finding("mpirun", MISSING, "not found, but a stage has shape mpi", install_command("mpi"))
+        findings.append(_mpirun(first, environ) or missing)
+    findings += [_mount(mount) for mount in plan.storage]
+    findings += [_secret(secret, environ) for secret in plan.secrets]
+    findings += [_requirement(text) for text in plan.requirements]
+    findings += _resources(plan, environ)
+    return findings
 
 
 def _home(home: str) -> Iterator[Finding]:
-    place = home
-    while not os.path.isdir(place) and os.path.dirname(place) != place:
-        place = os.path.dirname(place)
+    directory = home
+    while not os.path.isdir(directory) and os.path.dirname(directory) != directory:
+        directory = os.path.dirname(directory)
     if os.path.lexists(home) and not os.path.isdir(home):
         yield Finding("home", MISSING, f"{home} is not a directory", "export LONGBOAT_HOME=/another/directory")
-    elif not _writable(place):
-        yield Finding("home", MISSING, f"{home} cannot be written", "export LONGBOAT_HOME=/another/directory")
+    elif not _writable(directory):
+        yield Finding("home", MISSING, f"{home} is not writable", "export LONGBOAT_HOME=/another/directory")
     else:
-        yield Finding("home", OK, home + ("" if place == home else " (will be made)"))
-    free = shutil.disk_usage(place).free
+        yield Finding("home", OK, home + ("" if directory == home else " (will be created)"))
+    free = shutil.disk_usage(directory).free
     state, fix = (OK, "") if free >= _LOW_DISK else (NOTE, "longboat prune --older-than 7d")
-    yield Finding("disk", state, f"{syscalls.size(free)} free at {place}", fix)
+    yield Finding("disk", state, f"{syscalls.size(free)} free at {directory}", fix)
 
 
 def _containment() -> Finding:
@@ -104,25 +104,25 @@ def _containment() -> Finding:
 
 
 def _mpirun(first: str, environ: Mapping[str, str]) -> Finding | None:
-    found = mpi.find([first], environ.get("PATH", ""))
-    if found is None:
+    program = mpi.find([first], environ.get("PATH", ""))
+    if program is None:
         return None
     import subprocess
 
     try:
-        done = subprocess.run([found.path, "--version"], capture_output=True, text=True, timeout=20, check=False)
+        done = subprocess.run([program.path, "--version"], capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.SubprocessError) as error:
-        return Finding("mpirun", MISSING, f"{found.path} does not run: {error}", install_command("mpi"))
-    said = re.search(r"(?:Version:\s*|\) |version )(\d[\w.]*)", done.stdout)
-    vendor = {"mpich": "MPICH", "openmpi": "Open MPI"}.get(found.vendor, found.vendor)
-    return Finding("mpirun", OK, f"{vendor} {said[1] if said else '(version not told)'}, {found.path}")
+        return Finding("mpirun", MISSING, f"{program.path} does not run: {error}", install_command("mpi"))
+    version = re.search(r"(?:Version:\s*|\) |version )(\d[\w.]*)", done.stdout)
+    vendor = {"mpich": "MPICH", "openmpi": "Open MPI"}.get(program.vendor, program.vendor)
+    return Finding("mpirun", OK, f"{vendor} {version[1] if version else '(unknown version)'}, {program.path}")
 
 
 def _gpus(environ: Mapping[str, str]) -> Finding:
-    found = host.gpus(environ.get("PATH"))
-    if not found:
-        return Finding("GPUs", NOTE, "none that nvidia-smi lists")
-    kinds = {gpu: found.count(gpu) for gpu in found}
+    gpus = host.gpus(environ.get("PATH"))
+    if not gpus:
+        return Finding("GPUs", NOTE, "nvidia-smi lists none")
+    kinds = {gpu: gpus.count(gpu) for gpu in gpus}
     return Finding("GPUs", OK, ", ".join(f"{count} x {gpu.name} ({gpu.memory})" for gpu, count in kinds.items()))
 
 
@@ -138,17 +138,17 @@ def _frameworks() -> Iterator[Finding]:
 
 
 def _command(plan: Plan, stage: Stage, role: Role, environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Is the program there, and the script that it is to run? Only what can be told without a shell is told."""
-    words = _words(role.command)
-    if not words or _SHELL.fullmatch(words[0]) or "$" in words[0]:
+    """Check that the command's program and script exist, as far as that is possible without a shell."""
+    arguments = _arguments(role.command)
+    if not arguments or _SHELL.fullmatch(arguments[0]) or "$" in arguments[0]:
         return
     about = f"{stage.name}/{role.name}"
     code = plan.code or "."
-    program = words[0]
+    program = arguments[0]
     if "/" in program:
         path = os.path.join(code, program)
         if not os.path.exists(path):
-            yield Finding(about, MISSING, f"{program} is not in {code}", "correct the stage's `run:`")
+            yield Finding(about, MISSING, f"{program} does not exist in {code}", "fix the stage's `run:`")
         elif not os.access(path, os.X_OK):
             yield Finding(about, MISSING, f"{program} is not executable", f"chmod +x {shlex.quote(path)}")
         else:
@@ -157,28 +157,30 @@ def _command(plan: Plan, stage: Stage, role: Role, environ: Mapping[str, str]) -
     search = os.pathsep.join([stage.python or host.programs(), environ.get("PATH", os.defpath)])
     path_found = shutil.which(program, path=search)
     if path_found is None:
-        yield Finding(about, MISSING, f"{program} is not on PATH", f"install {program}, or correct the stage's `run:`")
+        yield Finding(about, MISSING, f"{program} is not on PATH", f"install {program}, or fix the stage's `run:`")
         return
     yield Finding(about, OK, f"{program} is {path_found}")
-    script = next((word for word in words[1:] if not word.startswith("-")), "")
+    script = next((word for word in arguments[1:] if not word.startswith("-")), "")
     plain = program.startswith("python") and script.endswith(".py") and "$" not in script
     if plain and not os.path.exists(os.path.join(code, script)):
-        yield Finding(about, MISSING, f"{script} is not in {code}", "correct the stage's `run:` or the job's `code:`")
+        yield Finding(
+            about, MISSING, f"{script} does not exist in {code}", "fix the stage's `run:` or the job's `code:`"
+        )
 
 
-def _words(command: tuple[str, ...]) -> list[str]:
-    """The words of the first program that the command starts; none where only a shell could tell."""
+def _arguments(command: tuple[str, ...]) -> list[str]:
+    """Arguments of the first program that the command starts; [] if only a shell can tell."""
     if len(command) >= 3 and os.path.basename(command[0]) in ("sh", "bash") and command[1] == "-c":
         first = re.split(r"&&|\|\||[;|&\n<>]", command[2], maxsplit=1)[0]
         try:
-            words = shlex.split(first)
+            arguments = shlex.split(first)
         except ValueError:
             return []
     else:
-        words = list(command)
-    while words and (re.fullmatch(r"\w+=.*", words[0]) or words[0] in ("exec", "nohup", "time")):
-        words.pop(0)
-    return words
+        arguments = list(command)
+    while arguments and (re.fullmatch(r"\w+=.*", arguments[0]) or arguments[0] in ("exec", "nohup", "time")):
+        arguments.pop(0)
+    return arguments
 
 
 def _mount(mount: Mount) -> Finding:
@@ -187,10 +189,10 @@ def _mount(mount: Mount) -> Finding:
         return Finding(about, OK, mount.note or "a directory of the run")
     make = f"mkdir -p {shlex.quote(mount.path)}"
     if not os.path.isdir(mount.path):
-        return Finding(about, MISSING, f"{mount.path} is not there", make)
+        return Finding(about, MISSING, f"{mount.path} does not exist", make)
     if not mount.read_only and not _writable(mount.path):
-        fix = f"chown {os.geteuid()} {shlex.quote(mount.path)}, or say `read_only: true`"
-        return Finding(about, MISSING, f"{mount.path} cannot be written by user {os.geteuid()}", fix)
+        fix = f"chown {os.geteuid()} {shlex.quote(mount.path)}, or set `read_only: true`"
+        return Finding(about, MISSING, f"{mount.path} is not writable for user {os.geteuid()}", fix)
     return Finding(about, OK, mount.path + (", read-only" if mount.read_only else ""))
 
 
@@ -204,24 +206,26 @@ def _secret(secret: Secret, environ: Mapping[str, str]) -> Finding:
         if os.access(secret.ref, os.R_OK):
             return Finding(about, OK, secret.ref)
         return Finding(
-            about, MISSING, f"{secret.ref} cannot be read", f"write the value into {shlex.quote(secret.ref)}"
+            about, MISSING, f"{secret.ref} is not readable", f"write the value into {shlex.quote(secret.ref)}"
         )
-    return Finding(about, NOTE, f"in the cluster's Secret {secret.ref}; a local run does not have it")
+    return Finding(about, NOTE, f"in the cluster's Secret {secret.ref}; not available to a local run")
 
 
 def _requirement(text: str) -> Finding:
-    """What is not there is no obstacle: the run installs it beside the code."""
+    """A missing requirement is only a note: the run installs it."""
     name = re.match(r"[A-Za-z0-9][A-Za-z0-9._-]*", text.strip())
     installed = host.version(name[0]) if name else None
     if installed is None:
-        return Finding("requirement", NOTE, f"{text}: not installed; the run will install it for itself")
+        return Finding("requirement", NOTE, f"{text}: not installed; the run will install it")
     if _satisfies(installed, text) is False:
-        return Finding("requirement", NOTE, f"{text}: {installed} is here; the run will install another for itself")
+        return Finding(
+            "requirement", NOTE, f"{text}: {installed} is installed; the run will install another version for itself"
+        )
     return Finding("requirement", OK, f"{text}: {installed}")
 
 
 def _satisfies(installed: str, requirement: str) -> bool | None:
-    """None: there is nothing here that can compare versions."""
+    """Whether the installed version meets the requirement; None if `packaging` is not available."""
     try:
         from packaging.requirements import InvalidRequirement, Requirement
     except ImportError:
@@ -233,7 +237,7 @@ def _satisfies(installed: str, requirement: str) -> bool | None:
 
 
 def _resources(plan: Plan, environ: Mapping[str, str]) -> Iterator[Finding]:
-    """The largest stage against the machine: stages that run one after another do not add up."""
+    """Compare the requests of each stage with the machine."""
 
     memory, cores = host.memory().usable, host.cores().usable
     for stage in plan.stages:
@@ -242,21 +246,21 @@ def _resources(plan: Plan, environ: Mapping[str, str]) -> Iterator[Finding]:
         asked_gpus = sum(role.ranks * role.resources.gpu for role in stage.roles)
         if asked_memory > memory:
             detail = (
-                f"its ranks ask for {syscalls.size(asked_memory)} together, the machine has {syscalls.size(memory)}"
+                f"its ranks request {syscalls.size(asked_memory)} in total, the machine has {syscalls.size(memory)}"
             )
-            yield Finding(f"{stage.name} memory", MISSING, detail, "fewer ranks, or less `memory:` for each")
+            yield Finding(f"{stage.name} memory", MISSING, detail, "use fewer ranks, or less `memory:` for each")
         if asked_cores > cores:
-            detail = f"its ranks ask for {asked_cores:g} cores together, the machine has {cores:g}: they will share"
+            detail = f"its ranks request {asked_cores:g} cores in total, the machine has {cores:g}: they will share"
             yield Finding(f"{stage.name} cores", NOTE, detail)
         if asked_gpus:
             there = len(host.visible_gpus(environ.get("CUDA_VISIBLE_DEVICES")))
             state = OK if there >= asked_gpus else MISSING
-            detail = f"its ranks ask for {asked_gpus} together, the machine has {there}"
-            yield Finding(f"{stage.name} GPUs", state, detail, "" if state == OK else "fewer ranks, or `gpu: 0`")
+            detail = f"its ranks request {asked_gpus} in total, the machine has {there}"
+            yield Finding(f"{stage.name} GPUs", state, detail, "" if state == OK else "use fewer ranks, or `gpu: 0`")
 
 
 def _writable(directory: str) -> bool:
-    """By trying: root may write where the mode forbids it, and nobody may on a read-only file system."""
+    """Whether a file can be created: mode bits do not tell for root and on read-only file systems."""
     import tempfile
 
     try:
@@ -266,26 +270,27 @@ def _writable(directory: str) -> bool:
         return False
 
 
+_GRANT = "grant the driver its permissions"
 _RIGHTS = (
-    ("make runs", "create", "", "configmaps"),
-    ("make runs", "create", "", "services"),
-    ("make runs", "create", "", "secrets"),
-    ("make runs", "create", "", "persistentvolumeclaims"),
-    ("make runs", "create", "apps", "statefulsets"),
-    ("give the driver its rights", "create", "", "serviceaccounts"),
-    ("give the driver its rights", "create", "rbac.authorization.k8s.io", "roles"),
-    ("give the driver its rights", "create", "rbac.authorization.k8s.io", "rolebindings"),
-    ("see runs", "list", "", "configmaps"),
-    ("see runs", "list", "", "pods"),
+    ("create runs", "create", "", "configmaps"),
+    ("create runs", "create", "", "services"),
+    ("create runs", "create", "", "secrets"),
+    ("create runs", "create", "", "persistentvolumeclaims"),
+    ("create runs", "create", "apps", "statefulsets"),
+    (_GRANT, "create", "", "serviceaccounts"),
+    (_GRANT, "create", "rbac.authorization.k8s.io", "roles"),
+    (_GRANT, "create", "rbac.authorization.k8s.io", "rolebindings"),
+    ("list runs", "list", "", "configmaps"),
+    ("list runs", "list", "", "pods"),
     ("read runs", "create", "", "pods/exec"),
-    ("reach what runs serve", "create", "", "pods/portforward"),
+    ("reach served models", "create", "", "pods/portforward"),
     ("remove runs", "delete", "", "configmaps"),
 )
-"""What it is needed for, verb, API group, resource."""
+"""Purpose, verb, API group, resource."""
 
 
 def of_cluster(cluster: Cluster) -> list[Finding]:
-    """What a cluster and one's rights in a namespace of it allow."""
+    """Findings about a cluster and the user's permissions in a namespace."""
     from longboat.runtime.kube_client.api import ApiError
 
     server = cluster.api.server
@@ -294,22 +299,24 @@ def of_cluster(cluster: Cluster) -> list[Finding]:
     except ApiError as error:
         fix = "check the kubeconfig: `kubectl cluster-info`"
         return [Finding("cluster", MISSING, f"{server.authority}: {error.message}", fix)]
-    found = [Finding("cluster", OK, f"Kubernetes {version} at {server.authority}")]
-    found += [_namespace(cluster), *_rights(cluster), _classes(cluster), _names(cluster), *_nodes(cluster)]
-    return found
+    findings = [Finding("cluster", OK, f"Kubernetes {version} at {server.authority}")]
+    findings += [_namespace(cluster), *_rights(cluster), _classes(cluster), _names(cluster), *_nodes(cluster)]
+    return findings
 
 
 def of_job_there(cluster: Cluster, plan: Plan, environ: Mapping[str, str], probe: bool) -> list[Finding]:
-    """What the plan needs of the cluster. With a probe, a pod tries images and mounts, and goes again."""
+    """Findings about what the plan needs on the cluster. With `probe`, a temporary pod tries images and mounts."""
     from longboat.engines.kubernetes import cluster_checks
     from longboat.runtime.kube_client.api import ApiError
 
     states = {True: OK, False: MISSING, None: NOTE}
     try:
-        found = [Finding(n.about, states[n.met], n.detail, n.fix) for n in cluster_checks.of_job(cluster, plan, probe)]
+        findings = [
+            Finding(n.about, states[n.met], n.detail, n.fix) for n in cluster_checks.of_job(cluster, plan, probe)
+        ]
     except ApiError as error:
-        return [Finding("job", MISSING, error.message, "ask an admin for that right")]
-    return found + [_secret(secret, environ) for secret in plan.secrets if secret.source != "cluster"]
+        return [Finding("job", MISSING, error.message, "ask an admin for that permission")]
+    return findings + [_secret(secret, environ) for secret in plan.secrets if secret.source != "cluster"]
 
 
 def _namespace(cluster: Cluster) -> Finding:
@@ -317,12 +324,12 @@ def _namespace(cluster: Cluster) -> Finding:
 
     name = cluster.namespace
     try:
-        found = cluster.api.find("Namespace", name)
+        namespace = cluster.api.find("Namespace", name)
     except ApiError:
-        return Finding("namespace", NOTE, f"{name}; you may not look at it")
-    if found is None:
-        return Finding("namespace", MISSING, f"there is no {name}", f"kubectl create namespace {name}")
-    level = (found["metadata"].get("labels") or {}).get("pod-security.kubernetes.io/enforce", "none")
+        return Finding("namespace", NOTE, f"{name}; you lack the permission to read it")
+    if namespace is None:
+        return Finding("namespace", MISSING, f"{name} does not exist", f"kubectl create namespace {name}")
+    level = (namespace["metadata"].get("labels") or {}).get("pod-security.kubernetes.io/enforce", "none")
     return Finding("namespace", OK, f"{name}, Pod Security: {level}")
 
 
@@ -337,12 +344,17 @@ def _rights(cluster: Cluster) -> Iterator[Finding]:
     for what in dict.fromkeys(right[0] for right in _RIGHTS):
         if what not in missing:
             yield Finding(what, OK, "allowed")
-        elif what.startswith("give"):
+        elif what == _GRANT:
             role = rights_for_an_admin(cluster.namespace)
             fix = f"an admin applies this once; then run with --service-account longboat-driver:\n{role}"
-            yield Finding(what, NOTE, f"you may not {', '.join(missing[what])}", fix)
+            yield Finding(what, NOTE, f"you lack the permission to {', '.join(missing[what])}", fix)
         else:
-            yield Finding(what, MISSING, f"you may not {', '.join(missing[what])}", "ask an admin for these rights")
+            yield Finding(
+                what,
+                MISSING,
+                f"you lack the permission to {', '.join(missing[what])}",
+                "ask an admin for these permissions",
+            )
 
 
 def _classes(cluster: Cluster) -> Finding:
@@ -351,16 +363,16 @@ def _classes(cluster: Cluster) -> Finding:
     try:
         classes = cluster.api.list("StorageClass")
     except ApiError:
-        return Finding("storage", NOTE, "you may not list storage classes")
+        return Finding("storage", NOTE, "you lack the permission to list storage classes")
     key = "storageclass.kubernetes.io/is-default-class"
     default = [c for c in classes if (c["metadata"].get("annotations") or {}).get(key) == "true"]
     names = ", ".join(c["metadata"]["name"] for c in classes) or "none"
     if not cluster.may("create", "persistentvolumes", everywhere=True):
-        names += " (`make: {nfs: true}` needs the right to create persistentvolumes, which you have not)"
+        names += " (`make: {nfs: true}` needs the permission to create persistentvolumes, which you lack)"
     if default:
         return Finding("storage", OK, f"default class: {default[0]['metadata']['name']}; classes: {names}")
-    fix = "name one with --storage-class, a volume of your own as the mount `run`, or --volume none"
-    return Finding("storage", NOTE, f"classes: {names}; none is the default", fix)
+    fix = "use --storage-class, a volume of your own as the mount `run`, or --volume none"
+    return Finding("storage", NOTE, f"classes: {names}; no default class", fix)
 
 
 def _nodes(cluster: Cluster) -> Iterator[Finding]:
@@ -370,7 +382,7 @@ def _nodes(cluster: Cluster) -> Iterator[Finding]:
     try:
         nodes = pending_pods.free(cluster.api)
     except ApiError:
-        yield Finding("nodes", NOTE, "you may not list nodes and all pods: what is free cannot be told")
+        yield Finding("nodes", NOTE, "free resources are unknown: you lack the permission to list nodes and all pods")
         return
     for each in nodes:
         gpus = f", {each.gpu:g} GPUs" if each.gpu else ""
@@ -380,7 +392,7 @@ def _nodes(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _names(cluster: Cluster) -> Finding:
-    """The cluster's DNS: where pods are told to ask, and whether somebody answers there."""
+    """Whether the cluster has DNS and its pods are ready."""
     from longboat.runtime.kube_client.api import ApiError
 
     try:
@@ -391,13 +403,13 @@ def _names(cluster: Cluster) -> Finding:
             query={"labelSelector": "kubernetes.io/service-name=kube-dns"},
         )["items"]
     except ApiError:
-        return Finding("names", NOTE, "you may not look at kube-system: whether the cluster has DNS cannot be told")
-    fix = "ranks that are found by name (`ps`, `average`) need it; the others do without"
+        return Finding("names", NOTE, "DNS is unknown: you lack the permission to read kube-system")
+    fix = "shapes `ps` and `average` need DNS; others work without it"
     if service is None:
-        return Finding("names", NOTE, "there is no Service kube-dns in kube-system", fix)
-    ends = [each for one in slices for each in one.get("endpoints") or ()]
-    ready = sum((each.get("conditions") or {}).get("ready") is not False for each in ends)
+        return Finding("names", NOTE, "Service kube-dns does not exist in kube-system", fix)
+    endpoints = [endpoint for endpoint_slice in slices for endpoint in endpoint_slice.get("endpoints") or ()]
+    ready = sum((endpoint.get("conditions") or {}).get("ready") is not False for endpoint in endpoints)
     address = service["spec"].get("clusterIP")
     if not ready:
-        return Finding("names", MISSING, f"nobody answers at {address}: kube-dns has no pod that is ready", fix)
-    return Finding("names", OK, f"DNS at {address}, {ready} of {len(ends)} pods ready")
+        return Finding("names", MISSING, f"no response from {address}: kube-dns has no ready pods", fix)
+    return Finding("names", OK, f"DNS at {address}, {ready} of {len(endpoints)} pods ready")

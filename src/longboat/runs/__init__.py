@@ -1,5 +1,5 @@
-"""Reading runs: which there are, how they stand, what they wrote, why they ended.
+"""Reading runs: the list of runs, their states, logs and causes.
 
-Everything here reads a run directory that another process may be writing at the same moment.
-Only the store changes anything, and only whole runs. Nothing here prints or starts processes.
+Another process may write the run directory at the same time. Only `store` changes anything: it creates and removes
+runs. Nothing here prints or starts processes.
 """

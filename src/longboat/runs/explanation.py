@@ -1,7 +1,6 @@
-"""From the state of a run to an explanation that a person can act on.
+"""Explains why a run is in its state, for `why` and the headline of `status`.
 
-The facts come from the journal alone: what is not known is not said. How each kind of cause is
-put into words stands in told.py.
+All facts come from the journal. The texts of each kind of cause are in `cause_texts`.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from longboat.runtime.causes import Cause, CauseKind, signal_name
 
 ATTACH, STOP, LS = "longboat attach {run}", "longboat stop {run}", "longboat ls {run}"
 LINE_MOST = 100
-"""Characters of a rank's last line in a headline."""
+"""Maximum length of a rank's last line in a headline."""
 
 NEXT: Mapping[str, tuple[str, ...]] = {
     "starting": (ATTACH, STOP),
@@ -35,24 +34,24 @@ class Explanation:
     run: str
     state: str
     headline: str
-    """One line: the run, how it stands, and why."""
+    """The run, its state and the cause, in one line."""
     where: str = ""
     when: str = ""
     facts: tuple[str, ...] = ()
-    """Frame, error, exit, signal: one sentence each."""
+    """Frame, error, exit code and signal, one sentence each."""
     evidence: tuple[str, ...] = ()
     hung: tuple[str, ...] = ()
-    """What ranks that hung were doing."""
+    """What each hung rank was doing."""
     lines: tuple[str, ...] = ()
-    """The last that the rank printed."""
+    """The rank's last lines of output."""
     consequences: tuple[str, ...] = ()
-    """What fell because of it."""
+    """Ranks that ended because of it."""
     earlier: tuple[str, ...] = ()
-    """Failures before it, which were made good."""
+    """Earlier failures that the run recovered from."""
     notes: tuple[str, ...] = ()
     advice: str = ""
     next: tuple[str, ...] = ()
-    """Commands to type."""
+    """Commands to run next."""
 
 
 def explain(run: RunState, now: float) -> Explanation:
@@ -88,9 +87,7 @@ def explain(run: RunState, now: float) -> Explanation:
 def _nothing_wrong(run: RunState, now: float) -> str:
     if run.state == "succeeded":
         healed = sum(len(stage.failures) for stage in run.stages)
-        after = (
-            f", after {formatting.plural(healed, 'failure')} on the way" if healed else "; there is nothing to explain"
-        )
+        after = f", after {formatting.plural(healed, 'failure')}" if healed else "; there is nothing to explain"
         return f"{run.id} succeeded in {took(run, now)}{after}"
     if not run.over:
         return f"{run.id} is still {run.state}: {_doing(run, now)}"
@@ -98,7 +95,7 @@ def _nothing_wrong(run: RunState, now: float) -> str:
 
 
 def headline(run: RunState) -> str:
-    """The run's end in one line: `demo-babab failed: train/worker-1: the program failed: ValueError: ...`."""
+    """The run's outcome in one line: `demo-babab failed: train/worker-1: the program failed: ValueError: ...`."""
     cause = run.cause
     if cause is None:
         return f"{run.id} {'is serving' if run.state == 'serving' else run.state.replace('_', ' ')}"
@@ -110,21 +107,21 @@ def headline(run: RunState) -> str:
 
 
 def brief(cause: Cause) -> str:
-    """A cause in one line: where, in words, and the sentence or error that says more."""
+    """A cause in one line: rank, phrase, and message or error."""
     return f"{cause.where}: {said(cause)}" if cause.where else said(cause)
 
 
 def said(cause: Cause) -> str:
-    """The same without where."""
-    told = WORDS[cause.kind]
+    """A cause in one line, without the rank."""
+    texts = WORDS[cause.kind]
     more = cause.message or cause.error
     if cause.kind is CauseKind.USER_ERROR:
         more = cause.error or more
         if not cause.error and cause.lines:
             more += f"; its last line: {_short(cause.lines[-1])}"
-    if not more or more.startswith((*told.alone, told.phrase)):
-        return more or told.phrase
-    return f"{told.phrase}: {more}"
+    if not more or more.startswith((*texts.alone, texts.phrase)):
+        return more or texts.phrase
+    return f"{texts.phrase}: {more}"
 
 
 def _short(line: str) -> str:
@@ -137,7 +134,7 @@ def took(run: RunState, now: float) -> str:
 
 
 def next_commands(run: RunState) -> tuple[str, ...]:
-    """The commands to type next, with this run's id in them."""
+    """Commands to run next, with this run's ID."""
     templates = NEXT.get(run.state)
     if templates is None:
         templates = WORDS[run.cause.kind].next if run.cause else (STATUS, LOGS, RESUME)
@@ -149,13 +146,13 @@ def next_commands(run: RunState) -> tuple[str, ...]:
     elif cause is not None and cause.stage and len(run.stages) > 1:
         rank = f" --stage {cause.stage}"
     file = shlex.quote(run.file or "job.yaml")
-    found = tuple(template.format(run=run.id, rank=rank, file=file) for template in templates)
+    commands = tuple(template.format(run=run.id, rank=rank, file=file) for template in templates)
     served = next((stage.serving for stage in run.stages if stage.serving), None)
     if served and run.state == "serving" and run.engine == "kubernetes":
-        return (f"longboat url {run.id}", *found)
+        return (f"longboat url {run.id}", *commands)
     if served and run.state == "serving":
-        return (f"longboat predict {served['url']}/v1/models/{served['model']}", *found)
-    return (f"longboat serve {run.id}", *found) if served and run.state == "succeeded" else found
+        return (f"longboat predict {served['url']}/v1/models/{served['model']}", *commands)
+    return (f"longboat serve {run.id}", *commands) if served and run.state == "succeeded" else commands
 
 
 def _where(run: RunState, cause: Cause) -> str:
@@ -166,18 +163,18 @@ def _where(run: RunState, cause: Cause) -> str:
 
 
 def _when(run: RunState, cause: Cause) -> str:
-    """When it fell, on the clock and since the run began, and how far the stage had come."""
+    """When it failed: time, time since the run started, and the stage's step."""
     stage = _stage(run, cause)
-    fell = next((f.t for f in stage.failures if _same(f, cause)), run.ended) if stage else run.ended or run.last
-    if not fell or not run.started:
+    failed = next((f.t for f in stage.failures if _same(f, cause)), run.ended) if stage else run.ended or run.last
+    if not failed or not run.started:
         return ""
-    told = f"{formatting.day(fell)}, {formatting.span(fell - run.started)} after the run began"
+    text = f"{formatting.day(failed)}, {formatting.span(failed - run.started)} after the run started"
     if run.state == "lost":
-        told = f"after {formatting.day(fell)} (the journal's last event), "
-        told += f"{formatting.span(fell - run.started)} after the run began"
+        text = f"after {formatting.day(failed)} (the journal's last event), "
+        text += f"{formatting.span(failed - run.started)} after the run started"
     if stage is not None and stage.step is not None:
-        told += f", at step {stage.step:g}" + (f" of {stage.total:g}" if stage.total else "")
-    return told
+        text += f", at step {stage.step:g}" + (f" of {stage.total:g}" if stage.total else "")
+    return text
 
 
 def _stage(run: RunState, cause: Cause) -> StageState | None:
@@ -213,43 +210,45 @@ def _verdict(run: RunState, cause: Cause) -> Verdict | None:
 
 
 def _of_gate(run: RunState, cause: Cause) -> tuple[str, ...]:
-    """Why there was nothing to compare."""
+    """Which metrics the stage did report, if the gate's metric is missing."""
     verdict = _verdict(run, cause)
     if verdict is None or verdict.value is not None:
         return ()
-    asked = next((stage for stage in run.stages if stage.name == verdict.of), None)
-    names = ", ".join(sorted(asked.metrics)) if asked else ""
-    return (f"{verdict.of} reported {names}",) if names else (f"{verdict.of} reported no metric at all",)
+    stage = next((candidate for candidate in run.stages if candidate.name == verdict.of), None)
+    names = ", ".join(sorted(stage.metrics)) if stage else ""
+    return (f"{verdict.of} reported {names}",) if names else (f"{verdict.of} reported no metrics",)
 
 
 def _hung(run: RunState, cause: Cause) -> tuple[str, ...]:
-    """What each rank was doing, ranks that did the same together; whoever fell silent first comes first."""
+    """What each hung rank was doing, grouped; the rank that stopped reporting first comes first."""
     stage = _stage(run, cause)
     if cause.kind is not CauseKind.STALLED or stage is None:
         return ()
     ranks = sorted((rank for rank in stage.ranks if rank.hung), key=lambda rank: rank.reported)
     groups: dict[tuple[str, ...], list[RankState]] = {}
     for rank in ranks:
-        groups.setdefault(tuple(_PROCESS.sub("", line) for line in rank.hung), []).append(rank)
-    found = []
+        groups.setdefault(tuple(_PROCESS.sub("", text) for text in rank.hung), []).append(rank)
+    lines = []
     reports = [rank for rank in ranks if rank.reported]
     if reports and reports[-1].reported - reports[0].reported >= 0.1:
         first, last = reports[0], reports[-1]
         step = f" (step {first.step:g})" if first.step is not None else ""
         later = formatting.span(last.reported - first.reported)
-        found.append(f"{first.name} fell silent first: its last report{step} came {later} before that of {last.name}")
-    for lines, alike in groups.items():
+        lines.append(
+            f"{first.name} stopped reporting first: its last report{step} came {later} before that of {last.name}"
+        )
+    for state_lines, alike in groups.items():
         names = [rank.name for rank in sorted(alike, key=lambda rank: (rank.role, rank.rank))]
         some = names if len(names) <= SOME else [*names[:SOME], f"and {len(names) - SOME} more"]
-        states = [line for line in lines if not line.startswith(" ")]
-        found.append(f"{', '.join(some)}: {states[0] if len(states) == 1 else ''}".rstrip())
-        found += [f"  {line}" for line in (lines[1:] if len(states) == 1 else lines)]
-    return tuple(found)
+        states = [text for text in state_lines if not text.startswith(" ")]
+        lines.append(f"{', '.join(some)}: {states[0] if len(states) == 1 else ''}".rstrip())
+        lines += [f"  {text}" for text in (state_lines[1:] if len(states) == 1 else state_lines)]
+    return tuple(lines)
 
 
 _PROCESS = re.compile(r"^process \d+ is ")
 SOME = 8
-"""So many ranks that do the same are named."""
+"""Maximum number of ranks named in a group."""
 
 
 def _notes(run: RunState) -> tuple[str, ...]:
@@ -257,8 +256,9 @@ def _notes(run: RunState) -> tuple[str, ...]:
 
 
 def _consequences(run: RunState, cause: Cause) -> tuple[str, ...]:
-    """The ranks that fell because the cause's rank did, in its stage; with a lost driver, all that ran.
-    One that ended by itself, before it could be ended, is told with its exit code."""
+    """Ranks of the stage that ended because of the cause; after a lost driver, all ranks that ran.
+
+    A rank that exited before it was stopped is shown with its exit code."""
     lost = run.state == "lost"
     return tuple(
         rank.name + (f" (exit code {rank.code})" if rank.code else "")
@@ -270,15 +270,15 @@ def _consequences(run: RunState, cause: Cause) -> tuple[str, ...]:
 
 
 def _earlier(run: RunState, last: Cause | None) -> tuple[str, ...]:
-    """Failures that a restart or another attempt made good, or tried to."""
-    found = [(failure, stage) for stage in run.stages for failure in stage.failures if not _same(failure, last)]
+    """Failures before `last`, after which the gang restarted or the stage was retried."""
+    failures = [(failure, stage) for stage in run.stages for failure in stage.failures if not _same(failure, last)]
     return tuple(
-        f"{formatting.clock(failure.t)}  {_told(failure, stage)}"
-        for failure, stage in sorted(found, key=lambda pair: pair[0].t)
+        f"{formatting.clock(failure.t)}  {_failure_text(failure, stage)}"
+        for failure, stage in sorted(failures, key=lambda pair: pair[0].t)
     )
 
 
-def _told(failure: RankFailure, stage: StageState) -> str:
+def _failure_text(failure: RankFailure, stage: StageState) -> str:
     gen = f" (generation {failure.cause.generation})" if failure.cause.generation else ""
     where = "" if failure.cause.where else f"{stage.name}: "
     return f"{where}{brief(failure.cause)}{gen}"
@@ -292,7 +292,7 @@ def _same(failure: RankFailure, last: Cause | None) -> bool:
 def _doing(run: RunState, now: float) -> str:
     stage = run.stage
     if stage is None:
-        return "nothing has begun yet"
+        return "nothing has started yet"
     text = stage.name
     if stage.step is not None:
         text += f" at step {stage.step:g}" + (f" of {stage.total:g}" if stage.total else "")

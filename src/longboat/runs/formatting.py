@@ -1,6 +1,6 @@
-"""How times, sizes and figures are written for people, and how people write them for us.
+"""Formats times, sizes and numbers for people, and parses durations and times.
 
-Pure text in and out; no clock is read here.
+Pure: no clock is read here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _PART = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw]?)")
 
 
 def seconds(text: str) -> float:
-    """`90`, `30s`, `5m`, `1h30m`, `7d`, `2w` as seconds."""
+    """Seconds of a duration such as `90`, `30s`, `5m`, `1h30m`, `7d` or `2w`."""
     rest, total = text.strip().lower(), 0.0
     if not rest:
         raise _not_a_duration(text)
@@ -29,44 +29,44 @@ def seconds(text: str) -> float:
 
 
 def moment(text: str, now: float) -> float:
-    """A time in the past as seconds since the epoch: a duration before now, or an ISO time."""
+    """Seconds since the epoch of a past time: a duration before now, or an ISO time."""
     if re.fullmatch(r"\d{4}-.*", text.strip()):
         try:
-            found = datetime.datetime.fromisoformat(text.strip()).timestamp()
+            time = datetime.datetime.fromisoformat(text.strip()).timestamp()
         except ValueError:
             pass
         else:
-            if found > now:
+            if time > now:
                 raise LongboatError(
-                    f"{text} is in the future", "a time in the past, or a duration before now: 30s, 5m, 2h"
+                    f"{text} is in the future", "use a time in the past or a duration before now: 30s, 5m, 2h"
                 )
-            return found
+            return time
     try:
         return now - seconds(text)
     except LongboatError:
         raise LongboatError(
-            f"{text!r} is not a time", "write a duration before now (30s, 5m, 2h, 7d) or a time like 2026-11-15T14:30"
+            f"{text!r} is not a time", "use a duration before now (30s, 5m, 2h, 7d) or a time such as 2026-11-15T14:30"
         ) from None
 
 
 def _not_a_duration(text: str) -> LongboatError:
-    return LongboatError(f"{text!r} is not a duration", "write 30s, 5m, 1h30m, 7d or 2w")
+    return LongboatError(f"{text!r} is not a duration", "use a form such as 30s, 5m, 1h30m, 7d or 2w")
 
 
 def span(value: float) -> str:
     """A duration in its two largest units: 0.4s, 12s, 3m 5s, 2h 10m, 4d 3h."""
     if value < 10:
         return f"{max(value, 0.0):.1f}s"
-    whole = round(value)
+    rounded = round(value)
     for unit, below, size, part in (("d", "h", 86400, 3600), ("h", "m", 3600, 60), ("m", "s", 60, 1)):
-        if whole >= size:
-            rest = whole % size // part
-            return f"{whole // size}{unit} {rest}{below}" if rest else f"{whole // size}{unit}"
-    return f"{whole}s"
+        if rounded >= size:
+            rest = rounded % size // part
+            return f"{rounded // size}{unit} {rest}{below}" if rest else f"{rounded // size}{unit}"
+    return f"{rounded}s"
 
 
 def size(count: int) -> str:
-    """Bytes of files for people: 812 B, 4.2 kB, 1.3 GB. (Memory: `agent.syscalls`, in GiB.)"""
+    """A file size: 812 B, 4.2 kB, 1.3 GB. (For memory, in GiB: `agent.syscalls`.)"""
     if count < 1000:
         return f"{count} B"
     value = float(count)
@@ -78,7 +78,7 @@ def size(count: int) -> str:
 
 
 def figure(value: float) -> str:
-    """A metric's value, short: 0.6931, 12, 3.1e-05."""
+    """A metric's value in short form: 0.6931, 12, 3.1e-05."""
     return str(int(value)) if abs(value) < 1e15 and value == int(value) else f"{value:.4g}"
 
 

@@ -1,9 +1,7 @@
-"""How a run stands, derived from its journal and from whether its driver is alive.
+"""Folds a run's journal into its state.
 
-Folding is pure: events in, a value out, the same for a run of yesterday and for one that is
-being followed. It is lenient: an event that is unknown or lacks what it should have changes
-nothing. A run that never said its end and whose driver is gone is lost, and so is all that
-was running in it.
+Folding is pure, for finished and running runs alike. It is lenient: unknown and incomplete events change nothing. A
+run without an end whose driver is gone is lost, with everything that was running in it.
 """
 
 from __future__ import annotations
@@ -28,15 +26,16 @@ RankKey = tuple[str, int]
 """Role and rank, within a stage."""
 
 _NOT_FINITE = ("nan", "inf", "-inf")
-"""JSON has no number for these: they stand in the journal as text."""
+"""Numbers that JSON lacks; the journal has them as text."""
 
 BIRTH = 10.0
-"""Seconds that a driver has to take up a run that was made for it."""
+"""Seconds that a new run may have no driver yet."""
 
 
 def load(run: Path) -> RunState:
-    """The run as it stands now. The driver is asked after first, so that a run which ends
-    between the two looks is seen as ended, not as lost."""
+    """The current state of the run.
+
+    The driver is checked before the journal is read, so that a run that ends in between counts as ended, not lost."""
     folder = Folder(run.name, plan_of(run))
     living = alive_or_newborn(run)
     for event in journal.stream(str(run)):
@@ -45,7 +44,7 @@ def load(run: Path) -> RunState:
 
 
 def alive_or_newborn(run: Path) -> bool:
-    """Alive, or so young and without a journal that its driver may still be coming up."""
+    """Whether the driver is alive, or may still be starting: the run is new and has no journal."""
     if store.alive(run):
         return True
     try:
@@ -55,7 +54,7 @@ def alive_or_newborn(run: Path) -> bool:
 
 
 def plan_of(run: Path) -> Plan | None:
-    """The run's plan; None where it was never written or cannot be read."""
+    """The run's plan; None if it is missing or not readable."""
     try:
         return plan.from_json((run / run_layout.PLAN).read_text(encoding="utf-8"))
     except (OSError, ValueError, TypeError, AttributeError):
@@ -70,7 +69,7 @@ def fold(events: Iterable[Event], run_id: str = "", alive: bool = False, planned
 
 
 class _Rank:
-    """A rank while folding: its values, and the frozen view made from them when asked for."""
+    """A rank while folding: its values, and the frozen view of them, built on demand."""
 
     __slots__ = ("place", "values", "view")
 
@@ -78,7 +77,7 @@ class _Rank:
         self.values: dict[str, Any] = {"stage": stage, "role": role, "rank": rank}
         self.view: RankState | None = None
         self.place: tuple[int, int] | None = None
-        """Attempt and round of its newest start."""
+        """Attempt and round of its latest start."""
 
     def set(self, **values: Any) -> None:
         self.values.update(values)
@@ -106,13 +105,13 @@ class _Stage:
         return self.ranks[key]
 
     def lose_ranks(self, t: float) -> None:
-        """Those that seem to run died with whoever drove them."""
+        """Mark running ranks as lost: they ended with their driver."""
         for rank in self.ranks.values():
             if rank.values.get("state") == "running":
                 rank.set(state="lost", ended=t)
 
     def failed(self, t: float, cause: Cause | None) -> None:
-        """Keeps a failure once, however many events tell of it."""
+        """Record a failure once, even if several events report it."""
         if cause is not None and all(
             (f.cause.kind, f.cause.where, f.cause.generation) != (cause.kind, cause.where, cause.generation)
             for f in self.failures[-3:]
@@ -141,7 +140,7 @@ class _Stage:
 
 
 class Folder:
-    """Takes events as they come; gives the state whenever it is asked."""
+    """Folds events one at a time; `state` is available at any time."""
 
     def __init__(self, run_id: str, planned: Plan | None = None) -> None:
         self._run: dict[str, Any] = {"id": run_id, "name": run_id.rpartition("-")[0]}
@@ -176,7 +175,9 @@ class Folder:
 
     def _lost(self, values: dict[str, Any]) -> RunState:
         began = "started" in values
-        what = "the driver was lost: it ended without a word" if began else "the driver was lost before the run began"
+        what = (
+            "the driver stopped unexpectedly (no exit status)" if began else "the driver stopped before the run started"
+        )
         evidence = [
             f"no process holds the run's lock; its driver was pid {values.get('pid', '?')} on {values.get('host', '?')}"
         ]
@@ -218,10 +219,12 @@ class Folder:
         self._run.update((key, str(event[key])) for key in ("name", "engine") if key in event)
 
     def _left_running(self, t: float) -> None:
-        """The run was taken up again: what still seems to run in its journal died with the driver."""
+        """The run was resumed: stages still marked as running ended with the old driver."""
         for name, stage in self._stages.items():
             if stage.values.get("state") in ("running", "serving"):
-                cause = Cause(CauseKind.SUPERVISOR_LOST, "the driver died; the run was resumed later", stage=name)
+                cause = Cause(
+                    CauseKind.SUPERVISOR_LOST, "the driver stopped unexpectedly; the run was resumed later", stage=name
+                )
                 stage.failed(t, cause)
                 stage.set(state="waiting")
                 stage.lose_ranks(t)
@@ -233,7 +236,7 @@ class Folder:
         self._place(stage, event)
 
     def _place(self, stage: _Stage, event: Event) -> None:
-        """A new attempt or round begins with every rank waiting."""
+        """Set attempt and round. A new one starts with all ranks waiting."""
         old = (stage.values.get("attempt", 0), stage.values.get("round", 0))
         new = (int(event.get("attempt", old[0])), int(event.get("round", old[1])))
         stage.set(attempt=new[0], round=new[1])
@@ -254,9 +257,9 @@ class Folder:
 
     def _rank_started(self, event: Event) -> None:
         rank, stage = self._rank(event), self._stage(event).values
-        place = (stage.get("attempt", 0), stage.get("round", 0))
-        again = rank.place == place
-        rank.place = place
+        started_in = (stage.get("attempt", 0), stage.get("round", 0))
+        again = rank.place == started_in
+        rank.place = started_in
         rank.set(
             state="running",
             gen=int(event.get("gen", 0)),
@@ -318,13 +321,13 @@ class Folder:
     def _verdict(self, event: Event) -> None:
         stage = self._stage(event)
         names = ("of", "metric", "value", "at_least", "at_most")
-        found: dict[str, Any] = {name: event.get(name) for name in names}
+        values: dict[str, Any] = {name: event.get(name) for name in names}
         passed, attempt = bool(event.get("passed")), int(event.get("attempt", 1))
-        stage.set(verdict=Verdict(stage=stage.values["name"], passed=passed, attempt=attempt, **found))
+        stage.set(verdict=Verdict(stage=stage.values["name"], passed=passed, attempt=attempt, **values))
 
     def _stage_ready(self, event: Event) -> None:
-        told = {key: event[key] for key in event if key not in ("t", "n", "ev", "stage")}
-        self._stage(event).set(state="serving", serving=told)
+        serving = {key: event[key] for key in event if key not in ("t", "n", "ev", "stage")}
+        self._stage(event).set(state="serving", serving=serving)
 
     def _run_serving(self, _event: Event) -> None:
         self._run["state"] = "serving"
@@ -340,7 +343,7 @@ class Folder:
         code = int(event.get("code", OK if state == "succeeded" else FAILED))
         t, cause = float(event["t"]), cause_of(event)
         self._run.update(state=state, ended=t, code=code, cause=cause)
-        for stage in self._stages.values():  # a driver that lost its processes says no more than its own end
+        for stage in self._stages.values():  # a driver that lost its processes records only its own end
             if stage.values.get("state") == "running":
                 stage.set(state="lost", ended=t, cause=cause)
                 stage.lose_ranks(t)

@@ -1,10 +1,9 @@
-"""What the ranks wrote: reading and following their log files, all ranks of a run at once.
+"""Reads and follows the log files of all ranks of a run.
 
-A rank writes straight to its file, and a file only ever grows. So a place in a file is an
-offset, files are opened only while there is something to read (a run of a thousand ranks
-needs no thousand descriptors), and everything is read in pieces: memory does not depend on
-how much was written. Pieces hold whole lines, so that ranks can be mixed without tearing.
-How lines look on a screen is the command line's matter.
+A rank writes directly to its file, and files only grow, so a position is an offset. Files are opened only while there
+is something to read: a run of a thousand ranks does not need a thousand descriptors. Files are read in pieces, so
+memory does not depend on their size. Pieces hold complete lines, so that output of several ranks can be mixed. The CLI
+formats the lines.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ from longboat.runtime.journal import Event
 PIECE = 1 << 20
 """Bytes read at a time from one file."""
 LONGEST = 16 << 20
-"""A line longer than this is handed on in parts."""
+"""Maximum length of a line; longer ones are split."""
 ROUND = 8 << 20
-"""Bytes handed on in one look at all files, so that a follower gets round to its other work."""
+"""Bytes returned by one poll of all files, so that a follower can do its other work in between."""
 BAR = 2.0
-"""Seconds between two looks at a progress bar that redraws one line without ending it."""
+"""Seconds between two updates of a progress bar that redraws one line."""
 
 BACK = 1 << 16
 """Bytes read at a time when reading backwards."""
@@ -46,7 +45,7 @@ class LogSource:
 
 @dataclass(frozen=True)
 class LogPiece:
-    """Whole lines of one rank, each ended by a newline (the very last one may lack it)."""
+    """Complete lines of one rank, each with a newline (the very last one may lack it)."""
 
     source: LogSource
     data: bytes
@@ -63,7 +62,7 @@ class LogLine:
 
 @dataclass(frozen=True)
 class LogFilter:
-    """Which ranks are meant; an empty part means all."""
+    """Selection of stages, roles and ranks; an empty field selects all."""
 
     stages: tuple[str, ...] = ()
     roles: tuple[str, ...] = ()
@@ -78,27 +77,27 @@ class LogFilter:
 
 
 Begin = Callable[[LogSource, Path], "int | None"]
-"""Where to begin in a log that is there; None: behind all it holds."""
+"""Start offset in an existing log; None: at its end."""
 
 
 def sources(run: Path, order: Iterable[str] = ()) -> dict[LogSource, int]:
-    """The logs there are now and their sizes: stages in the order given, then ranks by role and number."""
-    found: dict[LogSource, int] = {}
+    """The existing logs and their sizes: stages in the given order, then ranks by role and number."""
+    logs: dict[LogSource, int] = {}
     try:
         with os.scandir(run / "logs") as entries:
             stages = [entry.name for entry in entries if entry.is_dir()]
     except OSError:
-        return found
-    places = {name: place for place, name in enumerate(order)}
-    for stage in sorted(stages, key=lambda name: (places.get(name, len(places)), name)):
+        return logs
+    positions = {name: position for position, name in enumerate(order)}
+    for stage in sorted(stages, key=lambda name: (positions.get(name, len(positions)), name)):
         sizes: dict[LogSource, int] = {}
         with os.scandir(run / "logs" / stage) as entries:
             for entry in entries:
                 role, dash, number = entry.name.removesuffix(".log").rpartition("-")
                 if dash and number.isdecimal() and entry.name.endswith(".log"):
                     sizes[LogSource(stage, role, int(number))] = entry.stat().st_size
-        found.update((source, sizes[source]) for source in sorted(sizes))
-    return found
+        logs.update((source, sizes[source]) for source in sorted(sizes))
+    return logs
 
 
 def path_of(run: Path, source: LogSource) -> Path:
@@ -106,33 +105,32 @@ def path_of(run: Path, source: LogSource) -> Path:
 
 
 def tail_offset(path: Path, lines: int) -> int:
-    """Where the last N lines begin, found by reading backwards."""
+    """Offset of the last N lines, found by reading backwards."""
     with open(path, "rb") as file:
-        end = place = file.seek(0, os.SEEK_END)
+        end = position = file.seek(0, os.SEEK_END)
         if lines <= 0:
             return end
         left = lines
-        while place > 0:
-            start = max(0, place - BACK)
+        while position > 0:
+            start = max(0, position - BACK)
             file.seek(start)
-            block = file.read(place - start)
+            block = file.read(position - start)
             at = len(block)
-            if place == end and block.endswith(b"\n"):
+            if position == end and block.endswith(b"\n"):
                 at -= 1
             while (at := block.rfind(b"\n", 0, at)) >= 0:
                 left -= 1
                 if left == 0:
                     return start + at + 1
-            place = start
+            position = start
         return 0
 
 
 def since_offsets(events: Iterable[Event], since: float) -> Callable[[LogSource], int | None]:
-    """Where to begin so that nothing written after a moment is missed.
+    """Start offsets that include everything written after a time.
 
-    Lines carry no time; the finest mark in the journal is the start of a process. So a rank
-    begins at the start of the process that was running at that moment, else at its first start
-    after it. None: the rank had nothing after that moment.
+    Lines have no timestamps; the journal only has the start of each process. So a rank starts at the process that was
+    running at that time, or else at its first start after it. None: the rank wrote nothing after that time.
     """
     chosen: dict[LogSource, int | None] = {}
     open_at: dict[LogSource, int] = {}
@@ -158,7 +156,7 @@ def since_offsets(events: Iterable[Event], since: float) -> Callable[[LogSource]
 
 
 class LogTail:
-    """A place in one rank's log, and the beginning of a line that has not ended yet."""
+    """An offset in one rank's log, and the incomplete line before it."""
 
     __slots__ = ("_half", "_shown", "offset", "path")
 
@@ -169,7 +167,7 @@ class LogTail:
         self._shown = 0.0
 
     def read(self) -> bytes:
-        """The next whole lines; empty when there are none yet."""
+        """The next complete lines; empty if there are none yet."""
         try:
             with open(self.path, "rb") as file:
                 file.seek(self.offset)
@@ -183,17 +181,17 @@ class LogTail:
             if len(self._half) < LONGEST:
                 return b""
             return self.rest()
-        whole = self._half + data[:cut] if self._half else data[:cut]
+        complete = self._half + data[:cut] if self._half else data[:cut]
         self._half = data[cut:]
-        return whole
+        return complete
 
     def rest(self) -> bytes:
-        """The line that never ended, when all is read; its newline is added, so that ranks do not run together."""
+        """The incomplete last line, once everything is read, with a newline added."""
         half, self._half = self._half, b""
         return half + b"\n" if half else b""
 
     def bar(self, now: float) -> bytes:
-        """The newest state of a progress bar that redraws its line, now and then while followed."""
+        """The latest state of a progress bar that redraws its line, every BAR seconds."""
         if b"\r" not in self._half or now - self._shown < BAR:
             return b""
         first, self._shown = not self._shown, now
@@ -205,20 +203,20 @@ class LogTail:
 
 
 def settle(line: bytes) -> bytes:
-    """What a terminal would still show of a line that was redrawn with carriage returns."""
+    """The visible part of a line that was redrawn with carriage returns."""
     line = line.rstrip(b"\r")
     return line[line.rfind(b"\r") + 1 :]
 
 
 def settled(data: bytes) -> bytes:
-    """Whole lines, each in its last state."""
+    """Complete lines, each in its last state."""
     if b"\r" not in data:
         return data
     return b"\n".join(map(settle, data.split(b"\n")))
 
 
 def _shorter_bar(half: bytes) -> bytes:
-    """A bar that never ends its line must not grow in memory: its past states are let go."""
+    """The line without its past states, so that an endless progress bar does not fill the memory."""
     if len(half) < BACK or b"\r" not in half:
         return half
     body = half.rstrip(b"\r")
@@ -226,7 +224,7 @@ def _shorter_bar(half: bytes) -> bytes:
 
 
 class LogFollower:
-    """All chosen logs of a run: each `poll` gives what was written since the last."""
+    """Follows the selected logs of a run: each `poll` returns what was written since the last."""
 
     def __init__(self, run: Path, choice: LogFilter | None = None, order: Iterable[str] = ()) -> None:
         self._run = run
@@ -235,17 +233,17 @@ class LogFollower:
         self._tails: dict[LogSource, LogTail] = {}
         self._turn = 0
         self.behind = False
-        """The last poll stopped short of what there was to read."""
+        """Whether the last poll left something unread."""
 
-    def begin(self, place: Begin) -> None:
-        """Says where to begin in each log there is now; None leaves out what it holds so far."""
+    def begin(self, start: Begin) -> None:
+        """Set the start offset of each existing log; None skips what it holds so far."""
         for source, size in sources(self._run, self._order).items():
             path = path_of(self._run, source)
-            offset = place(source, path)
+            offset = start(source, path)
             self._tails[source] = LogTail(path, size if offset is None else offset)
 
     def poll(self, last: bool = False) -> Iterator[LogPiece]:
-        """New whole lines, rank by rank, about ROUND bytes a call unless it is the last one."""
+        """New complete lines, rank by rank, about ROUND bytes per call except for the last one."""
         budget, self.behind = ROUND, False
         now = time.monotonic()
         sizes = [
@@ -253,7 +251,7 @@ class LogFollower:
         ]
         if not last:
             sizes = sizes[self._turn % len(sizes) :] + sizes[: self._turn % len(sizes)] if sizes else []
-        for place, (source, size) in enumerate(sizes):
+        for index, (source, size) in enumerate(sizes):
             tail = self._tails.get(source)
             if tail is None:
                 tail = self._tails[source] = LogTail(path_of(self._run, source))
@@ -270,7 +268,7 @@ class LogFollower:
                 yield LogPiece(source, data)
             self.behind = self.behind or tail.offset < size
             if budget <= 0 and not last:
-                self._turn += place + 1
+                self._turn += index + 1
                 self.behind = True
                 return
         self._turn = 0
@@ -282,7 +280,7 @@ def read(
     order: Iterable[str] = (),
     begin: Begin | None = None,
 ) -> Iterator[LogPiece]:
-    """All that was written so far, rank by rank."""
+    """Everything written so far, rank by rank."""
     follower = LogFollower(run, choice, order)
     if begin is not None:
         follower.begin(begin)
@@ -290,7 +288,7 @@ def read(
 
 
 def follow(follower: LogFollower, over: Callable[[], bool], pause: float = 0.1) -> Iterator[LogPiece]:
-    """What is written until the run is over, and then what was written before it was."""
+    """Everything written until the run ends, including its last output."""
     while True:
         ended = over()
         if ended:
@@ -302,7 +300,7 @@ def follow(follower: LogFollower, over: Callable[[], bool], pause: float = 0.1) 
 
 
 def lines(pieces: Iterable[LogPiece]) -> Iterator[LogLine]:
-    """Line by line, as written, without newlines."""
+    """The lines of the pieces, without newlines."""
     for piece in pieces:
         source = piece.source
         for text in piece.data.removesuffix(b"\n").split(b"\n"):
@@ -310,7 +308,7 @@ def lines(pieces: Iterable[LogPiece]) -> Iterator[LogLine]:
 
 
 def raw(run: Path, source: LogSource, offset: int) -> Iterator[bytes]:
-    """The bytes of one log from a place on, exactly as written."""
+    """The bytes of one log from an offset on, exactly as written."""
     try:
         with open(path_of(run, source), "rb") as file:
             file.seek(offset)
@@ -321,7 +319,7 @@ def raw(run: Path, source: LogSource, offset: int) -> Iterator[bytes]:
 
 
 def beginning(tail: int | None = None, since: Callable[[LogSource], int | None] | None = None) -> Begin:
-    """Where to begin under --tail and --since together: at the later of the two places."""
+    """Start offsets for --tail and --since together: the later of the two."""
 
     def place(source: LogSource, path: Path) -> int | None:
         offset = since(source) if since is not None else 0

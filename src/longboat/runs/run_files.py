@@ -1,8 +1,8 @@
-"""The files of a run by their path within it, `RUN:path`: listed, read, added to, never outside of the run.
+"""Files of a run by path, `RUN:path`, for `ls`, `cat` and `cp`. Never outside of the run.
 
-A path is one of the run directory, or `storage/NAME/...` of one of the job's mounts, wherever that
-lies; `NAME/...` alone will do when the run directory has nothing of that name. `Shelf` is what
-`ls`, `cat` and `cp` see of a run; here is that of a run on this machine, the engines have others.
+A path is relative to the run directory, or `storage/NAME/...` for a mount of the job. `NAME/...` also works if the run
+directory has no such name. `RunFiles` is the interface; `LocalFiles` implements it for local runs, each engine has its
+own.
 """
 
 from __future__ import annotations
@@ -20,39 +20,39 @@ from longboat.runtime.plan import Mount, Plan
 
 STORAGE = "storage"
 OWN = frozenset({"checkpoints", "logs", "output", "reports", "stacks", STORAGE, "superseded"})
-"""Names that a run directory may itself have: a mount of such a name is reached by `storage/NAME` alone."""
+"""Names used in a run directory: a mount with such a name needs the full path `storage/NAME`."""
 OPEN = ("output", STORAGE)
-"""The parts of a run directory that may be added to: all else is evidence of what the run did."""
+"""Directories of a run that accept new files: everything else is the run's record."""
 
 
 @dataclass(frozen=True)
 class RunPath:
-    """What a path means: a place of the run directory, or one in a mount."""
+    """A parsed path: in the run directory, or in a mount."""
 
     path: str
     mount: Mount | None = None
 
     @property
     def within(self) -> str:
-        """What stands before the path of a file that is found there."""
+        """Prefix of the paths of files in it."""
         return "" if self.mount is None else f"{STORAGE}/{self.mount.name}/"
 
 
 class RunFiles(Protocol):
     run: str
     where: str
-    """Where the files are, for the reader."""
+    """Location of the files, for people."""
     mounts: tuple[str, ...]
-    """Paths of storage that a list of the run directory does not show."""
+    """Paths of mounts that are not in the run directory."""
 
     def entries(self, path: str, depth: int) -> list[FileEntry]:
-        """A file, or what is in a directory; their paths are such as can be asked for again."""
+        """A file, or the entries of a directory, with paths that can be passed in again."""
 
     def items(self, path: str) -> Iterator[FileItem]:
-        """A file, or a directory with all in it, to be read one after another."""
+        """A file, or a directory with everything in it, to be read one after another."""
 
     def store(self, path: str, name: str, items: Iterable[FileItem]) -> str:
-        """Puts them there, below a directory or under a new name; where they are now."""
+        """Store the items in a directory or under a new name. Returns their path."""
 
 
 def spot(plan: Plan | None, path: str) -> RunPath:
@@ -71,29 +71,31 @@ def mounts(plan: Plan | None, elsewhere: Callable[[Mount], bool]) -> tuple[str, 
     return tuple(f"{STORAGE}/{mount.name}" for mount in (plan.storage if plan else ()) if elsewhere(mount))
 
 
-def writable(run: str, found: RunPath) -> None:
-    """Raises for a place that nobody but the run may write to."""
-    if found.mount is not None:
-        if found.mount.read_only:
-            raise LongboatError(f"storage {found.mount.name} is read-only in this job", "leave out `read_only: true`")
-    elif os.path.normpath(found.path.lstrip("/")).split("/")[0] not in OPEN:
+def writable(run: str, target: RunPath) -> None:
+    """Raise if only the run itself may write to the path."""
+    if target.mount is not None:
+        if target.mount.read_only:
+            raise LongboatError(
+                f"storage {target.mount.name} is read-only in this job", "remove `read_only: true` from the job file"
+            )
+    elif os.path.normpath(target.path.lstrip("/")).split("/")[0] not in OPEN:
         raise LongboatError(
-            f"{found.path or run} is the run's own record, and is not changed by hand",
-            f"files can be put into its storage (`{run}:storage/NAME/...`) and its output (`{run}:output/STAGE/...`)",
+            f"{target.path or run} is part of the run's record and cannot be changed",
+            f"copy files to its storage (`{run}:storage/NAME/...`) or output (`{run}:output/STAGE/...`)",
         )
 
 
-def not_there(run: str, found: RunPath, error: PathNotFound) -> LongboatError:
-    path = found.within + error.path.lstrip("/")
-    listed = f"`longboat ls {run}{':' + found.within if found.mount else ''}` lists what is in it"
+def not_there(run: str, target: RunPath, error: PathNotFound) -> LongboatError:
+    path = target.within + error.path.lstrip("/")
+    listed = f"list its files with `longboat ls {run}{':' + target.within if target.mount else ''}`"
     if error.outside:
-        return LongboatError(f"{path} leads out of the run", listed)
-    near = f"did you mean {run}:{found.within}{error.near}?" if error.near else listed
-    return LongboatError(f"{run} has no {path}", near)
+        return LongboatError(f"{path} is outside of the run", listed)
+    near = f"did you mean {run}:{target.within}{error.near}?" if error.near else listed
+    return LongboatError(f"{run} has no file {path}", near)
 
 
 class LocalFiles:
-    """The files of a run of this machine."""
+    """Files of a local run."""
 
     def __init__(self, run: Path, plan: Plan | None) -> None:
         self.run, self.where = run.name, str(run)
@@ -101,36 +103,36 @@ class LocalFiles:
         self.mounts = mounts(plan, lambda mount: bool(mount.path))
 
     def entries(self, path: str, depth: int) -> list[FileEntry]:
-        found, top = self._spot(path)
+        target, top = self._spot(path)
         try:
-            listed = filetree.entries(top, found.path, depth)
+            listed = filetree.entries(top, target.path, depth)
         except PathNotFound as error:
-            raise not_there(self.run, found, error) from None
+            raise not_there(self.run, target, error) from None
         except OSError as error:
-            raise LongboatError(f"{error.filename} cannot be listed: {error.strerror}") from None
-        return [replace(entry, path=found.within + entry.path) for entry in listed]
+            raise LongboatError(f"cannot list {error.filename}: {error.strerror}") from None
+        return [replace(entry, path=target.within + entry.path) for entry in listed]
 
     def items(self, path: str) -> Iterator[FileItem]:
-        found, top = self._spot(path)
+        target, top = self._spot(path)
         try:
-            yield from filetree.items(top, found.path)
+            yield from filetree.items(top, target.path)
         except PathNotFound as error:
-            raise not_there(self.run, found, error) from None
+            raise not_there(self.run, target, error) from None
         except PermissionError as error:
-            raise LongboatError(f"{error.filename} may not be read") from None
+            raise LongboatError(f"cannot read {error.filename}: permission denied") from None
 
     def store(self, path: str, name: str, items: Iterable[FileItem]) -> str:
-        found, top = self._spot(path)
-        writable(self.run, found)
+        target, top = self._spot(path)
+        writable(self.run, target)
         try:
-            place = filetree.target(top, found.path, name)
-            filetree.store(items, place)
+            destination = filetree.target(top, target.path, name)
+            filetree.store(items, destination)
         except PathNotFound as error:
-            raise not_there(self.run, found, error) from None
-        return found.within + os.path.relpath(place, top)
+            raise not_there(self.run, target, error) from None
+        return target.within + os.path.relpath(destination, top)
 
     def _spot(self, path: str) -> tuple[RunPath, str]:
-        found = spot(self._plan, path)
-        if found.mount is None:
-            return found, self._dir
-        return found, found.mount.path or run_layout.storage(self._dir, found.mount.name)
+        target = spot(self._plan, path)
+        if target.mount is None:
+            return target, self._dir
+        return target, target.mount.path or run_layout.storage(self._dir, target.mount.name)

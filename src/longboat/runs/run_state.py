@@ -1,6 +1,6 @@
-"""A run, its stages and its ranks as they stand at one moment: values only.
+"""State of a run, its stages and its ranks at one moment: values only.
 
-state.py makes them from the journal; everything that shows a run reads them.
+`journal_fold` makes them from the journal; everything that shows a run reads them.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class RankState:
     """waiting, running, succeeded, failed, killed, stopped, lost."""
     gen: int = 0
     restarts: int = 0
-    """How often it was started again within the present attempt and round."""
+    """Restarts in the current attempt and round."""
     pid: int = 0
     started: float = 0.0
     ended: float = 0.0
     reported: float = 0.0
-    """When the last point was made; 0: it has not reported."""
+    """Time of the last report; 0 if there is none."""
     step: float | None = None
     total: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -39,9 +39,9 @@ class RankState:
     signal: int = 0
     cause: Cause | None = None
     because: str = ""
-    """The rank whose end was this one's."""
+    """The rank whose failure ended this one."""
     hung: tuple[str, ...] = ()
-    """What it was doing when it hung: the state of its processes, then the innermost frames of their stacks."""
+    """What it was doing when it hung: states of its processes, then the innermost frames of their stacks."""
 
     @property
     def name(self) -> str:
@@ -68,7 +68,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class RankFailure:
-    """Something failed at a time, whether or not it was made good by a restart."""
+    """A failure and its time, whether or not the run recovered from it."""
 
     t: float
     cause: Cause
@@ -87,14 +87,14 @@ class StageState:
     started: float = 0.0
     ended: float = 0.0
     leader: RankState | None = None
-    """The rank whose step stands for the stage: the first that knows the total, else the first that reports."""
+    """The rank whose step is shown for the stage: the first with a total, else the first that reports."""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """The newest value of each metric, from the first rank that reports it."""
+    """Latest value of each metric, from the first rank that reports it."""
     cause: Cause | None = None
     note: str = ""
     verdict: Verdict | None = None
     serving: Mapping[str, Any] = field(default_factory=dict)
-    """Of a stage that serves, once it answers: url, page, grpc, model, and one example with its prediction."""
+    """Of a serving stage, once it is ready: url, page, grpc, model, and one example with its prediction."""
     ranks: tuple[RankState, ...] = ()
     failures: tuple[RankFailure, ...] = ()
 
@@ -127,11 +127,11 @@ class RunState:
     started: float = 0.0
     ended: float = 0.0
     last: float = 0.0
-    """Time of the newest event."""
+    """Time of the latest event."""
     events: int = 0
-    """How many the journal has."""
+    """Number of events in the journal."""
     code: int | None = None
-    """The exit code of the run; None while it is under way."""
+    """Exit code of the run; None until it ends."""
     cause: Cause | None = None
     stages: tuple[StageState, ...] = ()
     notes: tuple[RunNote, ...] = ()
@@ -144,12 +144,12 @@ class RunState:
 
     @property
     def over(self) -> bool:
-        """It has ended, one way or the other."""
+        """Whether the run has ended."""
         return self.state not in UNDER_WAY
 
     @property
     def stage(self) -> StageState | None:
-        """The stage to speak of: the one running, else the one that failed, else the last that began."""
+        """The stage to show: the running one, else the failed one, else the last one started."""
         for states in (("running",), ("failed", "lost", "stopped")):
             for stage in self.stages:
                 if stage.state in states:
@@ -159,13 +159,13 @@ class RunState:
 
 
 def starting_again(state: RunState) -> RunState:
-    """A run that was let go on and whose next driver has not written yet: how it ended before is no longer true."""
+    """State of a resumed run whose new driver has not written yet: the old outcome no longer holds."""
     stages = tuple(replace(stage, cause=None) for stage in state.stages)
     return replace(state, state="starting", ended=0.0, code=None, cause=None, stages=stages)
 
 
 def as_json(value: Any) -> Any:
-    """Any of these values as JSON holds it; what JSON has no number for becomes nan, inf or -inf as text."""
+    """The value as JSON; numbers that JSON lacks become the texts nan, inf and -inf."""
     if isinstance(value, Cause):
         return journal.plain(value)
     if is_dataclass(value):

@@ -1,7 +1,7 @@
-"""Which stages of a run that goes on are run, which are reused, and why. Pure.
+"""Decides which stages a resumed run runs again and which it reuses. Pure.
 
-A stage that has passed is reused while nothing that it depends on has changed; one that comes
-after a stage that runs again runs again too. `--from` and `--only` say it outright.
+A passed stage is reused while nothing that it depends on has changed. A stage after one that runs again also runs
+again. `--from` and `--only` override this.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from longboat.runtime.errors import LongboatError
 from longboat.runtime.plan import Plan, Stage
 
 REUSED, RUNS, LEFT_OUT = "reused", "runs", "left out"
-ANEW = "a server starts anew"
-"""Why a server runs although nothing has changed: what comes after it need not run again for that."""
+ANEW = "servers always start again"
+"""Why a server runs although nothing has changed."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,8 @@ class StageDecision:
     does: str
     """reused, runs or left out."""
     why: str = ""
+    unchanged: bool = False
+    """It runs although nothing has changed, so that stages after it can be reused."""
 
 
 def decide(
@@ -46,34 +48,34 @@ def decide(
     first: str | None = None,
     only: str | None = None,
 ) -> tuple[StageDecision, ...]:
-    """changes: stage -> what it depends on that has changed since it passed, in words."""
+    """The decision for each stage. changes: stage -> descriptions of what has changed since it passed."""
     for option, name in (("--from", first), ("--only", only)):
         if name is not None:
             _known(plan, option, name)
     if only is not None:
         return _only(plan, passed, plan.stage(only))
-    fates: dict[str, StageDecision] = {}
+    decisions: dict[str, StageDecision] = {}
     for stage in plan.stages:
-        fates[stage.name] = _fate(plan, stage, passed, changes.get(stage.name, []), first, fates)
-    return tuple(fates.values())
+        decisions[stage.name] = _decision(plan, stage, passed, changes.get(stage.name, []), first, decisions)
+    return tuple(decisions.values())
 
 
-def _fate(
+def _decision(
     plan: Plan,
     stage: Stage,
     passed: Collection[str],
     changes: list[str],
     first: str | None,
-    fates: Mapping[str, StageDecision],
+    decisions: Mapping[str, StageDecision],
 ) -> StageDecision:
-    again = [name for name in stage.after if fates[name].does == RUNS and fates[name].why != ANEW]
+    again = [name for name in stage.after if decisions[name].does == RUNS and not decisions[name].unchanged]
     if stage.name == first:
         missing = [name for name in _needed(plan, stage) if name not in passed]
         if missing:
             raise _missing("--from", stage.name, missing)
-        return StageDecision(stage.name, RUNS, "asked for by --from")
+        return StageDecision(stage.name, RUNS, "requested by --from")
     if stage.kind == "serve":
-        return StageDecision(stage.name, RUNS, f"comes after {', '.join(again)}" if again else ANEW)
+        return StageDecision(stage.name, RUNS, f"comes after {', '.join(again)}" if again else ANEW, not again)
     if stage.name not in passed:
         return StageDecision(stage.name, RUNS, "" if not passed else "it has not passed yet")
     if again:
@@ -88,27 +90,27 @@ def _only(plan: Plan, passed: Collection[str], stage: Stage) -> tuple[StageDecis
     missing = [name for name in needed if name not in passed and plan.stage(name).kind != "serve"]
     if missing:
         raise _missing("--only", stage.name, missing)
-    fates = []
+    decisions = []
     for each in plan.stages:
         if each.name == stage.name:
-            fates.append(StageDecision(each.name, RUNS, "asked for by --only"))
+            decisions.append(StageDecision(each.name, RUNS, "requested by --only"))
         elif each.name in needed and each.kind == "serve":
-            fates.append(StageDecision(each.name, RUNS, f"serves {stage.name}"))
+            decisions.append(StageDecision(each.name, RUNS, f"serves {stage.name}"))
         else:
-            fates.append(StageDecision(each.name, REUSED if each.name in passed else LEFT_OUT))
-    return tuple(fates)
+            decisions.append(StageDecision(each.name, REUSED if each.name in passed else LEFT_OUT))
+    return tuple(decisions)
 
 
 def _needed(plan: Plan, stage: Stage) -> list[str]:
-    """All stages that this one comes after, however far."""
-    found: list[str] = []
+    """All stages before this one, direct or indirect."""
+    needed: list[str] = []
     waiting = list(stage.after)
     while waiting:
         name = waiting.pop(0)
-        if name not in found:
-            found.append(name)
+        if name not in needed:
+            needed.append(name)
             waiting += plan.stage(name).after
-    return [name for name in found if plan.stage(name).kind != "gate"] if stage.kind == "gate" else found
+    return [name for name in needed if plan.stage(name).kind != "gate"] if stage.kind == "gate" else needed
 
 
 def _known(plan: Plan, option: str, name: str) -> None:
@@ -118,12 +120,12 @@ def _known(plan: Plan, option: str, name: str) -> None:
 
         near = difflib.get_close_matches(name, names, n=1)
         hint = f"did you mean {near[0]}?" if near else f"its stages: {', '.join(names)}"
-        raise LongboatError(f"{option} {name}: there is no such stage", hint)
+        raise LongboatError(f"{option} {name}: unknown stage", hint)
 
 
 def _missing(option: str, name: str, missing: list[str]) -> LongboatError:
     verb = "has" if len(missing) == 1 else "have"
     return LongboatError(
-        f"{option} {name}: {', '.join(missing)} {verb} not passed, and {name} comes after",
-        f"name a run in which {'it has' if len(missing) == 1 else 'they have'}: --resume RUN {option} {name}",
+        f"{option} {name}: it needs {', '.join(missing)}, which {verb} not passed",
+        f"resume a run in which {'it has' if len(missing) == 1 else 'they have'} passed: --resume RUN {option} {name}",
     )

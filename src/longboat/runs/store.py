@@ -1,8 +1,7 @@
-"""The directory of runs: making one, finding one by what a person types, removing one.
+"""The directory of runs: creates, finds and removes runs.
 
-A run is a directory and its name is the run's id. Whether a run is under way is answered by
-the lock that its driver holds, never by a pid that may have been given to somebody else.
-What stands inside a run is the business of the other rooms.
+A run is a directory named after the run's ID. A run is active while its driver holds its lock; a pid is no proof,
+because it may have been reused. The other modules read the contents of a run.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ _CONSONANTS, _VOWELS = "bdfghjklmnprstvz", "aiou"
 
 
 def alive(run: Path) -> bool:
-    """Is the run's driver alive: does some process hold its lock; of a copy, does its original say so."""
-    told = mirrored(run)
-    if told is not None:
-        return bool(told.get("alive"))
+    """Whether the run's driver is alive: a process holds its lock, or, for a copy, the original says so."""
+    original = mirrored(run)
+    if original is not None:
+        return bool(original.get("alive"))
     return driver_lock.holder(str(run)) != 0
 
 
 def mirrored(run: Path) -> dict[str, Any] | None:
-    """What a copy says of its original; None for a run that is no copy."""
+    """State of the original, as recorded in a local copy; None if the run is not a copy."""
     try:
         with open(run / run_layout.MIRROR, encoding="utf-8") as file:
             return dict(json.load(file))
@@ -42,18 +41,18 @@ def mirrored(run: Path) -> dict[str, Any] | None:
 
 
 def fresh_id(name: str) -> str:
-    """An id for a new run of a job."""
+    """A random ID for a new run of a job."""
     return f"{name}-{_word(int.from_bytes(os.urandom(2), 'big'))}"
 
 
 class Store:
-    """The runs under one home directory."""
+    """The runs in one home directory."""
 
     def __init__(self, home: str | os.PathLike[str]) -> None:
         self.root = Path(home) / "runs"
 
     def create(self, name: str) -> Path:
-        """A new run directory of the job `name`; its name is the run's id."""
+        """Create a run directory for the job `name`, named after the new run's ID."""
         try:
             self.root.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self.root.mkdir(mode=0o700, exist_ok=True)
@@ -66,12 +65,12 @@ class Store:
                     continue
         except OSError as error:
             raise LongboatError(
-                f"a run cannot be kept in {self.root}: {error.strerror}",
-                "make that directory writable, or name another: `export LONGBOAT_HOME=DIRECTORY`",
+                f"cannot create a run in {self.root}: {error.strerror}",
+                "make that directory writable, or use another: `export LONGBOAT_HOME=DIRECTORY`",
             ) from None
 
     def ids(self) -> list[str]:
-        """All runs, the newest first."""
+        """IDs of all runs, newest first."""
         try:
             with os.scandir(self.root) as entries:
                 names = [entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
@@ -79,43 +78,45 @@ class Store:
             return []
         except OSError as error:
             raise LongboatError(
-                f"the runs in {self.root} cannot be read: {error.strerror}", "set LONGBOAT_HOME to where the runs are"
+                f"cannot read the runs in {self.root}: {error.strerror}",
+                "set LONGBOAT_HOME to the directory with your runs",
             ) from None
         return sorted(names, key=lambda name: (born(self.root / name), name), reverse=True)
 
     def find(self, text: str | None = None) -> Path:
-        """The run meant by an id, a job's name (its newest run), or the beginning of an id or of its last part."""
+        """The run with this ID, job name (its newest run), or unique prefix of an ID or of its last part."""
         ids = self.ids()
         if not ids:
-            raise LongboatError(f"there are no runs in {self.root}", "start one: `longboat run job.yaml`")
+            raise LongboatError(f"no runs in {self.root}", "start one: `longboat run job.yaml`")
         if text is None or text in ids:
             return self.root / (text or ids[0])
         for name in ids:
             if _job(name) == text:
                 return self.root / name
-        found = [name for name in ids if text and (name.startswith(text) or name.rpartition("-")[2].startswith(text))]
-        if len(found) == 1:
-            return self.root / found[0]
-        if found:
-            raise LongboatError(f"{text!r} may mean {_listed(found)}", "type more of the id")
-        raise LongboatError(f"there is no run {text!r} in {self.root}", self._nearest(text, ids))
+        matches = [name for name in ids if text and (name.startswith(text) or name.rpartition("-")[2].startswith(text))]
+        if len(matches) == 1:
+            return self.root / matches[0]
+        if matches:
+            raise LongboatError(f"{text!r} is ambiguous: {_listed(matches)}", "use a longer prefix of the ID")
+        raise LongboatError(f"no run {text!r} in {self.root}", self._nearest(text, ids))
 
     def _nearest(self, text: str, ids: list[str]) -> str:
         import difflib
 
-        words = [*ids, *{_job(name) for name in ids}]
-        near = difflib.get_close_matches(text, words, n=1)
-        return f"did you mean {near[0]}?" if near else "`longboat status` lists the runs"
+        known = [*ids, *{_job(name) for name in ids}]
+        near = difflib.get_close_matches(text, known, n=1)
+        return f"did you mean {near[0]}?" if near else "list the runs with `longboat status`"
 
     def remove(self, run: Path) -> None:
-        """Removes a run that is not under way. Killed in the middle, it leaves a hidden
-        directory that the next removal sweeps up, never half a run."""
+        """Remove a run that is not active.
+
+        If this is interrupted, a hidden directory remains, never half a run; the next removal deletes it."""
         hidden = self.root / f"{REMOVING}{run.name}-{os.getpid()}"
         held = None
         try:
             if (run / run_layout.LOCK).exists() and (held := driver_lock.try_take(str(run))) is None:
                 raise LongboatError(
-                    f"{run.name} is under way",
+                    f"{run.name} is still running",
                     f"stop it first: `longboat stop {run.name}`, or `longboat rm --force {run.name}`",
                 )
             try:
@@ -123,19 +124,19 @@ class Store:
             except FileNotFoundError:
                 return
             except OSError as error:
-                raise LongboatError(f"{run} cannot be removed: {error.strerror}") from None
+                raise LongboatError(f"cannot remove {run}: {error.strerror}") from None
         finally:
             if held is not None:
                 os.close(held)
         self.sweep()
         if hidden.exists():
             raise LongboatError(
-                f"{run.name} is removed, but files of it stay in {hidden}",
-                f"remove them with the rights needed: `rm -r {hidden}`",
+                f"{run.name} is removed, but some of its files remain in {hidden}",
+                f"delete them as a user with permission: `rm -r {hidden}`",
             )
 
     def sweep(self) -> None:
-        """Clears away what earlier removals left behind."""
+        """Delete the leftovers of interrupted removals."""
         try:
             leftovers = [name for name in os.listdir(self.root) if name.startswith(REMOVING)]
         except OSError:
@@ -145,7 +146,7 @@ class Store:
 
 
 def born(run: Path) -> float:
-    """When the run began: its first event's time, or the directory's own."""
+    """When the run started: the time of its first event, or of the directory."""
     try:
         with open(run / journal.FILE, "rb") as file:
             return float(json.loads(file.readline(65536))["t"])
@@ -158,7 +159,7 @@ def born(run: Path) -> float:
 
 
 def _word(number: int) -> str:
-    """16 bits as five letters that can be said aloud."""
+    """16 bits as a pronounceable word of five letters."""
     letters = [_CONSONANTS[number & 15], _VOWELS[number >> 4 & 3], _CONSONANTS[number >> 6 & 15]]
     return "".join([*letters, _VOWELS[number >> 10 & 3], _CONSONANTS[number >> 12 & 15]])
 
@@ -172,12 +173,12 @@ def _listed(ids: list[str]) -> str:
 
 
 def _force(delete: Callable[[str], Any], path: str, _error: Any) -> None:
-    """A directory that a rank made read-only is opened up and tried once more."""
+    """Make a read-only directory writable and retry the deletion."""
     try:
-        for place in (os.path.dirname(path), path):
-            mode = os.lstat(place).st_mode
+        for directory in (os.path.dirname(path), path):
+            mode = os.lstat(directory).st_mode
             if stat.S_ISDIR(mode):
-                os.chmod(place, mode | stat.S_IRWXU)
+                os.chmod(directory, mode | stat.S_IRWXU)
         if delete in (os.unlink, os.rmdir):
             delete(path)
         else:

@@ -1,7 +1,7 @@
-"""Following a run until it is over: the one loop body that attach, wait, logs -f and the display share.
+"""Follows a run until it ends: shared by attach, wait, logs -f and the display.
 
-It reads; it never prints, and a `Watch` never sleeps. The driver is asked after before the journal is
-read, so that a run which ends between the two looks is seen as ended, not as lost.
+`RunWatch` only reads: it neither prints nor sleeps. The driver is checked before the journal is read, so that a run
+that ends in between counts as ended, not lost.
 """
 
 from __future__ import annotations
@@ -17,19 +17,22 @@ from longboat.runtime import journal
 from longboat.runtime.journal import Event
 
 PAUSE = 0.1
-"""Seconds to wait between two looks."""
+"""Seconds between two polls."""
 
 
 def release(run: Path, due: float | None = None) -> None:
-    """Waits until the driver of a run that has ended is gone, so that the run can be removed or taken up again: it has
-    written the end and is on its way out. due: when to give up, by the monotonic clock."""
+    """Wait until the driver of an ended run has exited, so that the run can be removed or resumed.
+
+    due: when to give up, by the monotonic clock."""
     while mirrored(run) is None and alive(run) and (due is None or time.monotonic() < due):
         time.sleep(0.005)
 
 
 class RunWatch:
-    """`after`: that many events were there before the run was taken up again; an end among
-    them is not the end. `living`: asks after the driver, by its lock if not said otherwise."""
+    """Follows one run.
+
+    after: the number of events before the run was resumed; an end among them does not count. living: whether the
+    driver is alive; by default it checks the run's lock."""
 
     def __init__(self, run: Path, after: int = 0, living: Callable[[], bool] | None = None) -> None:
         self.run = run
@@ -44,7 +47,7 @@ class RunWatch:
         self._alive = True
 
     def poll(self) -> list[Event]:
-        """The events since the last look; the state is up to date with them."""
+        """The events since the last poll; `state` includes them."""
         self._alive = self._living()
         events = list(self._reader.poll())
         for event in events:
@@ -66,7 +69,7 @@ class RunWatch:
 
     @property
     def _coming_up(self) -> bool:
-        """Taken up again, but its driver has not written yet. In a cluster that one may have to wait for its pod."""
+        """Whether the run was resumed and its new driver has not written yet. On a cluster it may wait for its pod."""
         return 0 < self._after >= self._seen and (
             self._alive and self._copied or time.monotonic() - self._since < BIRTH
         )

@@ -181,7 +181,7 @@ def test_ls_and_cat_show_files_of_the_run_and_nothing_else(new_run: New, console
     main(["cat", run.id, "logs/train/worker-0.log"], console)
     assert out(console).endswith("text\ntext\n")
     for path in ("../../secret", "link", "logs/../../../secret"):
-        with pytest.raises(LongboatError, match="leads out of the run"):
+        with pytest.raises(LongboatError, match="is outside of the run"):
             main(["cat", f"{run.id}:{path}"], console)
     with pytest.raises(LongboatError, match="has no") as error:
         main(["cat", f"{run.id}:plan.jsn"], console)
@@ -224,12 +224,12 @@ def test_cp_copies_files_and_trees_out_of_a_run_and_into_it(new_run: New, consol
 @pytest.mark.parametrize(
     ("words", "wrong"),
     [
-        (("{run}:logs/nothing", "."), "has no logs/nothing"),
-        (("{run}:storage/notes/nothing", "."), "has no storage/notes/nothing"),
+        (("{run}:logs/nothing", "."), "has no file logs/nothing"),
+        (("{run}:storage/notes/nothing", "."), "has no file storage/notes/nothing"),
         (("nothing-here", "{run}:output/train/"), "there is no nothing-here on this machine"),
-        (("{run}:plan.json", "{run}:logs/plan"), "is the run's own record"),
+        (("{run}:plan.json", "{run}:logs/plan"), "is part of the run's record"),
         (("{run}:plan.json", "{run}:data/"), "storage data is read-only"),
-        (("{run}:plan.json", "{run}:storage/notes/../../../x"), "leads out of the run"),
+        (("{run}:plan.json", "{run}:storage/notes/../../../x"), "is outside of the run"),
         (("a", "b"), "neither is a path of a run"),
     ],
 )
@@ -249,7 +249,7 @@ def test_rm_names_what_it_removed_and_refuses_a_living_run(new_run: New, console
     gone.succeed(0, 1)
     living.start(0, 1)
     living.driven()
-    with pytest.raises(LongboatError, match=f"{living.id} is under way"):
+    with pytest.raises(LongboatError, match=f"{living.id} is still running"):
         main(["rm", living.id, gone.id], console)
     assert out(console).startswith(f"removed {gone.id} (")
     assert living.dir.is_dir()

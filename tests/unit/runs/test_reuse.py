@@ -64,7 +64,7 @@ def test_only_runs_one_stage_and_the_server_it_needs() -> None:
 
 @pytest.mark.parametrize("option", ["first", "only"])
 def test_a_stage_whose_inputs_are_missing_is_refused(option: str) -> None:
-    with pytest.raises(LongboatError, match="prepare has not passed, and train comes after"):
+    with pytest.raises(LongboatError, match="it needs prepare, which has not passed"):
         does((), {}, **{option: "train"})
 
 

@@ -79,7 +79,7 @@ def test_alive_asks_after_the_lock_and_leaves_it_alone(new_run: New) -> None:
 def test_a_living_run_is_not_removed(new_run: New, tmp_path: Path) -> None:
     run = new_run()
     run.driven()
-    with pytest.raises(LongboatError, match="under way") as error:
+    with pytest.raises(LongboatError, match="still running") as error:
         Store(tmp_path).remove(run.dir)
     assert f"longboat stop {run.id}" in error.value.hint
     assert run.dir.is_dir()

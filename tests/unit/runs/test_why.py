@@ -65,6 +65,6 @@ def test_a_run_that_goes_on_succeeded_or_is_lost_is_told_as_such(new_run: New) -
     run.rank("rank.report", 0, points=[{"t": 1.0, "step": 3, "total": 10}])
     assert "is still running: train at step 3 of 10" in explain(load(run.dir), run.now).headline
     run.undriven()
-    assert explain(load(run.dir), run.now).headline.startswith(f"{run.id} is lost: the driver was lost")
+    assert explain(load(run.dir), run.now).headline.startswith(f"{run.id} is lost: the driver stopped unexpectedly")
     run.succeed(0, 1)
     assert "nothing to explain" in explain(load(run.dir), run.now).headline
