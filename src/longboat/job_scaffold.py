@@ -1,7 +1,6 @@
-"""A first job file around a script that somebody already has.
+"""Writes a job file for an existing script, for `longboat init --from`.
 
-The script is read as text and never run: what it imports tells which shape fits. The result is a
-job file with comments, meant to be edited; a wrong guess costs one word.
+The script is read and never run; its imports decide the shape. The job file has comments and is meant to be edited.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ _SIGNS: tuple[tuple[str, str, str], ...] = (
     (r"environ(?:\.get\(|\[)\s*[\"'](?:RANK|WORLD_SIZE)[\"']", "allreduce", "it reads RANK or WORLD_SIZE"),
     (r"\bLONGBOAT_RANK\b.*\bLONGBOAT_WORLD_SIZE\b", "average", "it takes its shard from LONGBOAT_RANK"),
 )
-"""Pattern in the source, the shape it speaks for, and why. The first that is found counts."""
+"""Pattern in the source, the shape it suggests, and the reason. The first match wins."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """One that the script's parser takes: `--steps`, or a word without a name."""
+    """An argument of the script's parser: an option such as `--steps`, or a positional argument."""
 
     name: str
     default: int | float | str = ""
@@ -43,7 +42,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Script:
-    """What can be told about a script by looking at it."""
+    """What the source of a script shows: language, shape, options."""
 
     path: str
     python: bool
@@ -57,19 +56,19 @@ def read(path: str) -> Script:
         with open(path, encoding="utf-8", errors="replace") as file:
             source = file.read(_LARGEST)
     except FileNotFoundError:
-        raise LongboatError(f"there is no script {path}", "longboat init --from PATH/TO/train.py") from None
+        raise LongboatError(f"script {path} does not exist", "longboat init --from PATH/TO/train.py") from None
     except OSError as error:
-        raise LongboatError(f"{path} cannot be read: {error.strerror}") from error
+        raise LongboatError(f"cannot read {path}: {error.strerror}") from error
     python = path.endswith(".py") or bool(re.match(r"#!.*python", source))
     for pattern, shape, reason in _SIGNS:
         if python and re.search(pattern, source, re.MULTILINE | re.DOTALL):
             return Script(path, python, shape, reason, _options(source))
-    reason = "no framework for several processes was found in it"
+    reason = "it uses no framework for several processes"
     return Script(path, python, "single", reason, _options(source) if python else ())
 
 
 def job_file(script: Script, directory: str) -> str:
-    """The text of a job file that will stand in the directory."""
+    """The text of a job file for the directory."""
     name = re.sub(r"[^a-z0-9]+", "-", os.path.splitext(os.path.basename(script.path))[0].lower())[:40].strip("-")
     code = os.path.relpath(os.path.dirname(os.path.abspath(script.path)), os.path.abspath(directory))
     lines = [
@@ -77,10 +76,10 @@ def job_file(script: Script, directory: str) -> str:
         "longboat: 1",
         f"name: {name or 'job'}",
         "",
-        "# Every knob, used below as ${NAME}. To change one for a single run: --set NAME=VALUE.",
+        "# Parameters, used below as ${NAME}. To change one for a single run: --set NAME=VALUE.",
         *_params(script),
         "",
-        "# The tree that every rank runs in.",
+        "# Code and working directory of every rank.",
         f"code: {_scalar(code)}",
         "",
         "stages:",
@@ -91,12 +90,12 @@ def job_file(script: Script, directory: str) -> str:
         f"    # The other shapes: {', '.join(sorted(set(SHAPES) - {script.shape}))}.",
         f"    shape: {script.shape}",
         *_RANKS.get(script.shape, ("    ranks: ${RANKS}",)),
-        "    # New lives of the gang after a failure.",
+        "    # Restarts after a failure.",
         "    restarts: 3",
         "    # resources: {cpu: 1, memory: 2Gi}",
         "    # timeout: 2h",
         "",
-        "  # A model that must be good enough: longboat.report(accuracy=...) in the script, then",
+        "  # To check the model, call longboat.report(accuracy=...) in the script, then add:",
         "  # good-enough:",
         "  #   gate: {of: train, metric: accuracy, at_least: 0.9}",
     ]
@@ -108,11 +107,11 @@ _RANKS = {
     "ps": ('    ranks: {chief: 1, worker: "${RANKS}", ps: 1}',),
     "average": (
         "    ranks: ${RANKS}",
-        "    # Runs once after all trainers; their models lie in $LONGBOAT_OUTPUT_DIR.",
+        "    # Runs once after all trainers; their models are in $LONGBOAT_OUTPUT_DIR.",
         "    merge: python merge.py",
     ),
 }
-"""Shape -> the lines that say how many ranks, where one number does not."""
+"""Shape -> lines for the number of ranks, where it is not a single number."""
 
 
 def _params(script: Script) -> list[str]:
@@ -120,9 +119,9 @@ def _params(script: Script) -> list[str]:
     for option in script.options:
         if not option.flag:
             value = option.default if isinstance(option.default, (int, float)) else json.dumps(option.default)
-            words = json.dumps(option.help or f"{option.name} of the script", ensure_ascii=False).replace("${", "$${")
+            text = json.dumps(option.help or f"{option.name} of the script", ensure_ascii=False).replace("${", "$${")
             lines.append(
-                f"  {_param(option.name)}: {{value: {value}, help: {words}{', required: true' * option.required}}}"
+                f"  {_param(option.name)}: {{value: {value}, help: {text}{', required: true' * option.required}}}"
             )
     if script.shape != "single":
         lines.insert(0, "  RANKS: {value: 2, help: processes that train together}")
@@ -137,40 +136,40 @@ def _flags(script: Script) -> list[str]:
 def _command(script: Script) -> str:
     name = os.path.basename(script.path)
     starter = "python " if script.python else "" if os.access(script.path, os.X_OK) else "sh "
-    # `${` begins a param in a job file; in a file's name it is meant literally.
-    words = [starter + shlex.quote(f"./{name}" if not starter else name).replace("${", "$${")]
+    # `${` starts a param in a job file; in a file name it is literal.
+    arguments = [starter + shlex.quote(f"./{name}" if not starter else name).replace("${", "$${")]
     for option in script.options:
         if not option.flag:
             value = f"${{{_param(option.name)}}}"
             value = f'"{value}"' if isinstance(option.default, str) else value
-            words += [option.name, value] if option.name.startswith("-") else [value]
-    return " ".join(words)
+            arguments += [option.name, value] if option.name.startswith("-") else [value]
+    return " ".join(arguments)
 
 
 def _options(source: str) -> tuple[Option, ...]:
-    """What its argparse parser takes, as far as that stands there in plain words."""
+    """Arguments of its argparse parser, if they are literals."""
     try:
         calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
     except (SyntaxError, ValueError, RecursionError):
         return ()
-    asked = [c for c in calls if isinstance(c.func, ast.Attribute) and c.func.attr == "add_argument"]
-    found = [_option(call) for call in sorted(asked, key=lambda call: call.lineno)]
-    return tuple({option.name: option for option in found if option is not None}.values())[:30]
+    add_argument_calls = [c for c in calls if isinstance(c.func, ast.Attribute) and c.func.attr == "add_argument"]
+    options = [_option(call) for call in sorted(add_argument_calls, key=lambda call: call.lineno)]
+    return tuple({option.name: option for option in options if option is not None}.values())[:30]
 
 
 def _option(call: ast.Call) -> Option | None:
     names = [str(word) for word in map(_plain, call.args) if isinstance(word, str)]
-    told = {keyword.arg: _plain(keyword.value) for keyword in call.keywords}
+    keywords = {keyword.arg: _plain(keyword.value) for keyword in call.keywords}
     name = next((name for name in names if name.startswith("--")), names[0] if names else "")
-    if not re.fullmatch(r"-*[A-Za-z][\w-]*", name) or "nargs" in told or name.startswith("-") and len(name) < 4:
+    if not re.fullmatch(r"-*[A-Za-z][\w-]*", name) or "nargs" in keywords or name.startswith("-") and len(name) < 4:
         return None
-    if "action" in told:
-        return Option(name, flag=True) if str(told["action"]).startswith("store_") else None
-    default = told.get("default")
-    words = " ".join(str(told.get("help") or "").replace("%(default)s", str(default)).split())
+    if "action" in keywords:
+        return Option(name, flag=True) if str(keywords["action"]).startswith("store_") else None
+    default = keywords.get("default")
+    text = " ".join(str(keywords.get("help") or "").replace("%(default)s", str(default)).split())
     if name.startswith("--") and isinstance(default, (int, float, str)) and not isinstance(default, bool):
-        return Option(name, default, words)
-    return Option(name, "", words, required=True) if told.get("required") or not name.startswith("-") else None
+        return Option(name, default, text)
+    return Option(name, "", text, required=True) if keywords.get("required") or not name.startswith("-") else None
 
 
 def _plain(node: ast.expr) -> object:
@@ -186,5 +185,5 @@ def _param(option: str) -> str:
 
 
 def _scalar(text: str) -> str:
-    """A YAML scalar: plain where that is safe, else in double quotes."""
+    """A YAML scalar, plain if that is safe, else in double quotes."""
     return text if re.fullmatch(r"[A-Za-z0-9./][\w ./${}=-]*", text) else json.dumps(text, ensure_ascii=False)

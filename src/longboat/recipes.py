@@ -1,7 +1,7 @@
-"""The recipes: directories that a user could have written, beside the package and not in it.
+"""Lists and copies the recipes that come with Longboat, for `longboat init`.
 
-A recipe is `job.yaml`, the scripts it runs and a README. It is read as files and never imported.
-A wheel carries the recipes inside the package; a checkout is read in place. Nothing here prints.
+A recipe is a directory with `job.yaml`, scripts and a README; it is never imported. A wheel has the recipes inside the
+package, a checkout beside it. Nothing here prints.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from longboat.runtime.errors import LongboatError
 _NOT_COPIED = shutil.ignore_patterns("__pycache__", "*.pyc", ".*")
 
 _EXTRAS = {"jax": "jax", "keras": "jax", "mpi4py": "mpi", "tensorflow": "tensorflow"}
-"""Module that a script imports -> the extra of Longboat that brings it."""
+"""Imported module -> the extra of Longboat that installs it."""
 
 
 @dataclass(frozen=True)
@@ -31,19 +31,19 @@ class Recipe:
 
 
 def directory() -> str:
-    """Where the recipes of this installation are."""
+    """Directory of the recipes of this installation."""
     package = os.path.dirname(os.path.abspath(__file__))
-    places = [os.path.join(package, "_recipes"), os.path.join(package, "..", "..", "recipes")]
-    for place in places:
-        if os.path.isdir(place):
-            return os.path.normpath(place)
+    candidates = [os.path.join(package, "_recipes"), os.path.join(package, "..", "..", "recipes")]
+    for candidate in candidates:
+        if os.path.isdir(candidate):
+            return os.path.normpath(candidate)
     raise LongboatError(
         "this installation of Longboat has no recipes", "reinstall it from a wheel or a checkout (README, Install)"
     )
 
 
 def every() -> list[Recipe]:
-    """All recipes by name."""
+    """All recipes, sorted by name."""
     root = directory()
     return [recipe for name in sorted(os.listdir(root)) if (recipe := _read(root, name)) is not None]
 
@@ -55,32 +55,32 @@ def find(name: str) -> Recipe:
     import difflib
 
     near = difflib.get_close_matches(name, recipes, n=1, cutoff=0.5)
-    hint = f"did you mean `longboat init {near[0]}`?" if near else "`longboat init` lists the recipes"
-    raise LongboatError(f"there is no recipe {name!r}", hint)
+    hint = f"did you mean `longboat init {near[0]}`?" if near else "list the recipes with `longboat init`"
+    raise LongboatError(f"unknown recipe {name!r}", hint)
 
 
 def copy(recipe: Recipe, target: str) -> list[str]:
-    """Writes the recipe's files into a new or empty directory; gives their paths below it."""
+    """Copy the recipe into a new or empty directory. Returns the relative paths."""
     if os.path.lexists(target) and (not os.path.isdir(target) or os.listdir(target)):
         what = "is not empty" if os.path.isdir(target) else "is a file"
         raise LongboatError(
-            f"{target} {what}; nothing was written", f"name another directory: longboat init {recipe.name} DIR"
+            f"{target} {what}; nothing was written", f"use another directory: longboat init {recipe.name} DIR"
         )
     try:
         shutil.copytree(recipe.path, target, ignore=_NOT_COPIED, dirs_exist_ok=True)
     except OSError as error:
-        raise LongboatError(f"{target} cannot be written: {error.strerror or error}") from error
-    found = [os.path.relpath(os.path.join(top, name), target) for top, _, names in os.walk(target) for name in names]
-    return sorted(found, key=lambda path: (path.count(os.sep), path))
+        raise LongboatError(f"cannot write {target}: {error.strerror or error}") from error
+    paths = [os.path.relpath(os.path.join(top, name), target) for top, _, names in os.walk(target) for name in names]
+    return sorted(paths, key=lambda path: (path.count(os.sep), path))
 
 
 def extras_of(source: str) -> set[str]:
-    """The extras that bring what a Python source imports."""
+    """The extras that a Python source needs."""
     return {_EXTRAS[name] for name in imported(source) if name in _EXTRAS}
 
 
 def imported(source: str) -> set[str]:
-    """Top-level names of what a Python source imports. Found by pattern: the source may not even parse."""
+    """Top-level modules that a Python source imports, by pattern, because the source may not parse."""
     return set(re.findall(r"^\s*(?:from|import)\s+(\w+)", source, re.MULTILINE))
 
 

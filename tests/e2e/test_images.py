@@ -98,11 +98,11 @@ def test_layers_of_a_base_in_the_same_registry_are_taken_over_there(builder: Bui
 def test_a_refused_login_is_named_with_the_command_that_logs_in(builder: Builder, registry: Registry) -> None:
     target = f"{registry.address}/team/hello"
     said = builder.build(target, code=1)
-    assert f"{registry.address} asks for a login, and there is none in {builder.directory}/docker/config.json" in said
+    assert f"{registry.address} needs a login, and {builder.directory}/docker/config.json" in said
     assert f"login {registry.address}" in said
     builder.login(registry.address, "wrong")
     said = builder.build(target, code=1)
-    assert f"{registry.address} refused the login of longboat from {builder.directory}/docker/config.json" in said
+    assert f"{registry.address} rejected the login of longboat from {builder.directory}/docker/config.json" in said
     assert "wrong" not in said, "a password is shown to nobody"
 
 
@@ -112,7 +112,7 @@ def test_a_registry_with_tokens_gets_one_and_says_what_is_not_allowed(builder: B
         registries.registry(tmp_path / "registry", authority.settings) as registry,
     ):
         builder.login(registry.address, "wrong")
-        assert "refused the login of longboat" in builder.build(f"{registry.address}/mine/hello:1", code=1)
+        assert "rejected the login of longboat" in builder.build(f"{registry.address}/mine/hello:1", code=1)
         builder.login(registry.address)
         assert "pushed" in builder.build(f"{registry.address}/mine/hello:1")
         assert "repository:mine/hello:pull,push" in authority.scopes
@@ -132,7 +132,7 @@ def test_images_that_were_pushed_can_be_removed_where_the_registry_allows_it(bui
         builder.login(registry.address)
         builder.build(f"{registry.address}/team/hello:2")
         said = builder.longboat("rm", "--images", code=1)
-        assert f"{registry.address} does not delete images for its users" in said
+        assert f"{registry.address} does not allow deleting images" in said
 
 
 @pytest.mark.addon
@@ -213,7 +213,7 @@ def test_plain_http_to_another_machine_has_to_be_asked_for(builder: Builder, our
     address = f"{ours.node('0').address}:30500"
     builder.login(address)
     said = builder.build(f"{address}/plain/hello:1", code=1)
-    assert f"{address} cannot be reached" in said
+    assert f"cannot reach {address}" in said
     assert "--insecure" in said
     assert "pushed" in builder.build(f"{address}/plain/hello:1", "--insecure")
     assert "removed" in builder.longboat("rm", "--images")

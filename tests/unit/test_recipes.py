@@ -56,14 +56,14 @@ def test_init_refuses_a_file_in_the_place_of_the_directory(longboat: Longboat, t
 def test_a_misspelt_recipe_is_answered_with_the_nearest_one(longboat: Longboat) -> None:
     said = longboat("init", "spirlas")
     assert said.code == 2
-    assert "there is no recipe 'spirlas'" in said.err
+    assert "unknown recipe 'spirlas'" in said.err
     assert "did you mean `longboat init spirals`?" in said.err
 
 
 def test_a_name_like_no_recipe_is_answered_with_how_to_list_them() -> None:
     with pytest.raises(LongboatError) as caught:
         recipes.find("zzz")
-    assert caught.value.hint == "`longboat init` lists the recipes"
+    assert caught.value.hint == "list the recipes with `longboat init`"
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def test_an_existing_job_file_is_replaced_only_by_force(tmp_path: Path, longboat
 def test_a_script_that_is_not_there_is_said_so(tmp_path: Path, longboat: Longboat) -> None:
     said = longboat("init", "--from", tmp_path / "none.py")
     assert said.code == 2
-    assert "there is no script" in said.err
+    assert "none.py does not exist" in said.err
     assert list(tmp_path.iterdir()) == []
 
 

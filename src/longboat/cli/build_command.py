@@ -48,7 +48,7 @@ def main(args: argparse.Namespace, console: Console) -> int:
             "image": str(built.reference),
             "digest": built.digest,
             "key": built.key,
-            "built_by": built.by,
+            "built_by": built.by or None,
             "pushed": built.pushed,
             "sent_bytes": built.sent,
         }

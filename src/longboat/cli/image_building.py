@@ -50,6 +50,6 @@ def built_plan(plan: Plan, args: argparse.Namespace, console: Console) -> Plan:
 
 
 def told(built: BuiltImage) -> str:
-    if built.by == "nobody":
+    if built.existed:
         return f"unchanged: {built.reference} is there already"
     return f"pushed {built.reference}" + (f" ({formatting.size(built.sent)} sent)" if built.by == "longboat" else "")

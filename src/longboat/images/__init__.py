@@ -1,8 +1,8 @@
-"""Images of a job: its code and packages on top of another image, written and pushed without any daemon.
+"""Builds and pushes images of a job, its code and packages on a base image, without a daemon.
 
-`reference` reads names, `login` finds credentials, `registry` speaks to registries, `base` is the
-image below, `layers` and `packages` make what is added, `image` is the result as bytes, `orders`
-say what is wanted, `building` puts it together, `tools` lets docker, podman or buildah do it, and
-`record` remembers what was pushed. The standard library does all of it: a registry needs eight
-HTTP requests, and a library for those would be the largest thing that Longboat imports.
+`image_name` parses names, `registry_login` finds credentials, `registry` is the registry client, `base_image` reads the
+base image, `layers` and `python_packages` make the added layers, `oci_image` composes the image, `build_request` turns
+a plan and options into an order, `building` runs it, `builders` calls docker, podman or buildah instead, and
+`push_record` records pushed images. Only the standard library is used: a registry needs eight HTTP requests, and a
+library for them would be the largest that Longboat imports.
 """

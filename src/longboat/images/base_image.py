@@ -1,7 +1,7 @@
-"""The image below: from a registry, from an OCI layout, or from an archive that docker or podman saved.
+"""Reads a base image from a registry, an OCI layout or a `docker save` archive.
 
-Only names and the configuration are read at first. A layer is fetched when somebody needs its bytes:
-to look for Python in it, or to send it to a registry that does not have it yet.
+At first only manifest and configuration are read. A layer is downloaded when its bytes are needed: to find Python in
+it, or to upload it to a registry that does not have it.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _LAYERS = {
     "application/vnd.docker.image.rootfs.diff.tar.gzip": LAYER,
     "application/vnd.docker.image.rootfs.diff.tar": "application/vnd.oci.image.layer.v1.tar",
 }
-"""The same bytes under the names that OCI gave them."""
+"""Docker's layer media types -> OCI's, for the same bytes."""
 _PYTHON = re.compile(r"(?:\./)?usr/(?:local/)?bin/python(3\.\d+)")
 _MUSL = re.compile(r"(?:\./)?(?:usr/)?lib/ld-musl-\w+\.so\.1")
 
 
 @dataclass(frozen=True)
 class Blob:
-    """What a manifest points at."""
+    """A descriptor in a manifest: media type, digest, size."""
 
     kind: str
     digest: str
@@ -48,7 +48,7 @@ class Blob:
 
 
 class BaseImage:
-    """`name` and `digest` say which image it is; `blobs` is a directory that keeps what was fetched."""
+    """A base image. `blobs` is the cache directory for its layers."""
 
     def __init__(self, name: str, digest: str, config: Mapping[str, Any], layers: tuple[Blob, ...], blobs: str) -> None:
         self.name = name
@@ -58,7 +58,7 @@ class BaseImage:
         self._blobs = blobs
 
     def path(self, blob: Blob) -> str:
-        """The file with a layer's bytes; fetched if it is not there."""
+        """The file with a layer's bytes; downloaded if it is not in the cache."""
         path = blob_path(self._blobs, blob.digest)
         if not os.path.exists(path):
             os.makedirs(self._blobs, exist_ok=True)
@@ -66,31 +66,31 @@ class BaseImage:
         return path
 
     def _fetch(self, digest: str, path: str) -> None:
-        raise LongboatError(f"{self.name}: the layer {digest} is missing from it", "save the image again", FAILED)
+        raise LongboatError(f"{self.name}: layer {digest} is missing", "save the image again", FAILED)
 
     @property
     def repository(self) -> image_name.ImageName | None:
-        """Where a registry may take its layers over from."""
+        """Repository to mount its layers from, if it comes from a registry."""
         return None
 
     def target(self, architecture: str) -> WheelTarget:
-        """For which Python and which C library packages must be made."""
+        """Python version and C library that packages must match."""
         inside = self.config.get("config") or {}
-        told = dict(each.partition("=")[::2] for each in inside.get("Env") or ())
-        version = re.match(r"3\.\d+", str(told.get("PYTHON_VERSION", "")))
-        if version:  # the official images say so
+        variables = dict(entry.partition("=")[::2] for entry in inside.get("Env") or ())
+        version = re.match(r"3\.\d+", str(variables.get("PYTHON_VERSION", "")))
+        if version:  # official Python images set it
             alpine = any("alpine" in text or "apk add" in text for text in map(str, self.config.get("history") or ()))
             return WheelTarget(version[0], architecture, "musl" if alpine else "glibc")
         python, libc = "", "glibc"
         for blob in reversed(self.layers):
             for name in _names(self.path(blob), blob.kind, self.name):
-                found = _PYTHON.fullmatch(name)
-                python = python or (found[1] if found else "")
+                match = _PYTHON.fullmatch(name)
+                python = python or (match[1] if match else "")
                 libc = "musl" if _MUSL.fullmatch(name) else libc
         if not python:
             raise LongboatError(
                 f"{self.name} has no Python in /usr/bin or /usr/local/bin",
-                "name a base image with Python 3.9 or newer, or say which it is: --python 3.12",
+                "use a base image with Python 3.9 or newer, or set the version: --python 3.12",
             )
         return WheelTarget(python, architecture, libc)
 
@@ -109,26 +109,25 @@ class _FromRegistry(BaseImage):
 
 
 def find(text: str, platform: str, blobs: str, environ: Mapping[str, str], insecure: str = "") -> BaseImage:
-    """The base image that is meant: a file or directory if there is one of that name, else one in a registry.
-    `insecure` is the one registry that is trusted without proof; `*` any."""
+    """The base image: a file or directory if it exists, else an image in a registry.
+
+    insecure: the registry that may use plain http or an unverified certificate; `*` for any."""
     if os.path.exists(text):
         return _from_file(text, platform, blobs)
     if text.endswith(".tar") or text.startswith(("./", "/", "~")):
-        raise LongboatError(f"there is no {text}", "an image from a file: an OCI layout, or what `docker save` writes")
+        raise LongboatError(f"{text} does not exist", "name an OCI layout, or an archive written by `docker save`")
     named = image_name.parse(text)
     repository = registry.Repository(named, environ, insecure in ("*", named.registry))
     manifest = repository.manifest(named.asked)
     if manifest is None:
-        raise LongboatError(f"there is no image {named} in {named.registry}", "see its tags there", FAILED)
+        raise LongboatError(f"image {named} not found in {named.registry}", "check its name and tags", FAILED)
     if manifest.kind in registry.INDEXES:
         chosen = _chosen(manifest.value, platform, str(named))
         manifest = repository.manifest(chosen)
         if manifest is None:
-            raise LongboatError(f"{named.registry} has no {chosen}, which {named} names", code=FAILED)
+            raise LongboatError(f"{named.registry} has no manifest {chosen} of {named}", code=FAILED)
     if manifest.kind not in registry.MANIFESTS:
-        raise LongboatError(
-            f"{named} is kept in a form that is no longer in use: {manifest.kind}", "push it anew", FAILED
-        )
+        raise LongboatError(f"{named} has an unsupported manifest type: {manifest.kind}", "push it again", FAILED)
     config = _checked(json.loads(repository.blob(manifest.value["config"]["digest"])), platform, str(named))
     return _FromRegistry(repository, str(named), manifest.digest, config, _layers(manifest.value), blobs)
 
@@ -138,20 +137,23 @@ def blob_path(blobs: str, digest: str) -> str:
 
 
 def _chosen(index: Mapping[str, Any], platform: str, name: str) -> str:
-    there: dict[str, str] = {}
-    for each in index.get("manifests", ()):
-        told = each.get("platform") or {}
-        if told.get("os", "linux") != "unknown":
-            there.setdefault(f"{told.get('os', 'linux')}/{told.get('architecture', 'amd64')}", str(each["digest"]))
-    if platform not in there:
-        raise LongboatError(f"{name} is not made for {platform}", f"there is {', '.join(there)}: --platform")
-    return there[platform]
+    available: dict[str, str] = {}
+    for entry in index.get("manifests", ()):
+        entry_platform = entry.get("platform") or {}
+        if entry_platform.get("os", "linux") != "unknown":
+            available.setdefault(
+                f"{entry_platform.get('os', 'linux')}/{entry_platform.get('architecture', 'amd64')}",
+                str(entry["digest"]),
+            )
+    if platform not in available:
+        raise LongboatError(f"{name} has no image for {platform}", f"use --platform with one of {', '.join(available)}")
+    return available[platform]
 
 
 def _checked(config: dict[str, Any], platform: str, name: str) -> dict[str, Any]:
-    found = f"{config.get('os', 'linux')}/{config.get('architecture', 'amd64')}"
-    if found != platform:
-        raise LongboatError(f"{name} is made for {found}, not for {platform}", f"--platform {found}")
+    actual = f"{config.get('os', 'linux')}/{config.get('architecture', 'amd64')}"
+    if actual != platform:
+        raise LongboatError(f"{name} is an image for {actual}, not for {platform}", f"use --platform {actual}")
     return config
 
 
@@ -173,7 +175,8 @@ def _from_file(path: str, platform: str, blobs: str) -> BaseImage:
             return _oci_layout(files, index, path, platform, blobs)
     except (OSError, ValueError, KeyError, TypeError, tarfile.TarError) as error:
         raise LongboatError(
-            f"{path} is no image: {error}", "an OCI layout (a directory or a tar), or what `docker save` writes"
+            f"{path} is not an image: {error}",
+            "use an OCI layout (a directory or tar) or an archive written by `docker save`",
         ) from None
 
 
@@ -199,27 +202,27 @@ def _oci_layout(files: _Files, index: dict[str, Any], path: str, platform: str, 
 
 
 def _docker_archive(files: _Files, path: str, platform: str, blobs: str) -> BaseImage:
-    (told,) = json.loads(files.read("manifest.json"))
-    text = files.read(told["Config"])
+    (listing,) = json.loads(files.read("manifest.json"))
+    text = files.read(listing["Config"])
     config = _checked(json.loads(text), platform, path)
     layers = []
-    for name, diff in zip(told["Layers"], config["rootfs"]["diff_ids"], strict=True):
+    for name, diff in zip(listing["Layers"], config["rootfs"]["diff_ids"], strict=True):
         layers.append(_remembered(blobs, diff) or _compressed(files, name, blobs, diff))
     return BaseImage(path, "sha256:" + hashlib.sha256(text).hexdigest(), config, tuple(layers), blobs)
 
 
 def _remembered(blobs: str, diff: str) -> Blob | None:
-    """A layer of an archive that was compressed before."""
+    """A layer of an archive that is already compressed in the cache."""
     try:
         with open(blob_path(blobs, diff) + ".json", encoding="utf-8") as file:
-            found = Blob(**json.load(file))
-        return found if os.path.exists(blob_path(blobs, found.digest)) else None
+            blob = Blob(**json.load(file))
+        return blob if os.path.exists(blob_path(blobs, blob.digest)) else None
     except (OSError, ValueError, TypeError):
         return None
 
 
 def _compressed(files: _Files, name: str, blobs: str, diff: str) -> Blob:
-    """A layer that an archive holds as a plain tar; compressed the same way each time."""
+    """Compress a layer of an archive, reproducibly."""
     unfinished = os.path.join(blobs, f"layer.{os.getpid()}.new")
     try:
         with files.open(name) as source, open(unfinished, "wb") as raw:
@@ -252,7 +255,7 @@ def _keep(source: IO[bytes], target: str, digest: str) -> None:
             shutil.copyfileobj(source, file, 1 << 20)
         with open(unfinished, "rb") as file:
             if "sha256:" + hashlib.file_digest(file, "sha256").hexdigest() != digest:
-                raise ValueError(f"{digest} is damaged")
+                raise ValueError(f"{digest} is corrupt")
         os.replace(unfinished, target)
     finally:
         if os.path.exists(unfinished):
@@ -264,7 +267,7 @@ def _inside(digest: str) -> str:
 
 
 class _Files:
-    """A directory or a tar, read by name."""
+    """Files of a directory or tar, by name."""
 
     def __init__(self, path: str, tar: tarfile.TarFile | None) -> None:
         self._path = path
@@ -276,10 +279,10 @@ class _Files:
                 return open(os.path.join(self._path, name), "rb")
             except FileNotFoundError:
                 raise KeyError(name) from None
-        found = self._tar.extractfile(name)
-        if found is None:
+        member = self._tar.extractfile(name)
+        if member is None:
             raise KeyError(name)
-        return found
+        return member
 
     def read(self, name: str) -> bytes:
         with self.open(name) as file:
@@ -297,12 +300,10 @@ def _opened(path: str) -> Iterator[_Files]:
 
 def _names(path: str, kind: str, image: str) -> Iterator[str]:
     if kind.endswith("zstd"):
-        raise LongboatError(
-            f"{image} has layers compressed with zstd, which cannot be looked into", "say its Python: --python 3.12"
-        )
+        raise LongboatError(f"cannot find Python in {image}: its layers use zstd", "set the version: --python 3.12")
     try:
         with tarfile.open(path, "r|*") as tar:
             for entry in tar:
                 yield entry.name
     except (tarfile.TarError, zlib.error, EOFError) as error:
-        raise LongboatError(f"{image}: a layer cannot be read: {error}", "say its Python: --python 3.12") from None
+        raise LongboatError(f"{image}: cannot read a layer: {error}", "set the version: --python 3.12") from None

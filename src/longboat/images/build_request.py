@@ -1,6 +1,6 @@
-"""What is to be built, from what a job says and what its user wishes: on which base, under which name.
+"""Turns a plan and the user's options into a build order: base image, name, platform.
 
-Pure, but for a look at whether the base is a file.
+Pure, except for a check whether the base is a file.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from longboat.runtime.errors import LongboatError
 from longboat.runtime.plan import Plan
 
 REGISTRY = "REGISTRY"
-"""The param or variable that names a registry, with a path if it has one."""
+"""Param or environment variable with the registry and optional path."""
 USER = 1000
-_BASE_HINT = "--base python:3.12-slim, or `base:` in the job file"
+_BASE_HINT = "use --base python:3.12-slim, or set `base:` in the job file"
 
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """What a user may say beside the job file; what is empty is left to the job."""
+    """Options of the command line; empty ones are left to the job file."""
 
     tag: str = ""
     base: str = ""
@@ -34,21 +34,21 @@ class BuildOptions:
     push: bool | None = None
 
 
-def order_of(plan: Plan, wish: BuildOptions, environ: Mapping[str, str]) -> BuildOrder:
-    """LongboatError when job and wish leave something open."""
-    base = wish.base or plan.base or plan.image
+def order_of(plan: Plan, options: BuildOptions, environ: Mapping[str, str]) -> BuildOrder:
+    """The build order. LongboatError if base image or name are missing."""
+    base = options.base or plan.base or plan.image
     if not base:
-        raise LongboatError(f"{plan.name}: there is no base image to build on", _BASE_HINT)
-    target = _target(plan, wish, environ)
+        raise LongboatError(f"{plan.name}: no base image", _BASE_HINT)
+    target = _target(plan, options, environ)
     if target is not None and target.name == _name(base):
-        raise LongboatError(f"{plan.name}: {base} would be built on itself", _BASE_HINT)
-    push = wish.push
+        raise LongboatError(f"{plan.name}: base image and target are both {base}", _BASE_HINT)
+    push = options.push
     if push is None:
-        push = target is not None and (bool(wish.tag) or not wish.output)
-    if target is None and (push or not wish.output):
+        push = target is not None and (bool(options.tag) or not options.output)
+    if target is None and (push or not options.output):
         raise LongboatError(
-            f"{plan.name}: the image has no name to push it under",
-            f"-t REGISTRY/NAME:TAG, or `export {REGISTRY}=ghcr.io/me`, or write it to a file: -o image.tar",
+            f"{plan.name}: no name to push the image to",
+            f"use -t REGISTRY/NAME:TAG, or `export {REGISTRY}=ghcr.io/me`, or write it to a file: -o image.tar",
         )
     user = USER if plan.security.user is None else plan.security.user
     return BuildOrder(
@@ -58,33 +58,33 @@ def order_of(plan: Plan, wish: BuildOptions, environ: Mapping[str, str]) -> Buil
         requirements=plan.requirements,
         target=target,
         push=push,
-        output=wish.output,
-        platform=wish.platform,
-        python=wish.python,
+        output=options.output,
+        platform=options.platform,
+        python=options.python,
         user=user,
         group=user if plan.security.group is None else plan.security.group,
-        tool=wish.tool,
-        insecure=wish.insecure,
+        tool=options.tool,
+        insecure=options.insecure,
     )
 
 
 def in_image(plan: Plan, built: BuiltImage) -> Plan:
-    """The plan with an image that holds code and packages: pods need neither sent to them."""
-    if any(role.image for stage in plan.stages for role in stage.roles):  # those with their own still need both
+    """The plan with the built image, which holds code and packages: pods need no upload of either."""
+    if any(role.image for stage in plan.stages for role in stage.roles):  # roles with another image still need both
         return replace(plan, image=built.exact)
     return replace(plan, image=built.exact, code="", requirements=())
 
 
 def _name(base: str) -> str:
-    """Of an image in a registry; empty for a file."""
+    """Name of an image in a registry; "" for a file."""
     return "" if os.path.exists(base) or base.startswith((".", "/", "~")) else parse(base).name
 
 
-def _target(plan: Plan, wish: BuildOptions, environ: Mapping[str, str]) -> ImageName | None:
-    if wish.tag:
-        return parse(wish.tag)
-    if (wish.base or plan.base) and plan.image and wish.base != plan.image:
+def _target(plan: Plan, options: BuildOptions, environ: Mapping[str, str]) -> ImageName | None:
+    if options.tag:
+        return parse(options.tag)
+    if (options.base or plan.base) and plan.image and options.base != plan.image:
         return replace(parse(plan.image), digest="")
     params = {param.name: param.value for param in plan.params}
-    place = str(params.get(REGISTRY) or environ.get(REGISTRY) or "").rstrip("/")
-    return parse(f"{place}/{plan.name}") if place else None
+    registry = str(params.get(REGISTRY) or environ.get(REGISTRY) or "").rstrip("/")
+    return parse(f"{registry}/{plan.name}") if registry else None

@@ -1,8 +1,8 @@
-"""docker, podman or buildah as the one who builds: a Dockerfile and its context, and each tool's own words.
+"""Builds images with docker, podman or buildah: Dockerfile, context and commands.
 
-They run the base image, so they can compile packages that have no wheel, and they know images that are in
-no registry. Their images hold the same files in the same places as those of `image`; only podman's and
-buildah's have the same digest each time, and only while a package index offers the same.
+These tools run the base image, so they can compile packages without a wheel and use local images. The result has the
+same files and paths as an image of the built-in builder. Only podman and buildah give the same digest each time, as
+long as the package index does not change.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PIP = "python3 -m pip install --no-cache-dir --no-compile --disable-pip-version
 
 @dataclass(frozen=True)
 class DockerBuild:
-    """What a tool is to make of a code tree, and what is to become of it."""
+    """Settings of a build with a tool."""
 
     base: str
     target: str
@@ -50,14 +50,14 @@ class DockerBuild:
                 f"RUN mkdir -p {CODE} && cd {CODE} && {_PIP} --target {PACKAGES} -r /opt/longboat/requirements.txt",
                 f"ENV PYTHONPATH={PACKAGES}${{PYTHONPATH:+:$PYTHONPATH}} PATH=$PATH:{PACKAGES}/bin",
             ]
-        lines += code  # last, so that a change of code leaves the packages as they are
+        lines += code  # last, so that a code change does not reinstall the packages
         lines += [f"LABEL {name}={json.dumps(value)}" for name, value in sorted(self.labels.items())]
         lines += [f"WORKDIR {CODE}", f"USER {self.user}"]
         return "\n".join(lines) + "\n"
 
 
 def found() -> str:
-    """The first that is there and works; empty: none."""
+    """The first tool that is installed and works, or ""."""
     for tool in TOOLS:
         if shutil.which(tool) and subprocess.run([tool, "info"], capture_output=True, check=False).returncode == 0:
             return tool
@@ -72,39 +72,39 @@ def build(
     environ: Mapping[str, str],
     say: Callable[[str], None],
 ) -> str:
-    """The digest of the image that was pushed; of one that was not, its id."""
+    """Build the image. Returns the digest of a pushed image, the ID of any other."""
     if shutil.which(tool) is None:
-        raise LongboatError(f"there is no {tool} on this machine", "leave out --with: no tool is needed")
+        raise LongboatError(f"{tool} is not installed", "remove --with to use the built-in builder")
     if os.path.exists(recipe.base):
-        raise LongboatError(f"{tool} cannot take the base image from a file", "--with none can")
+        raise LongboatError(f"{tool} cannot use a base image from a file", "use the built-in builder: --with none")
     with tempfile.TemporaryDirectory(prefix="longboat-build-") as directory:
         _context(recipe, code, names, directory)
         environment = {**environ, "SOURCE_DATE_EPOCH": str(recipe.when)}
-        told = os.path.join(directory, "digest")
-        for words in commands(tool, recipe, os.path.join(directory, "context"), told):
-            say(f"$ {' '.join(words)}")
-            _run(words, environment)
+        digest_file = os.path.join(directory, "digest")
+        for command in commands(tool, recipe, os.path.join(directory, "context"), digest_file):
+            say(f"$ {' '.join(command)}")
+            _run(command, environment)
         if recipe.push and tool != "docker":
-            with open(told, encoding="utf-8") as file:
+            with open(digest_file, encoding="utf-8") as file:
                 return file.read().strip()
         return _digest(tool, recipe, environment)
 
 
-def commands(tool: str, recipe: DockerBuild, context: str, told: str) -> list[list[str]]:
-    """What is run, in this order; `told` is a file that the digest is written to."""
+def commands(tool: str, recipe: DockerBuild, context: str, digest_file: str) -> list[list[str]]:
+    """The tool's commands, in order. digest_file: where podman and buildah write the digest."""
     target, output = recipe.target, recipe.output
     common = ["--platform", recipe.platform, "-t", target]
     if tool == "docker":
-        found = [["docker", "build", *common, "--build-arg", f"SOURCE_DATE_EPOCH={recipe.when}", context]]
-        found += [["docker", "push", target]] if recipe.push else []
-        found += [["docker", "save", "-o", output, target]] if output else []
-        return found
+        steps = [["docker", "build", *common, "--build-arg", f"SOURCE_DATE_EPOCH={recipe.when}", context]]
+        steps += [["docker", "push", target]] if recipe.push else []
+        steps += [["docker", "save", "-o", output, target]] if output else []
+        return steps
     verify = ["--tls-verify=false"] if recipe.insecure else []
     steady = ["--format", "oci", "--timestamp", str(recipe.when), *verify]
-    found = [[tool, "build" if tool == "podman" else "bud", *common, *steady, context]]
-    found += [[tool, "push", *verify, "--digestfile", told, target]] if recipe.push else []
-    found += [[tool, "push", target, f"oci-archive:{os.path.abspath(output)}:{target}"]] if output else []
-    return found
+    steps = [[tool, "build" if tool == "podman" else "bud", *common, *steady, context]]
+    steps += [[tool, "push", *verify, "--digestfile", digest_file, target]] if recipe.push else []
+    steps += [[tool, "push", target, f"oci-archive:{os.path.abspath(output)}:{target}"]] if output else []
+    return steps
 
 
 def _context(recipe: DockerBuild, code: str, names: Sequence[str], directory: str) -> None:
@@ -126,22 +126,22 @@ def _context(recipe: DockerBuild, code: str, names: Sequence[str], directory: st
             os.utime(path, (recipe.when, recipe.when))
 
 
-def _run(words: list[str], environ: Mapping[str, str]) -> str:
-    done = subprocess.run(words, env=dict(environ), capture_output=True, text=True, check=False)
+def _run(command: list[str], environ: Mapping[str, str]) -> str:
+    done = subprocess.run(command, env=dict(environ), capture_output=True, text=True, check=False)
     if done.returncode:
         lines = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
-        raise LongboatError(f"{words[0]} could not {words[1]}:\n" + "\n".join(lines[-12:]), "", FAILED)
+        raise LongboatError(f"`{command[0]} {command[1]}` failed:\n" + "\n".join(lines[-12:]), "", FAILED)
     return done.stdout
 
 
 def _digest(tool: str, recipe: DockerBuild, environ: Mapping[str, str]) -> str:
     target = recipe.target
     if tool == "buildah":
-        words = ["buildah", "inspect", "--type", "image", "-f", "{{.FromImageID}}", target]
-        return "sha256:" + _run(words, environ).strip()
-    found = json.loads(_run([tool, "image", "inspect", target], environ))[0]
+        command = ["buildah", "inspect", "--type", "image", "-f", "{{.FromImageID}}", target]
+        return "sha256:" + _run(command, environ).strip()
+    inspected = json.loads(_run([tool, "image", "inspect", target], environ))[0]
     name = target.rpartition(":")[0]
-    for each in found.get("RepoDigests") or () if recipe.push else ():
-        if each.startswith(f"{name}@"):
-            return str(each.partition("@")[2])
-    return str(found["Id"]) if str(found["Id"]).startswith("sha256:") else f"sha256:{found['Id']}"
+    for name_and_digest in inspected.get("RepoDigests") or () if recipe.push else ():
+        if name_and_digest.startswith(f"{name}@"):
+            return str(name_and_digest.partition("@")[2])
+    return str(inspected["Id"]) if str(inspected["Id"]).startswith("sha256:") else f"sha256:{inspected['Id']}"

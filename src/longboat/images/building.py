@@ -1,8 +1,8 @@
-"""A job's image, from the order to the registry.
+"""Builds a job's image and pushes it.
 
-What is there already is not made again: an image with the same key stays as it is, packages are
-installed once for a list of requirements, and a blob that the registry has is not sent. Who builds
-is decided here too: Longboat writes the image itself unless it cannot.
+Nothing is done twice: an image with the same key is reused, packages are installed once per list of requirements, and
+blobs that the registry has are not uploaded. Longboat builds the image itself; if a package has no wheel, it calls
+docker, podman or buildah.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from longboat.runtime.errors import FAILED, LongboatError
 from longboat.spec.code_tree import code_files
 
 FORMAT = "1"
-"""Raised when images of the same input come out different."""
+"""Version of the image format, part of the key. Increase it if the same input gives a different image."""
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class BuildOrder:
-    """What is wanted."""
+    """What to build, on which base, and where to put it."""
 
     job: str
     code: str
     base: str
     requirements: tuple[str, ...] = ()
     target: ImageName | None = None
-    """Where it is pushed to, and what it is called; without a tag, the tag is the key."""
+    """Name to push it to. Without a tag, the tag is the key."""
     push: bool = True
     output: str = ""
-    """A file to write it to."""
+    """File to write it to."""
     platform: str = "linux/amd64"
     python: str = ""
     user: int = 1000
     group: int = 1000
     tool: str = ""
-    """docker, podman, buildah, none; empty: none, and whichever is there where that cannot do it."""
+    """Builder: docker, podman, buildah, or none for built-in; empty: built-in, else the first available tool."""
     insecure: bool = False
 
     @property
@@ -59,57 +59,61 @@ class BuildOrder:
 @dataclass(frozen=True)
 class BuiltImage:
     reference: ImageName
-    """With its tag."""
+    """Name with tag."""
     digest: str
     key: str
     by: str
-    """Who built it; "nobody" when it was there."""
+    """Builder: longboat or a tool; empty if the image existed."""
     pushed: bool
     size: int = 0
     sent: int = 0
-    """Bytes that the registry did not have."""
+    """Uploaded bytes."""
+    existed: bool = False
+    """The registry had the image; nothing was built."""
 
     @property
     def exact(self) -> str:
-        """The image by its digest, as pods name it."""
+        """The image by digest, as pods name it."""
         return str(self.reference.at(self.digest))
 
 
 def build(order: BuildOrder, home: str, environ: Mapping[str, str], say: Say) -> BuiltImage:
-    """Builds, writes and pushes, as ordered."""
+    """Build the image, write it to a file and push it, as ordered."""
     try:
         return _build(order, home, environ, say)
-    except OSError as error:  # a file that cannot be read, or goes while it is; a disk that is full
-        raise LongboatError(f"the image could not be built: {error}", code=FAILED) from None
+    except OSError as error:  # for example an unreadable file or a full disk
+        raise LongboatError(f"cannot build the image: {error}", code=FAILED) from None
 
 
 def _build(order: BuildOrder, home: str, environ: Mapping[str, str], say: Say) -> BuiltImage:
     if not order.push and not order.output and order.tool in ("", "none"):
-        raise LongboatError("nothing would become of the image", "push it, or write it to a file: -o image.tar")
+        raise LongboatError(
+            "the image would be neither pushed nor written", "push it, or write it to a file: -o image.tar"
+        )
     when = layers.epoch(environ)
     with _workshop(home) as shop:
         tree = _packed(order, when, shop)
         say(f"code: {len(tree.names)} files, {formatting.size(tree.layer.size)}")
         if order.tool in builders.TOOLS:
             return _by_tool(order, order.tool, "", tree, home, environ, say)
-        found = bases.find(order.base, order.platform, shop.blobs, environ, _trusted(order))
-        key = _key(order, found.digest, tree)
+        base = bases.find(order.base, order.platform, shop.blobs, environ, _trusted(order))
+        key = _key(order, base.digest, tree)
         order, target = _named(order, key)
-        there = _there(order, key, environ)
-        if there is not None:
-            return there
+        existing = _existing(order, key, environ)
+        if existing is not None:
+            return existing
         try:
-            image = _composed(order, found, tree, key, shop, say)
+            image = _composed(order, base, tree, key, shop, say)
         except python_packages.NoWheel as error:
             tool = builders.found() if not order.tool else ""
             if not tool:
                 raise
-            say(f"{error.message}\n{tool} builds the image instead")
+            say(f"{error.message}\nbuilding the image with {tool} instead")
             return _by_tool(order, tool, key, tree, home, environ, say)
         if order.output:
-            images.write(image, order.output, target, lambda blob: _path(image, found, blob), when)
+            images.write(image, order.output, target, lambda blob: _path(image, base, blob), when)
             say(f"{order.output}: {formatting.size(os.path.getsize(order.output))}")
-        sent = _pushed(order, image, found, environ, say) if order.push else 0
+        sent = _pushed(order, image, base, environ, say) if order.push else 0
         size = sum(blob.size for blob in image.blobs)
         built = BuiltImage(target, image.digest, key, "longboat", order.push, size, sent)
         _remember(built, order, home)
@@ -117,7 +121,7 @@ def _build(order: BuildOrder, home: str, environ: Mapping[str, str], say: Say) -
 
 
 def remove(made: push_record.PushedImage, home: str, environ: Mapping[str, str]) -> bool:
-    """From its registry; False: it was gone already. Refused is raised by a registry that does not delete."""
+    """Delete the image from its registry; False if it did not exist. RegistryError if the registry refuses."""
     from longboat.images.image_name import parse
 
     repository = registry.Repository(parse(made.reference), environ, made.insecure, "pull,push,delete")
@@ -127,13 +131,13 @@ def remove(made: push_record.PushedImage, home: str, environ: Mapping[str, str])
 
 
 def _trusted(order: BuildOrder) -> str:
-    """--insecure is said of the registry that is pushed to; the base's own is not meant, unless it is the same."""
+    """The registry that --insecure applies to: the one pushed to, not the base's."""
     if not order.insecure:
         return ""
     return order.target.registry if order.target is not None else "*"
 
 
-# What is the same need not be done.
+# Reuse of what exists.
 
 
 def _key(order: BuildOrder, base: str, tree: _Tree) -> str:
@@ -143,14 +147,14 @@ def _key(order: BuildOrder, base: str, tree: _Tree) -> str:
 
 
 def _named(order: BuildOrder, key: str) -> tuple[BuildOrder, ImageName]:
-    """The order with a name and a tag: a file needs them too, or who loads it could not say which image is meant."""
+    """The order with name and tag. A file needs them too, so that the loaded image has a name."""
     target = order.target or ImageName("localhost", order.job)
     target = target if target.tag else target.tagged(key)
     return replace(order, target=target), target
 
 
-def _there(order: BuildOrder, key: str, environ: Mapping[str, str]) -> BuiltImage | None:
-    """The image that the registry has under this name, if it was made from the same."""
+def _existing(order: BuildOrder, key: str, environ: Mapping[str, str]) -> BuiltImage | None:
+    """The image in the registry under this name, if it has the same key."""
     if order.target is None or not order.push or order.output:
         return None
     repository = registry.Repository(order.target, environ, order.insecure, "pull,push")
@@ -161,20 +165,20 @@ def _there(order: BuildOrder, key: str, environ: Mapping[str, str]) -> BuiltImag
     labels = (config.get("config") or {}).get("Labels") or {}
     if labels.get(images.KEY) != key:
         return None
-    return BuiltImage(order.target, manifest.digest, key, "nobody", True)
+    return BuiltImage(order.target, manifest.digest, key, "", True, existed=True)
 
 
-# Writing it ourselves.
+# The built-in builder.
 
 
 @dataclass(frozen=True)
 class _Tree:
-    """The code tree: its files, and the layer that they make."""
+    """The code directory: its files and their layer."""
 
     names: tuple[str, ...]
     layer: layers.Layer
     when: int
-    """How old files are said to be."""
+    """Modification time of all files in layers."""
 
 
 def _packed(order: BuildOrder, when: int, shop: _Shop) -> _Tree:
@@ -185,7 +189,7 @@ def _packed(order: BuildOrder, when: int, shop: _Shop) -> _Tree:
 
 @dataclass(frozen=True)
 class _Shop:
-    """Directories: what may be kept, and what is of this build alone."""
+    """Directories of a build: two caches, and one for temporary files."""
 
     blobs: str
     layers: str
@@ -194,14 +198,16 @@ class _Shop:
 
 @contextmanager
 def _workshop(home: str) -> Iterator[_Shop]:
-    place = push_record.place(home)
-    shop = _Shop(os.path.join(place, "blobs"), os.path.join(place, "layers"), "")
+    root = push_record.place(home)
+    shop = _Shop(os.path.join(root, "blobs"), os.path.join(root, "layers"), "")
     try:
         for directory in (shop.blobs, shop.layers):
             os.makedirs(directory, exist_ok=True)
-        work = tempfile.mkdtemp(prefix="build-", dir=place)
+        work = tempfile.mkdtemp(prefix="build-", dir=root)
     except OSError as error:
-        raise LongboatError(f"{place} cannot be written: {error.strerror}", "set LONGBOAT_HOME to another") from None
+        raise LongboatError(
+            f"cannot write to {root}: {error.strerror}", "set LONGBOAT_HOME to another directory"
+        ) from None
     try:
         yield replace(shop, work=work)
     finally:
@@ -209,26 +215,26 @@ def _workshop(home: str) -> Iterator[_Shop]:
 
 
 def _composed(
-    order: BuildOrder, found: bases.BaseImage, tree: _Tree, key: str, shop: _Shop, say: Say
+    order: BuildOrder, base: bases.BaseImage, tree: _Tree, key: str, shop: _Shop, say: Say
 ) -> images.OciImage:
     added = {}
     if order.requirements:
-        added["packages"] = _packages(order, found, tree, shop, say)
+        added["packages"] = _packages(order, base, tree, shop, say)
     added["code"] = tree.layer
     labels = {
         images.KEY: key,
         "org.opencontainers.image.title": order.job,
-        "org.opencontainers.image.base.name": found.name,
-        "org.opencontainers.image.base.digest": found.digest,
+        "org.opencontainers.image.base.name": base.name,
+        "org.opencontainers.image.base.digest": base.digest,
     }
-    return images.compose(found, added, images.ImageConfig(f"{order.user}:{order.group}", labels, tree.when))
+    return images.compose(base, added, images.ImageConfig(f"{order.user}:{order.group}", labels, tree.when))
 
 
-def _packages(order: BuildOrder, found: bases.BaseImage, tree: _Tree, shop: _Shop, say: Say) -> layers.Layer:
+def _packages(order: BuildOrder, base: bases.BaseImage, tree: _Tree, shop: _Shop, say: Say) -> layers.Layer:
     target = (
         python_packages.WheelTarget(order.python, order.architecture)
         if order.python
-        else found.target(order.architecture)
+        else base.target(order.architecture)
     )
     parts = [FORMAT, target.python, target.architecture, target.libc, str(tree.when), *order.requirements]
     if python_packages.uses_tree(order.requirements):
@@ -250,15 +256,15 @@ def _packages(order: BuildOrder, found: bases.BaseImage, tree: _Tree, shop: _Sho
     return layer
 
 
-def _path(image: images.OciImage, found: bases.BaseImage, blob: bases.Blob) -> str:
-    return image.own.get(blob.digest) or found.path(blob)
+def _path(image: images.OciImage, base: bases.BaseImage, blob: bases.Blob) -> str:
+    return image.own.get(blob.digest) or base.path(blob)
 
 
 def _pushed(
-    order: BuildOrder, image: images.OciImage, found: bases.BaseImage, environ: Mapping[str, str], say: Say
+    order: BuildOrder, image: images.OciImage, base: bases.BaseImage, environ: Mapping[str, str], say: Say
 ) -> int:
     assert order.target is not None
-    target, source = order.target, found.repository
+    target, source = order.target, base.repository
     beside = source.repository if source is not None and source.registry == target.registry else ""
     repository = registry.Repository(target, environ, order.insecure, "pull,push", beside)
     sent = 0
@@ -267,8 +273,8 @@ def _pushed(
             continue
         if repository.takes_over(blob.digest):
             continue
-        say(f"sending {formatting.size(blob.size)} to {target.registry}")
-        repository.upload(blob.digest, path=_path(image, found, blob))
+        say(f"uploading {formatting.size(blob.size)} to {target.registry}")
+        repository.upload(blob.digest, path=_path(image, base, blob))
         sent += blob.size
     if not repository.has(image.config_digest):
         repository.upload(image.config_digest, data=image.config)
@@ -281,18 +287,18 @@ def _remember(built: BuiltImage, order: BuildOrder, home: str) -> None:
         push_record.keep(home, str(built.reference), built.digest, order.job, built.size, order.insecure)
 
 
-# Letting another write it.
+# Building with docker, podman or buildah.
 
 
 def _by_tool(
     order: BuildOrder, tool: str, key: str, tree: _Tree, home: str, environ: Mapping[str, str], say: Say
 ) -> BuiltImage:
-    """Without a key, the base's digest is not known: its name stands for it."""
+    """Build with a tool. Without a key the base's digest is unknown, and the base's name replaces it."""
     key = key or _key(order, order.base, tree)
     order, target = _named(order, key)
-    there = _there(order, key, environ)
-    if there is not None:
-        return there
+    existing = _existing(order, key, environ)
+    if existing is not None:
+        return existing
     recipe = builders.DockerBuild(
         base=order.base,
         target=str(target),

@@ -1,4 +1,4 @@
-"""Names of images: `registry/repository:tag@digest`, read as docker and Kubernetes read them."""
+"""Image names, `registry/repository:tag@digest`, parsed as docker and Kubernetes do."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ class ImageName:
 
     @property
     def host(self) -> str:
-        """Where the registry listens: Docker Hub does so under another name than its own."""
+        """Host name of the registry. Docker Hub's differs from its registry name."""
         return "registry-1.docker.io" if self.registry == HUB else self.registry
 
     @property
     def is_local(self) -> bool:
-        """On this machine, where plain http is no risk."""
+        """Whether the registry is on this machine, where plain http is safe."""
         return _LOCAL.fullmatch(self.registry) is not None
 
     @property
     def name(self) -> str:
-        """Without tag and digest."""
+        """The name without tag and digest."""
         return f"{self.registry}/{self.repository}"
 
     @property
     def asked(self) -> str:
-        """What a manifest is asked for by."""
+        """Tag or digest to request the manifest by."""
         return self.digest or self.tag or "latest"
 
     def tagged(self, tag: str) -> ImageName:
         return replace(self, tag=tag, digest="")
 
     def at(self, digest: str) -> ImageName:
-        """The same image, named by what it is and not by what it is called today."""
+        """The image by digest instead of tag."""
         return replace(self, tag="", digest=digest)
 
     def __str__(self) -> str:
@@ -54,10 +54,10 @@ class ImageName:
 
 
 def parse(text: str) -> ImageName:
-    """LongboatError for what is no name of an image."""
+    """Parse an image name. LongboatError if it is not valid."""
     rest, at, digest = text.partition("@")
     if at and not _DIGEST.fullmatch(digest):
-        raise _wrong(text, f"the digest {digest!r} is not sha256: and 64 hexadecimal digits")
+        raise _wrong(text, f"digest {digest!r} is not sha256: and 64 hexadecimal digits")
     first, slash, path = rest.partition("/")
     if slash and (first == "localhost" or "." in first or ":" in first):
         registry, rest = first, path
@@ -65,15 +65,19 @@ def parse(text: str) -> ImageName:
         registry = HUB
     repository, colon, tag = rest.partition(":")
     if colon and not _TAG.fullmatch(tag):
-        raise _wrong(text, f"the tag {tag!r} is not letters, digits, `_`, `.` and `-`")
+        raise _wrong(text, f"tag {tag!r} may only have letters, digits, `_`, `.` and `-`")
     if registry in (HUB, "index.docker.io"):
         registry = HUB
         repository = repository if "/" in repository else f"library/{repository}"
     if not _REPOSITORY.fullmatch(repository):
-        why = "it has capital letters" if repository != repository.lower() else f"{repository!r} is no repository"
+        why = (
+            "it has capital letters" if repository != repository.lower() else f"{repository!r} is not a repository name"
+        )
         raise _wrong(text, why)
     return ImageName(registry, repository, tag, digest)
 
 
 def _wrong(text: str, why: str) -> LongboatError:
-    return LongboatError(f"{text!r} is no name of an image: {why}", "for example registry.example.com/team/name:tag")
+    return LongboatError(
+        f"{text!r} is not an image name: {why}", "use a form such as registry.example.com/team/name:tag"
+    )

@@ -1,7 +1,7 @@
-"""A layer: a compressed tar whose bytes depend on what is in it alone.
+"""Writes image layers: compressed tars whose bytes depend only on their contents.
 
-Entries are sorted, everything belongs to root, every file is as old as the epoch, and a mode is
-0755 or 0644: who packs, when, where and under which umask does not show.
+Entries are sorted and owned by root, modification times are the epoch, and modes are 0755 or 0644. User, time, machine
+and umask of the build do not matter.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from typing import IO
 from longboat.runtime.errors import LongboatError
 
 EPOCH = 315532800
-"""1980: the first moment that zip files, which some tools make of layers, can name. SOURCE_DATE_EPOCH says another."""
+"""1980, the earliest time in zip files, which some tools make of layers. SOURCE_DATE_EPOCH overrides it."""
 
 
 @dataclass(frozen=True)
 class LayerFile:
-    """A file for a layer: from the disk, or its content."""
+    """A file for a layer, from disk or from bytes."""
 
     name: str
-    """In the image, without a leading slash."""
+    """Path in the image, without a leading slash."""
     path: str = ""
     content: bytes = b""
     executable: bool = False
     link: str = ""
-    """A symbolic link to this."""
+    """Target, for a symbolic link."""
 
 
 @dataclass(frozen=True)
 class Layer:
     digest: str
     diff_id: str
-    """The digest of what is inside the compression."""
+    """Digest of the uncompressed tar."""
     size: int
     path: str
 
@@ -46,22 +46,22 @@ class Layer:
 def epoch(environ: Mapping[str, str]) -> int:
     given = environ.get("SOURCE_DATE_EPOCH", "")
     if given and not given.isdigit():
-        raise LongboatError(f"SOURCE_DATE_EPOCH={given} is no number of seconds", "unset it, or set it to a number")
+        raise LongboatError(f"SOURCE_DATE_EPOCH={given} is not a number of seconds", "unset it, or set it to a number")
     return int(given) if given else EPOCH
 
 
 def tree(directory: str, at: str, names: Iterable[str]) -> list[LayerFile]:
-    """Files below a directory, under another name."""
-    found = []
+    """Files of a directory, for the path `at` in the image."""
+    files = []
     for name in names:
         path = os.path.join(directory, name)
         executable = bool(os.stat(path).st_mode & 0o100)
-        found.append(LayerFile(f"{at}/{name}", path, executable=executable))
-    return found
+        files.append(LayerFile(f"{at}/{name}", path, executable=executable))
+    return files
 
 
 def write(files: Iterable[LayerFile], path: str, when: int) -> Layer:
-    """Makes the layer; what stands in its way (a file that goes while it is read) is an OSError."""
+    """Write the layer. OSError if a file cannot be read."""
     wanted = {file.name: file for file in files}
     folders = {parent for name in wanted for parent in _parents(name)}
     unfinished = f"{path}.{os.getpid()}.new"
@@ -102,7 +102,7 @@ def _parents(name: str) -> list[str]:
 
 
 class _Hashing:
-    """Passes on what is written and adds it up."""
+    """A writer that also computes the digest."""
 
     def __init__(self, target: IO[bytes]) -> None:
         self._target = target

@@ -1,6 +1,6 @@
-"""An image as bytes: manifest, configuration, layers; and as one file that every tool loads.
+"""Composes an image from base and layers: manifest and configuration, or one file that all tools can load.
 
-Pure but for writing that file. The same base and the same layers give the same digest.
+Pure, except for writing that file. The same base and layers give the same digest.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from longboat.images.registry import MANIFESTS
 from longboat.runtime.kube_client import names
 
 KEY = "dev.longboat.key"
-"""Label: what went in. An image whose key is the same need not be built again."""
+"""Label with the digest of the input. An image with the same key is not built again."""
 CODE = names.BUILT
 PACKAGES = "/opt/longboat/packages"
 
 
 @dataclass(frozen=True)
 class ImageConfig:
-    """What is written into the configuration, beside what the base says."""
+    """Settings added to the base's configuration."""
 
     user: str
     labels: Mapping[str, str]
@@ -41,9 +41,9 @@ class OciImage:
     manifest: bytes
     config: bytes
     blobs: tuple[Blob, ...]
-    """The base's layers, then ours."""
+    """Layers of the base, then the added ones."""
     own: Mapping[str, str]
-    """Digest -> file, of our layers."""
+    """Digest -> file, for the added layers."""
 
     @property
     def digest(self) -> str:
@@ -55,7 +55,7 @@ class OciImage:
 
 
 def compose(base: BaseImage, layers: Mapping[str, Layer], settings: ImageConfig) -> OciImage:
-    """`layers`: what each is -> the layer, from the lowest."""
+    """The image with added layers. layers: name -> layer, lowest first."""
     config = _config(base.config, layers, settings)
     text = _json(config)
     blobs = (*base.layers, *(Blob(LAYER, layer.digest, layer.size) for layer in layers.values()))
@@ -93,7 +93,7 @@ def _config(base: Mapping[str, Any], layers: Mapping[str, Layer], settings: Imag
 
 
 def write(image: OciImage, path: str, name: ImageName, path_of: Callable[[Blob], str], when: int) -> None:
-    """One file: an OCI layout that `ctr`, `podman` and `skopeo` read, and a list for `docker load`."""
+    """Write the image as a tar: an OCI layout for `ctr`, `podman` and `skopeo`, plus a manifest for `docker load`."""
     entry: dict[str, object] = {**Blob(MANIFESTS[0], image.digest, len(image.manifest)).value}
     config = json.loads(image.config)
     entry["platform"] = {"architecture": config["architecture"], "os": config["os"]}

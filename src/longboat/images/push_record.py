@@ -1,6 +1,6 @@
-"""What this machine has pushed, so that it can be listed and removed again: `images/pushed/` in the home directory.
+"""Records the images pushed from this machine, in `images/pushed/` of the home directory.
 
-One small file for each image; a registry is not asked for what others keep in it.
+One small file per image, so that `longboat rm --images` can remove them without listing a registry.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class PushedImage:
 
     @property
     def exact(self) -> str:
-        """By digest, as runs name it."""
+        """The image by digest, as runs name it."""
         return f"{self.name}@{self.digest}"
 
     @property
@@ -37,7 +37,7 @@ class PushedImage:
 
 
 def place(home: str) -> str:
-    """All that building keeps on this machine; may be removed at any time, but for `pushed`."""
+    """Directory of the image caches. Everything but `pushed` may be deleted at any time."""
     return os.path.join(home, "images")
 
 
@@ -50,11 +50,13 @@ def keep(home: str, reference: str, digest: str, job: str, size: int, insecure: 
             json.dump(asdict(made), file)
         os.replace(f"{path}.{os.getpid()}", path)
     except OSError as error:
-        raise LongboatError(f"{path} cannot be written: {error.strerror}", "set LONGBOAT_HOME") from None
+        raise LongboatError(
+            f"cannot write {path}: {error.strerror}", "set LONGBOAT_HOME to another directory"
+        ) from None
 
 
 def pushed(home: str) -> list[PushedImage]:
-    """The newest first."""
+    """Pushed images, newest first."""
     return sorted(_read(home), key=lambda each: -each.when)
 
 

@@ -1,8 +1,8 @@
-"""The `requirements:` of a job as files for a layer: wheels made for the image's Python, not for this machine's.
+"""Installs a job's `requirements:` for the image's Python, as files for a layer.
 
-pip or uv finds and unpacks them; what either writes of itself and of this machine is taken out
-again, so that the layer depends on the packages alone. Nothing is compiled here: a package without
-a wheel is refused, and a tool that runs the image can build it.
+pip or uv downloads and unpacks the wheels. Their traces of the installer and of this machine are removed, so that the
+layer depends only on the packages. Nothing is compiled here: a package without a wheel is an error, and docker, podman
+or buildah can build it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from dataclasses import dataclass
 from longboat.runtime.errors import FAILED, LongboatError
 
 _GLIBC = 28
-"""Wheels may ask for glibc 2.28: whatever image is in use has it (Debian 10, Ubuntu 18.10, RHEL 8)."""
+"""Minimum glibc of the wheels, 2.28: images in use have it (Debian 10, Ubuntu 18.10, RHEL 8)."""
 _MACHINES = {"amd64": "x86_64", "arm64": "aarch64", "ppc64le": "ppc64le", "s390x": "s390x", "386": "i686"}
 _OURS = ("INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json")
 
 
 @dataclass(frozen=True)
 class WheelTarget:
-    """What packages are for."""
+    """Platform that packages are installed for."""
 
     python: str
     """`3.12`."""
@@ -39,11 +39,11 @@ class WheelTarget:
 
 
 class NoWheel(LongboatError):
-    """A package has to be compiled, inside the image."""
+    """A package has no wheel and must be compiled inside the image."""
 
 
 def install(requirements: Sequence[str], target: WheelTarget, directory: str, code: str) -> None:
-    """Into a directory that is not there yet. Paths in requirements are relative to the code tree."""
+    """Install into a new directory. Paths in requirements are relative to the code directory."""
     listed = f"{directory}.txt"
     with open(listed, "w", encoding="utf-8") as file:
         file.write("".join(f"{line}\n" for line in lines(requirements, code)))
@@ -53,62 +53,63 @@ def install(requirements: Sequence[str], target: WheelTarget, directory: str, co
     if done.returncode:
         shutil.rmtree(directory, ignore_errors=True)
         raise _failure(requirements, target, done.stderr or done.stdout)
-    os.makedirs(directory, exist_ok=True)  # all may be for other systems, by their markers
+    os.makedirs(directory, exist_ok=True)  # markers may exclude all of them
     _normalise(directory)
 
 
 def lines(requirements: Sequence[str], code: str) -> list[str]:
-    """As a requirements file has them; paths that are relative to the code tree are made absolute."""
-    found = []
+    """Lines of a requirements file; paths relative to the code directory become absolute."""
+    absolute = []
     for line in requirements:
         option = re.fullmatch(r"(-f|--find-links|-c|--constraint)(?:\s+|=)(.+)", line)
         if option and "://" not in option[2]:
             line = f"{option[1]} {os.path.join(code, os.path.expanduser(option[2].strip()))}"
         elif line.startswith(("./", "../")):
             line = os.path.normpath(os.path.join(code, line))
-        found.append(line)
-    return found
+        absolute.append(line)
+    return absolute
 
 
 def stamps(listed: Sequence[str]) -> list[str]:
-    """What changes when a file that the lines name does."""
-    found = []
+    """Size and time of the files that the lines name, to detect changes."""
+    states = []
     for line in listed:
         path = line.partition(" ")[2] if line.startswith("-") else line
         if os.path.isabs(path) and os.path.exists(path):
             paths = [os.path.join(path, name) for name in sorted(os.listdir(path))] if os.path.isdir(path) else [path]
-            found += [f"{each} {os.stat(each).st_size} {os.stat(each).st_mtime_ns}" for each in paths]
-    return found
+            states += [f"{each} {os.stat(each).st_size} {os.stat(each).st_mtime_ns}" for each in paths]
+    return states
 
 
 def uses_tree(requirements: Sequence[str]) -> bool:
-    """May what is installed depend on files of the code tree."""
+    """Whether the packages may depend on files of the code directory."""
     return any(line.startswith(("-", ".", "/", "file:")) or ".whl" in line for line in requirements)
 
 
 def files(directory: str) -> list[str]:
-    """Relative names, sorted."""
-    found = []
+    """Relative paths of the installed files, sorted."""
+    paths = []
     for folder, folders, names in os.walk(directory):
         folders[:] = sorted(name for name in folders if name != "__pycache__")
         inside = os.path.relpath(folder, directory)
-        found += [os.path.normpath(os.path.join(inside, name)) for name in names if not name.endswith(".pyc")]
-    return sorted(name for name in found if name != ".lock")
+        paths += [os.path.normpath(os.path.join(inside, name)) for name in names if not name.endswith(".pyc")]
+    return sorted(name for name in paths if name != ".lock")
 
 
 def _installer(target: WheelTarget) -> list[str]:
     machine = _MACHINES.get(target.architecture)
     if machine is None:
-        raise LongboatError(f"packages for {target.architecture} are not known", f"known: {', '.join(_MACHINES)}")
+        raise LongboatError(f"unknown architecture {target.architecture}", f"known: {', '.join(_MACHINES)}")
     common = ["--quiet", "--only-binary", ":all:", "--python-version", target.python]
     uv = shutil.which("uv", path=os.path.dirname(sys.executable)) or shutil.which("uv")
     if uv is not None:
         libc = "musllinux_1_2" if target.libc == "musl" else f"manylinux_2_{_GLIBC}"
-        own = ["--python", sys.executable, "--python-platform", f"{machine}-{libc}"]
-        return [uv, "pip", "install", *common, *own]
+        platform = ["--python", sys.executable, "--python-platform", f"{machine}-{libc}"]
+        return [uv, "pip", "install", *common, *platform]
     if importlib.util.find_spec("pip") is None:
         raise LongboatError(
-            "requirements: this Python has no pip, and there is no uv", f"{sys.executable} -m ensurepip, or install uv"
+            "cannot install requirements: neither pip nor uv is installed",
+            f"{sys.executable} -m ensurepip, or install uv",
         )
     if target.libc == "musl":
         tags = [f"musllinux_1_{number}_{machine}" for number in (2, 1)]
@@ -119,37 +120,36 @@ def _installer(target: WheelTarget) -> list[str]:
     return [sys.executable, "-m", "pip", "install", *common, "--no-compile", "--implementation", "cp", *platforms]
 
 
-def _failure(requirements: Sequence[str], target: WheelTarget, said: str) -> LongboatError:
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    told = next((line for line in reversed(lines) if "error" in line.lower()), lines[-1] if lines else "no message")
-    words = f"Python {target.python}, {target.architecture}, {target.libc}"
+def _failure(requirements: Sequence[str], target: WheelTarget, output: str) -> LongboatError:
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    message = next((line for line in reversed(lines) if "error" in line.lower()), lines[-1] if lines else "no message")
+    platform = f"Python {target.python}, {target.architecture}, {target.libc}"
     needs_wheel = re.search(
         r"no matching distribution|no usable wheels|no wheels? with a matching|building source distributions"
         r"|source distribution|no binary|could not find a version",
-        said,
+        output,
         re.I,
     )
     if needs_wheel:
         return NoWheel(
-            f"requirements: {' '.join(requirements)}: something has no wheel for {words}: {_tidy(lines) or told}",
-            "name a version that has one, put a wheel into the code tree, or let a tool that runs the image compile "
-            "it: --with docker",
+            f"requirements: {' '.join(requirements)}: no wheel for {platform}: {_tidy(lines) or message}",
+            "use a version that has one, add a wheel to the code directory, or compile it in the image: --with docker",
             FAILED,
         )
     return LongboatError(
-        f"requirements: {' '.join(requirements)} could not be had for {words}: {told}",
-        "try it by hand, with the same words, in a fresh environment",
+        f"requirements: cannot install {' '.join(requirements)} for {platform}: {message}",
+        "try to install them by hand in a new virtual environment",
         FAILED,
     )
 
 
 def _tidy(lines: list[str]) -> str:
-    """uv explains itself over several lines, drawn as a tree."""
+    """The message on one line: uv prints it as a tree over several lines."""
     return " ".join(line.lstrip("×╰─▶│ ").removeprefix("ERROR: ") for line in lines)[:400]
 
 
 def _normalise(directory: str) -> None:
-    """Scripts are started by the image's Python, and nothing tells who installed."""
+    """Make scripts use the image's Python, and remove traces of the installer."""
     scripts = os.path.join(directory, "bin")
     changed: dict[str, str] = {}
     for name in sorted(os.listdir(scripts)) if os.path.isdir(scripts) else ():
@@ -165,7 +165,7 @@ def _ours_no_more(path: str) -> bool:
     with open(path, "rb") as file:
         content = file.read()
     first, _, rest = content.partition(b"\n")
-    if first.startswith(b"#!/bin/sh") and rest.startswith(b"'''exec'"):  # a path too long for a first line
+    if first.startswith(b"#!/bin/sh") and rest.startswith(b"'''exec'"):  # the path was too long for a #! line
         rest = rest.split(b"\n", 2)[-1]
     elif not first.startswith(b"#!") or b"python" not in first:
         return False

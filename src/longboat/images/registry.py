@@ -1,7 +1,7 @@
-"""One repository of a registry, spoken to by the OCI distribution protocol.
+"""Client for one repository of a registry, by the OCI distribution protocol.
 
-Blobs are asked for before they are sent, and streamed from files. The login is the user's; a token
-is fetched when the registry asks for one. Nothing here knows what an image is made of.
+It checks for blobs before it uploads them, and streams them from files. It uses the user's login and requests a token
+when the registry asks for one. Nothing here knows the contents of images.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PASSING = (408, 429, 500, 502, 503, 504)
 
 
 class RegistryError(LongboatError):
-    """The registry said no. `status` is what it answered."""
+    """The registry refused a request or is not reachable. `status` is the HTTP status, or 0."""
 
     def __init__(self, status: int, message: str, hint: str = "") -> None:
         super().__init__(message, hint, FAILED)
@@ -58,7 +58,7 @@ class ImageManifest:
 
 
 class _Stay(urllib.request.HTTPRedirectHandler):
-    """Redirects are followed with the method that was asked, and without the login."""
+    """Follows redirects with the same method and without the login."""
 
     def redirect_request(
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str
@@ -70,8 +70,10 @@ class _Stay(urllib.request.HTTPRedirectHandler):
 
 
 class Repository:
-    """`actions` are the rights that a token is asked for: pull, push, delete. `beside` is a repository of the same
-    registry that blobs may be taken over from."""
+    """Client for one repository.
+
+    actions: permissions to request for a token: pull, push, delete. beside: a repository of the same registry to mount
+    blobs from."""
 
     def __init__(
         self,
@@ -95,21 +97,21 @@ class Repository:
             context.verify_mode = ssl.CERT_NONE
         handlers: list[urllib.request.BaseHandler] = [urllib.request.HTTPSHandler(context=context), _Stay()]
         if reference.is_local:
-            handlers.append(urllib.request.ProxyHandler({}))  # the user's proxy does not know this machine
+            handlers.append(urllib.request.ProxyHandler({}))  # a proxy cannot reach this machine
         self._opener = urllib.request.build_opener(*handlers)
         self._root = ""
 
     # Reading.
 
     def manifest(self, wanted: str) -> ImageManifest | None:
-        """By tag or digest; None: there is none."""
+        """The manifest for a tag or digest; None if it does not exist."""
         accept = ", ".join((*INDEXES, *MANIFESTS))
         answer = self._ask("GET", f"manifests/{wanted}", {"Accept": accept}, missing=True)
         if answer.status == 404:
             return None
         digest = "sha256:" + hashlib.sha256(answer.body).hexdigest()
         if wanted.startswith("sha256:") and digest != wanted:
-            raise RegistryError(0, f"{self.reference.registry} sent another manifest than {wanted}")
+            raise RegistryError(0, f"{self.reference.registry} sent a manifest that is not {wanted}")
         kind = answer.headers.get("content-type", "").partition(";")[0]
         return ImageManifest(kind or MANIFESTS[0], digest, answer.body)
 
@@ -117,21 +119,21 @@ class Repository:
         return self._ask("HEAD", f"blobs/{digest}", missing=True).status == 200
 
     def blob(self, digest: str) -> bytes:
-        """A small one."""
+        """A small blob, in memory."""
         answer = self._ask("GET", f"blobs/{digest}")
         if "sha256:" + hashlib.sha256(answer.body).hexdigest() != digest:
-            raise RegistryError(0, f"{self.reference.registry} sent a damaged blob {digest}", "try again")
+            raise RegistryError(0, f"{self.reference.registry} sent a corrupt blob {digest}", "try again")
         return answer.body
 
     def save(self, digest: str, path: str) -> None:
-        """A blob into a file, whole or not at all."""
+        """Download a blob into a file, atomically."""
         unfinished = f"{path}.{os.getpid()}.new"
         try:
             self._ask("GET", f"blobs/{digest}", into=unfinished)
             with open(unfinished, "rb") as file:
-                found = "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()
-            if found != digest:
-                raise RegistryError(0, f"{self.reference.registry} sent a damaged blob {digest}", "try again")
+                actual = "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()
+            if actual != digest:
+                raise RegistryError(0, f"{self.reference.registry} sent a corrupt blob {digest}", "try again")
             os.replace(unfinished, path)
         finally:
             if os.path.exists(unfinished):
@@ -140,17 +142,17 @@ class Repository:
     # Writing.
 
     def takes_over(self, digest: str) -> bool:
-        """Whether the registry could take a blob from the repository beside this one."""
+        """Mount a blob from the repository `beside`. Returns whether that worked."""
         if not self._beside:
             return False
         query = urllib.parse.urlencode({"mount": digest, "from": self._beside})
         return self._ask("POST", f"blobs/uploads/?{query}", data=b"").status == 201
 
     def upload(self, digest: str, path: str = "", data: bytes = b"") -> None:
-        """A blob from a file, or bytes. What breaks off is begun anew: nobody knows how much of it has arrived."""
+        """Upload a blob from a file or from bytes. A broken upload starts again from the beginning."""
         for number in range(1, TRIES + 1):
-            place = self._ask("POST", "blobs/uploads/", data=b"").headers["location"]
-            url = urllib.parse.urljoin(self._base(), place)
+            location = self._ask("POST", "blobs/uploads/", data=b"").headers["location"]
+            url = urllib.parse.urljoin(self._base(), location)
             url += ("&" if "?" in url else "?") + urllib.parse.urlencode({"digest": digest})
             try:
                 self._ask("PUT", url, {"Content-Type": "application/octet-stream"}, data, path, tries=1)
@@ -164,7 +166,7 @@ class Repository:
         self._ask("PUT", f"manifests/{tag}", {"Content-Type": manifest.kind}, manifest.text)
 
     def delete(self, digest: str) -> bool:
-        """False: it was gone already."""
+        """Delete a manifest; False if it did not exist."""
         return self._ask("DELETE", f"manifests/{digest}", missing=True).status != 404
 
     # One exchange.
@@ -181,7 +183,7 @@ class Repository:
         tries: int = TRIES,
     ) -> RegistryResponse:
         url = where if "://" in where else self._base() + where
-        asked = False
+        authorized = False
         for number in range(1, tries + 1):
             try:
                 answer = self._once(method, url, headers or {}, data, path, into)
@@ -190,8 +192,8 @@ class Repository:
                     raise self._unreachable(error) from None
                 time.sleep(0.2 * 2**number)
                 continue
-            if answer.status == 401 and not asked:
-                asked = True
+            if answer.status == 401 and not authorized:
+                authorized = True
                 self._authorize(answer)
                 answer = self._once(method, url, headers or {}, data, path, into)
             if answer.status < 400 or missing and answer.status == 404:
@@ -220,7 +222,7 @@ class Repository:
                 body.close()
 
     def _base(self) -> str:
-        """`https://HOST/v2/REPOSITORY/`; plain http only where it was allowed, and where there is nothing else."""
+        """`https://HOST/v2/REPOSITORY/`; plain http only if it is allowed and https does not work."""
         if not self._root:
             host = self.reference.host
             self._root = f"https://{host}/v2/{self.reference.repository}/"
@@ -231,10 +233,10 @@ class Repository:
                     self._root = f"http://{host}/v2/{self.reference.repository}/"
         return self._root
 
-    # Proving who asks.
+    # Authentication.
 
     def _authorize(self, answer: RegistryResponse) -> None:
-        """What the registry wants to see from now on: a password, or a token that its authority gives for one."""
+        """Set the Authorization header from the registry's challenge: password or token."""
         challenge = answer.headers.get("www-authenticate", "")
         kind, _, rest = challenge.partition(" ")
         known = registry_login.find(self.reference.registry, self._environ)
@@ -245,12 +247,14 @@ class Repository:
         elif kind.lower() == "bearer":
             self._authorization = "Bearer " + self._token(dict(re.findall(r'(\w+)="([^"]*)"', rest)), known)
         else:
-            raise RegistryError(401, f"{self.reference.registry} asks for a login of an unknown kind: {kind or 'none'}")
+            raise RegistryError(
+                401, f"{self.reference.registry} uses an unknown authentication scheme: {kind or 'none'}"
+            )
 
     def _token(self, challenge: Mapping[str, str], known: registry_login.Login | None) -> str:
         realm = challenge.get("realm", "")
         if not realm.startswith("https://") and not self._root.startswith("http://"):
-            raise RegistryError(401, f"{self.reference.registry} would send the login over plain http, to {realm}")
+            raise RegistryError(401, f"{self.reference.registry} wants the login sent over plain http to {realm}")
         scopes = sorted(self._scopes | {scope for scope in [challenge.get("scope", "")] if scope})
         fields = [("service", challenge.get("service", "")), *(("scope", scope) for scope in scopes)]
         headers: dict[str, str] = {}
@@ -266,30 +270,30 @@ class Repository:
             request = urllib.request.Request(realm + join + urllib.parse.urlencode(fields), None, headers)
         try:
             with self._opener.open(request, timeout=PATIENCE) as answer:
-                told = json.load(answer)
-                return str(told.get("token") or told["access_token"])
+                reply = json.load(answer)
+                return str(reply.get("token") or reply["access_token"])
         except urllib.error.HTTPError as error:
             if error.code in (400, 401, 403):
                 raise self._refused_login(known) if known is not None else self._no_login() from None
-            raise RegistryError(error.code, f"{_host(realm)}, which gives tokens, answered {error.code}") from None
+            raise RegistryError(error.code, f"token server {_host(realm)} answered {error.code}") from None
         except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
             why = getattr(error, "reason", None) or error
-            raise RegistryError(0, f"{_host(realm)} gave no token for {self.reference.registry}: {why}") from None
+            raise RegistryError(
+                0, f"token server {_host(realm)} returned no token for {self.reference.registry}: {why}"
+            ) from None
 
-    # Words.
+    # Messages.
 
     def _no_login(self) -> RegistryError:
-        place = registry_login.place(self._environ)
+        file = registry_login.place(self._environ)
         registry = self.reference.registry
-        return RegistryError(
-            401, f"{registry} asks for a login, and there is none in {place}", registry_login.command(registry)
-        )
+        return RegistryError(401, f"{registry} needs a login, and {file} has none", registry_login.command(registry))
 
     def _refused_login(self, known: registry_login.Login) -> RegistryError:
         who = "the token" if known.identity else f"the login of {known.user}"
         registry = self.reference.registry
         return RegistryError(
-            401, f"{registry} refused {who} from {known.source}", f"log in again: {registry_login.command(registry)}"
+            401, f"{registry} rejected {who} from {known.source}", f"log in again: {registry_login.command(registry)}"
         )
 
     def _refusal(self, method: str, answer: RegistryResponse) -> RegistryError:
@@ -301,27 +305,31 @@ class Repository:
         if answer.status in (401, 403):
             who = known.user if known is not None and not known.identity else "you"
             verb = {"GET": "pull from", "HEAD": "pull from", "DELETE": "delete in"}.get(method, "push to")
-            hint = "ask its owner for that right, or log in as somebody else" if known else ""
+            hint = "ask its owner for that permission, or log in as another user" if known else ""
             return RegistryError(
                 answer.status,
-                f"{registry} does not let {who} {verb} {self.reference.repository}: {_said(answer)}",
+                f"{registry} does not allow {who} to {verb} {self.reference.repository}: {_reason(answer)}",
                 f"{hint}: {registry_login.command(registry)}" if hint else registry_login.command(registry),
             )
         if answer.status == 405 and method == "DELETE":
             return RegistryError(
-                405, f"{registry} does not delete images for its users", "delete it with its own tools"
+                405, f"{registry} does not allow deleting images", "delete it with the registry's own tools"
             )
         hint = ""
         if answer.status == 404:
-            hint = f"is the repository {self.reference.repository} there? Some registries want it made first"
-        return RegistryError(answer.status, f"{registry} answered {answer.status} to a {method}: {_said(answer)}", hint)
+            hint = (
+                f"check that repository {self.reference.repository} exists: some registries need it to be created first"
+            )
+        return RegistryError(
+            answer.status, f"{registry} answered {answer.status} to a {method}: {_reason(answer)}", hint
+        )
 
     def _unreachable(self, error: Exception) -> RegistryError:
         why = getattr(error, "reason", None) or error
         hint = ""
         if isinstance(why, ssl.SSLError):
-            hint = "--insecure: plain http, or a certificate that nobody vouches for"
-        return RegistryError(0, f"{self.reference.registry} cannot be reached: {why}", hint)
+            hint = "use --insecure for plain http or an unverified certificate"
+        return RegistryError(0, f"cannot reach {self.reference.registry}: {why}", hint)
 
 
 def _lower(headers: Any) -> dict[str, str]:
@@ -336,11 +344,11 @@ def _taken(answer: Any, into: str) -> bytes:
         while block := answer.read(1 << 20):
             got += file.write(block)
     if wanted is not None and got != int(wanted):
-        raise OSError(f"the answer ended after {got} of {wanted} bytes")
+        raise OSError(f"the response ended after {got} of {wanted} bytes")
     return b""
 
 
-def _said(answer: RegistryResponse) -> str:
+def _reason(answer: RegistryResponse) -> str:
     try:
         errors = json.loads(answer.body)["errors"]
         return "; ".join(str(each.get("message") or each.get("code")) for each in errors) or str(answer.status)

@@ -1,6 +1,6 @@
-"""Credentials for registries, from where `docker login` and `podman login` put them.
+"""Finds registry credentials stored by `docker login` and `podman login`.
 
-Read and never written; a password goes to its registry and nowhere else, not into a message either.
+They are never written. A password is sent only to its registry and never appears in messages.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Login:
     user: str
     password: str
     source: str
-    """The file, for messages."""
+    """File that it comes from, for messages."""
     identity: bool = False
-    """The password is a token, to be changed into one for a single repository."""
+    """The password is an identity token, to be exchanged for a token for one repository."""
 
     @property
     def basic(self) -> str:
@@ -35,7 +35,7 @@ class Login:
 
 
 def find(registry: str, environ: Mapping[str, str]) -> Login | None:
-    """What is known for a registry; None: nobody has logged in."""
+    """The login for a registry; None if there is none."""
     for path in _files(environ):
         try:
             with open(path, encoding="utf-8") as file:
@@ -43,26 +43,26 @@ def find(registry: str, environ: Mapping[str, str]) -> Login | None:
         except FileNotFoundError:
             continue
         except (OSError, ValueError) as error:
-            raise LongboatError(f"{path} cannot be read: {error}", "mend or remove it, then log in again") from None
+            raise LongboatError(f"cannot read {path}: {error}", "fix or remove it, then log in again") from None
         if isinstance(config, dict):
-            found = _in(config, registry, path, environ)
-            if found is not None:
-                return found
+            login = _in(config, registry, path, environ)
+            if login is not None:
+                return login
     return None
 
 
 def command(registry: str) -> str:
-    """What to type to log in."""
+    """The command to log in."""
     tool = next((name for name in ("docker", "podman", "buildah") if shutil.which(name)), None)
-    place = "" if registry == HUB else f" {registry}"
+    argument = "" if registry == HUB else f" {registry}"
     if tool:
-        return f"{tool} login{place}"
+        return f"{tool} login{argument}"
     entry = json.dumps({"auths": {registry: {"auth": "..."}}})
     return f"write ~/.docker/config.json: {entry}, where ... is the base64 form of USER:PASSWORD"
 
 
 def place(environ: Mapping[str, str]) -> str:
-    """The file that is looked into first."""
+    """The credentials file that is read first."""
     return next(_files(environ))
 
 
@@ -82,9 +82,9 @@ def _in(config: Mapping[str, Any], registry: str, path: str, environ: Mapping[st
     helper = next((helpers[key] for key in keys if key in helpers), config.get("credsStore"))
     if helper:
         for key in keys[:1] if registry == HUB else keys[:2]:
-            found = _helped(str(helper), key, path, environ)
-            if found is not None:
-                return found
+            login = _helped(str(helper), key, path, environ)
+            if login is not None:
+                return login
     auths = config.get("auths") or {}
     entry = next((auths[key] for key in keys if key in auths), None)
     if not isinstance(entry, dict):
@@ -97,7 +97,7 @@ def _in(config: Mapping[str, Any], registry: str, path: str, environ: Mapping[st
         except ValueError:
             colon = ""
         if not colon:
-            raise LongboatError(f"{path}: the login for {registry} is damaged", command(registry))
+            raise LongboatError(f"{path}: the login for {registry} is not valid", command(registry))
         return Login(user, password, path)
     if entry.get("username"):
         return Login(str(entry["username"]), str(entry.get("password", "")), path)
@@ -112,21 +112,21 @@ def _helped(helper: str, key: str, path: str, environ: Mapping[str, str]) -> Log
         )
     except FileNotFoundError:
         raise LongboatError(
-            f"{path} says that {program} knows the login for {key}, and there is no such program",
-            "install it, or take it out of that file and log in again",
+            f"{path} uses {program} for {key}, but {program} is not installed",
+            "install it, or remove it from that file and log in again",
         ) from None
     except subprocess.TimeoutExpired:
-        raise LongboatError(
-            f"{program} did not answer within a minute", f"try it: echo {key} | {program} get"
-        ) from None
+        raise LongboatError(f"{program} timed out after 60 s", f"try it: echo {key} | {program} get") from None
     if done.returncode:
-        said = (done.stdout or done.stderr).strip()
-        if "not found" in said:
+        output = (done.stdout or done.stderr).strip()
+        if "not found" in output:
             return None
-        raise LongboatError(f"{program} failed: {said or 'no message'}", f"try it: echo {key} | {program} get")
+        raise LongboatError(f"{program} failed: {output or 'no message'}", f"try it: echo {key} | {program} get")
     try:
-        told = json.loads(done.stdout)
-        user, secret = str(told["Username"]), str(told["Secret"])
+        credentials = json.loads(done.stdout)
+        user, secret = str(credentials["Username"]), str(credentials["Secret"])
     except (ValueError, KeyError, TypeError):
-        raise LongboatError(f"{program} gave no credentials for {key}", f"try it: echo {key} | {program} get") from None
+        raise LongboatError(
+            f"{program} returned no credentials for {key}", f"try it: echo {key} | {program} get"
+        ) from None
     return Login(user, secret, f"{program} ({path})", identity=user == "<token>")

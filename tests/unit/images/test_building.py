@@ -117,7 +117,7 @@ def test_a_change_of_code_leaves_the_packages_as_they_are(tmp_path: Path) -> Non
 def test_what_cannot_be_written_is_said_and_nothing_half_done_is_left(tmp_path: Path) -> None:
     code, base = making.tree(tmp_path / "code"), making.base(tmp_path / "base.tar")
     order = BuildOrder("job", str(code), str(base), push=False, output=str(tmp_path / "no/such/place.tar"))
-    with pytest.raises(LongboatError, match=r"could not be built: .*No such file or directory: .*place.tar"):
+    with pytest.raises(LongboatError, match=r"cannot build the image: .*No such file or directory: .*place.tar"):
         built(order, tmp_path / "home")
     assert sorted(path.name for path in (tmp_path / "home/images").iterdir()) == ["blobs", "layers"]
 
@@ -207,8 +207,8 @@ def test_a_base_without_python_or_for_another_machine_is_refused(tmp_path: Path)
     path = str(making.base(tmp_path / "base.tar", "bin/true"))
     with pytest.raises(LongboatError, match="has no Python"):
         base_image.find(path, "linux/amd64", str(tmp_path / "x"), {}).target("amd64")
-    with pytest.raises(LongboatError, match="made for linux/amd64, not for linux/arm64"):
+    with pytest.raises(LongboatError, match="an image for linux/amd64, not for linux/arm64"):
         base_image.find(path, "linux/arm64", str(tmp_path / "x"), {})
     (tmp_path / "noise").write_bytes(b"noise")
-    with pytest.raises(LongboatError, match="is no image"):
+    with pytest.raises(LongboatError, match="is not an image"):
         base_image.find(str(tmp_path / "noise"), "linux/amd64", str(tmp_path / "x"), {})

@@ -54,9 +54,9 @@ def test_a_file_alone_needs_no_name_and_is_not_pushed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "environ", "message"),
     [
-        ("", {}, "no base image to build on"),
-        ("image: python:3\n", {}, "no name to push it under"),
-        ("image: ghcr.io/me/hello:1\n", {"REGISTRY": "ghcr.io/me"}, "would be built on itself"),
+        ("", {}, "no base image"),
+        ("image: python:3\n", {}, "no name to push the image to"),
+        ("image: ghcr.io/me/hello:1\n", {"REGISTRY": "ghcr.io/me"}, "base image and target are both"),
     ],
 )
 def test_what_is_left_open_is_asked_for(tmp_path: Path, text: str, environ: dict[str, str], message: str) -> None:
