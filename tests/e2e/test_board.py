@@ -76,7 +76,7 @@ def test_a_board_in_the_cluster_is_reached_from_outside_if_the_job_exposes_it(pl
     (job / "train.py").write_text(TRAIN)
     there = ("--on", "kubernetes", "-n", place.namespace)
     said = place.longboat("run", job, "--detach", *there)
-    assert "warning: board: TensorBoard has no login: everybody who can reach its NodePort" in said
+    assert "warning: board: TensorBoard has no login: anyone who can reach its NodePort" in said
     run = next(line for line in said.splitlines() if line.startswith("one-")).split()[0]
     url = place.longboat("url", run, "--board", "--wait", *there).split()[-1] + "/"
 

@@ -211,7 +211,7 @@ def test_a_new_version_takes_over_without_a_dropped_request_and_a_missed_gate_ch
     job = place.job(JOB, "digits.py")
     said = place.longboat("run", job, "--set", "EXPOSE=NodePort", *there(place))
     run = said.partition("submitted ")[2].partition(" ")[0]
-    assert "warning: stage serve: everybody who can reach its NodePort" in said
+    assert "warning: stage serve: anyone who can reach its NodePort" in said
     url = place.longboat("url", run).strip()
     assert f"answers at {url}" in said
     assert ask(url)["models"][0]["versions"] == ["2"]

@@ -1,1 +1,1 @@
-"""A Plan as Kubernetes objects: pure, the same bytes each time, what `run` submits and `export` writes."""
+"""A Plan as Kubernetes objects, as `run` submits and `export` writes them. Pure and reproducible."""

@@ -1,8 +1,8 @@
-"""The objects of a stage that serves: a Deployment, its Service, what keeps some of its pods up, what adds more.
+"""Objects of a `serve:` stage: Deployment, Service, PodDisruptionBudget and autoscaler.
 
-Pure. They stand in the root like the pods of later stages, and the driver applies them when their turn comes. What
-is known only then (which model, where the driver is) is filled in by `pod.model_servers`. A server holds no token of
-the run: the container that brings the model does, and it has ended before the server starts.
+Pure. The root object holds them, like the pods of later stages, and the driver applies them when the stage starts.
+`pod.model_servers` fills in what is known only then: the model and the driver's address. A server has no token of the
+run: only the init container that downloads the model has it, and it exits before the server starts.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from longboat.runtime.kube_client.api import Manifest
 from longboat.runtime.plan import Autoscale, Plan, Role, Serve, Stage
 
 SPARE = 5
-"""Seconds of a pod's grace beyond what the server itself needs to end."""
+"""Seconds of a pod's grace period beyond what the server needs to stop."""
 DEADLINE = 600
-"""Seconds in which a roll must get on before the Deployment says that it does not."""
+"""progressDeadlineSeconds of the Deployment."""
 HOST = "kubernetes.io/hostname"
 
 
 def objects(plan: Plan, run: str, stage: Stage, parts: int = 0, edition: str = "") -> list[Manifest]:
-    """All objects of a stage that serves, in the order in which they are made. parts, edition: of the cargo."""
+    """All objects of a `serve:` stage, in creation order. parts, edition: of the payload."""
     serve = stage.serve
     assert serve is not None
     made = [_service(plan, run, stage, serve), _deployment(plan, run, stage, serve, parts, edition)]
@@ -45,10 +45,10 @@ def objects(plan: Plan, run: str, stage: Stage, parts: int = 0, edition: str = "
 
 
 def warnings(plan: Plan) -> list[str]:
-    """What whoever submits should hear about servers that others can reach."""
+    """Warnings about servers that others can reach without a login."""
     return [
-        f"stage {stage.name}: everybody who can reach its {stage.serve.expose} can use the model: there is no login"
-        + ("" if stage.serve.image else " (`token:` would be one)")
+        f"stage {stage.name}: anyone who can reach its {stage.serve.expose} can use the model: there is no login"
+        + ("" if stage.serve.image else " (set `token:` to require one)")
         for stage in plan.stages
         if stage.serve is not None and stage.serve.expose != "ClusterIP"
         if not stage.serve.token
@@ -56,8 +56,8 @@ def warnings(plan: Plan) -> list[str]:
 
 
 def _deployment(plan: Plan, run: str, stage: Stage, serve: Serve, parts: int, edition: str) -> Manifest:
-    """Rolls without a gap: a new pod is ready before an old one is asked to end, and that one goes on answering until
-    no request can reach it any more."""
+    """The Deployment. It rolls without downtime: a new pod is ready before an old one stops, and the old one answers
+    until no request can reach it any more."""
     made = _meta("apps/v1", "Deployment", plan, run, stage)
     labels = {**names.labels(run, plan.name, names.SERVER), names.STAGE_LABEL: stage.name}
     template: Manifest = {"metadata": {"labels": labels, "annotations": {names.MODEL: ""}}}
@@ -71,7 +71,7 @@ def _deployment(plan: Plan, run: str, stage: Stage, serve: Serve, parts: int, ed
         "template": merged(template, own_pod(stage)),
     }
     if serve.autoscale is not None:
-        del spec["replicas"]  # the autoscaler's; the driver fills in what that has decided, lest an apply takes it back
+        del spec["replicas"]  # set by the autoscaler; the driver fills in its value, so that an apply does not reset it
     return {**made, "spec": spec}
 
 
@@ -80,14 +80,14 @@ def _pod(plan: Plan, run: str, stage: Stage, serve: Serve, parts: int, edition: 
     python = image_of(plan)
     if not python:
         raise LongboatError(
-            f"stage {stage.name}: a cluster needs an image, and the job names none",
-            "add `image:` with one that has Python and the server's libraries; see the page on Kubernetes, Serving",
+            f"stage {stage.name}: no image; a cluster needs one",
+            "set `image:` to one with Python and the server's libraries; see docs/kubernetes.md, Serving",
         )
     env = [*own_variables(plan.security), *secret_variables(plan, run, (*stage.env, *role.env))]
     env += [{"name": v.name, "value": v.value} for v in (*stage.env, *role.env) if not v.secret]
     env += [{"name": "LONGBOAT_RUN_ID", "value": run}, {"name": "LONGBOAT_STAGE", "value": stage.name}]
-    words = ["server", *role.command]
-    spec = spec_of(plan, run, role.image or python, role.pull_policy, env, role.resources, words, parts, edition)
+    arguments = ["server", *role.command]
+    spec = spec_of(plan, run, role.image or python, role.pull_policy, env, role.resources, arguments, parts, edition)
     container = spec["containers"][0]
     container["name"] = names.SERVER
     container["ports"] = [
@@ -118,7 +118,7 @@ def _pod(plan: Plan, run: str, stage: Stage, serve: Serve, parts: int, edition: 
 
 
 def _probes(container: Manifest, serve: Serve) -> None:
-    """Of our own server. It may take its time to load a model; once it has, it must answer."""
+    """Probes of Longboat's server: it may take long to load a model, and must answer after that."""
     alive = {"httpGet": {"path": "/healthz", "port": serve.port}, "timeoutSeconds": 5}
     container["startupProbe"] = {**alive, "periodSeconds": 1, "failureThreshold": DEADLINE}
     container["readinessProbe"] = {**alive, "httpGet": {"path": "/readyz", "port": serve.port}, "periodSeconds": 2}
@@ -126,12 +126,12 @@ def _probes(container: Manifest, serve: Serve) -> None:
 
 
 def _stock(container: Manifest, serve: Serve, role: Role) -> None:
-    """Of TF Serving: the image's own program, which ends at once when it is told to, hence a pause before that."""
+    """Command and probes of TF Serving. It exits at once on SIGTERM, so a preStop hook waits first."""
     del container["command"]
     container["args"] = list(role.command)
-    there = {"httpGet": {"path": f"/v1/models/{serve.name}", "port": serve.port}, "timeoutSeconds": 5}
-    container["startupProbe"] = {**there, "periodSeconds": 1, "failureThreshold": DEADLINE}
-    container["readinessProbe"] = {**there, "periodSeconds": 2}
+    probe = {"httpGet": {"path": f"/v1/models/{serve.name}", "port": serve.port}, "timeoutSeconds": 5}
+    container["startupProbe"] = {**probe, "periodSeconds": 1, "failureThreshold": DEADLINE}
+    container["readinessProbe"] = {**probe, "periodSeconds": 2}
     container["livenessProbe"] = {
         "tcpSocket": {"port": serve.grpc_port},
         "timeoutSeconds": 5,
@@ -142,7 +142,7 @@ def _stock(container: Manifest, serve: Serve, role: Role) -> None:
 
 
 def _fetcher(plan: Plan, run: str, image: str, serve: Serve, stage: Stage, edition: str) -> Manifest:
-    """Brings the model from the driver; while that is away it waits."""
+    """The init container that downloads the model from the driver, and waits while the driver is away."""
     env: list[Manifest] = [
         {"name": "LONGBOAT_RUN", "value": run},
         {"name": "LONGBOAT_STAGE", "value": stage.name},
@@ -159,9 +159,9 @@ def _fetcher(plan: Plan, run: str, image: str, serve: Serve, stage: Stage, editi
         {"name": "token", "mountPath": names.TOKEN, "readOnly": True},
     ]
     if shared(plan) is not None:
-        container["env"] = [each for each in env if each["name"] != "LONGBOAT_DEPOT"]
-        place = {"name": "run", "mountPath": names.RUN, "subPath": f"longboat/{run}", "readOnly": True}
-        container["volumeMounts"].append(place)
+        container["env"] = [variable for variable in env if variable["name"] != "LONGBOAT_DEPOT"]
+        run_mount = {"name": "run", "mountPath": names.RUN, "subPath": f"longboat/{run}", "readOnly": True}
+        container["volumeMounts"].append(run_mount)
     return container
 
 
@@ -175,24 +175,24 @@ def _service(plan: Plan, run: str, stage: Stage, serve: Serve) -> Manifest:
 
 
 def _budget(plan: Plan, run: str, stage: Stage) -> Manifest:
-    """A drain of nodes takes one server at a time."""
+    """The PodDisruptionBudget: draining nodes evicts one server at a time."""
     spec = {"maxUnavailable": 1, "selector": {"matchLabels": _chosen(run, stage)}}
     return {**_meta("policy/v1", "PodDisruptionBudget", plan, run, stage), "spec": spec}
 
 
-def _scaler(plan: Plan, run: str, stage: Stage, serve: Serve, wish: Autoscale) -> Manifest:
-    target = {"type": "Utilization", "averageUtilization": wish.cpu}
+def _scaler(plan: Plan, run: str, stage: Stage, serve: Serve, autoscale: Autoscale) -> Manifest:
+    target = {"type": "Utilization", "averageUtilization": autoscale.cpu}
     spec = {
         "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": names.service(run, stage.name)},
         "minReplicas": serve.replicas,
-        "maxReplicas": wish.most,
+        "maxReplicas": autoscale.most,
         "metrics": [{"type": "Resource", "resource": {"name": "cpu", "target": target}}],
     }
     return {**_meta("autoscaling/v2", "HorizontalPodAutoscaler", plan, run, stage), "spec": spec}
 
 
 def _spread(run: str, stage: Stage) -> Manifest:
-    """Over nodes, by preference: a server beside another one is better than none."""
+    """Spread over nodes if possible: two servers on a node are better than one."""
     return {
         "maxSkew": 1,
         "topologyKey": HOST,

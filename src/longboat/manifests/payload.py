@@ -1,8 +1,7 @@
-"""What a run carries into a cluster: the zipapp, and the code tree as compressed data in ConfigMaps.
+"""Payload of a run in a cluster: the zipapp, and the code directory as ConfigMaps.
 
-A ConfigMap holds at most 1,048,576 bytes, so the tree is cut into a stated number of parts. A tree
-that is too large for that is refused with the names of what makes it large: data belongs into
-storage, and what is built into an image.
+A ConfigMap holds at most 1,048,576 bytes, so the compressed code is split into up to PARTS parts. Larger code is an
+error that names the largest files: data belongs in storage, large code in an image.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ from longboat.runtime.plan import Plan
 from longboat.spec.code_tree import IGNORE_FILE, code_files
 
 PART = 1_000_000
-"""Bytes of the tree in one ConfigMap: below the limit, with room for names."""
+"""Bytes of code in one ConfigMap: below the limit, with room for names."""
 PARTS = 16
-"""ConfigMaps that one tree may take."""
+"""Maximum number of ConfigMaps for the code."""
 PRINTS = 300_000
-"""Bytes of the root that fingerprints may take; a tree of thousands of files goes without."""
+"""Maximum bytes of fingerprints in the root; with thousands of files they are left out."""
 
 
 @dataclass(frozen=True)
@@ -33,15 +32,15 @@ class Payload:
     archive: bytes
     """The zipapp."""
     parts: tuple[bytes, ...] = ()
-    """The code tree, a compressed tar, cut up."""
+    """Parts of the code directory as a compressed tar."""
     sha256: str = ""
-    """Of all parts together."""
+    """Digest of all parts together."""
     files: int = 0
     edition: str = ""
-    """Told apart by their names: ConfigMaps that hold what a run goes on with. Empty: what it began with."""
+    """Suffix in the names of the ConfigMaps of a resumed run; empty for the first submission."""
 
     fingerprints: str = ""
-    """What each stage's result depends on, for a run that goes on; empty: not known."""
+    """Fingerprints of the stages, for a resumed run; empty: unknown."""
 
     @property
     def size(self) -> int:
@@ -49,27 +48,28 @@ class Payload:
 
 
 def load(plan: Plan, edition: bool = False) -> Payload:
-    """All that a plan's pods need from here. edition: for a run that goes on."""
+    """The payload of a plan. edition: for a resumed run."""
     from longboat.spec import fingerprint
 
     packed = pack(plan.code, zipapp.build(whole(plan)), edition)
-    told = fingerprint.to_json(fingerprint.fingerprints(plan))
-    return replace(packed, fingerprints=told if len(told) <= PRINTS else "")
+    fingerprints = fingerprint.to_json(fingerprint.fingerprints(plan))
+    return replace(packed, fingerprints=fingerprints if len(fingerprints) <= PRINTS else "")
 
 
 def whole(plan: Plan) -> bool:
-    """Whether pods of the plan run more of Longboat than what ships everywhere: a server or a load test."""
+    """Whether pods of the plan need all of Longboat: for a server or a load test."""
     return any(stage.kind == "bench" or stage.serve is not None and not stage.serve.image for stage in plan.stages)
 
 
 def pack(code: str, archive: bytes, edition: bool = False) -> Payload:
-    """Reads the code tree; LongboatError when it is too large to travel like this. Without one, the image has it.
-    edition: for a run that goes on."""
+    """The payload for a code directory; without one, the image has the code. LongboatError if it is too large.
+
+    edition: for a resumed run."""
     if not code:
         return Payload(archive, edition=sha256(archive).hexdigest()[:8] if edition else "")
     sizes: dict[str, int] = {}
     target = io.BytesIO()
-    # The clock and whoever packs must not show: the same tree is the same bytes.
+    # Reproducible: no times and no owners.
     with gzip.GzipFile("", "wb", 6, target, mtime=0) as packed, tarfile.open(fileobj=packed, mode="w") as tar:
         for name in code_files(code):
             path = os.path.join(code, name)
@@ -94,8 +94,8 @@ def _too_large(code: str, sizes: dict[str, int], packed: int) -> LongboatError:
     listed = ", ".join(f"{name} {formatting.size(sizes[name])}" for name in largest)
     size = f"{formatting.size(packed)} compressed" if packed else f"more than {formatting.size(sum(sizes.values()))}"
     return LongboatError(
-        f"the code tree {code} is {size}; {formatting.size(PARTS * PART)} travel with a run ({PARTS} ConfigMaps). "
+        f"the code directory {code} is {size}; the limit is {formatting.size(PARTS * PART)} ({PARTS} ConfigMaps). "
         f"Its largest files: {listed}",
-        f"leave files out with {IGNORE_FILE}, put data into `storage:`, or build an image with the code in it: "
+        f"exclude files with {IGNORE_FILE}, put data into `storage:`, or build an image with the code: "
         "`longboat run --build`",
     )

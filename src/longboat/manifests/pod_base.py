@@ -1,5 +1,7 @@
-"""What the pods of a run have in common: a container as restricted as Pod Security asks, with what must be writable,
-and the parts of a pod that come from the job file. Pure.
+"""Common parts of a run's pods. Pure.
+
+The container meets restricted Pod Security and has writable volumes where it needs them; resources, volumes and node
+choice come from the job file.
 """
 
 from __future__ import annotations
@@ -15,20 +17,20 @@ from longboat.runtime.kube_client.api import Manifest
 from longboat.runtime.plan import Mount, Plan, Resources, Security, Stage, Variable
 
 RUN_MOUNT = "run"
-"""The mount of this name is the run's volume, if the job has one that all pods can share."""
+"""Name of the mount for the run directory, if the job has a volume that all pods can share."""
 CARRIED = (*SCHEMES, "run")
-"""Kinds of storage that agents carry to the pod and back: a directory of the run directory."""
+"""Kinds of storage that agents copy to the pod and back, through the run directory."""
 PLACES = ("pvc", "nfs", "hostPath", "emptyDir")
-"""Kinds of storage that a pod can mount."""
+"""Kinds of storage that pods can mount."""
 
 
 def shared(plan: Plan) -> Mount | None:
-    """The volume that holds the run directory for all pods; None: the driver keeps it, and agents send to it."""
+    """The volume with the run directory for all pods; None: the driver has it, and agents upload to the driver."""
     return next((m for m in plan.storage if m.name == RUN_MOUNT and m.kind in ("pvc", "nfs", "hostPath")), None)
 
 
 def image_of(plan: Plan) -> str:
-    """The job's image, or the first that a role of it names."""
+    """The job's image, or else the first image of a role."""
     roles = (role.image for stage in plan.stages if stage.serve is None for role in stage.roles)
     return plan.image or next(filter(None, roles), "")
 
@@ -40,17 +42,17 @@ def spec_of(
     policy: str,
     env: list[Manifest],
     resources: Resources,
-    words: list[str],
+    arguments: list[str],
     parts: int,
     edition: str = "",
 ) -> Manifest:
-    """What all pods of a run have in common."""
+    """The pod spec that all pods of a run start from."""
     security = plan.security
     user, group = pod_identity.user(security), pod_identity.group(security)
     container: Manifest = {
         "name": names.CONTAINER,
         "image": image,
-        "command": ["python3", "-S", "-E", f"{names.SHIP}/{names.ARCHIVE}", *words],
+        "command": ["python3", "-S", "-E", f"{names.SHIP}/{names.ARCHIVE}", *arguments],
         "env": env,
         "resources": resources_of(resources),
         "securityContext": {
@@ -77,7 +79,7 @@ def spec_of(
             "runAsUser": user,
             "runAsGroup": group,
             "fsGroup": pod_identity.fs_group(security),
-            "fsGroupChangePolicy": "OnRootMismatch",  # else each start of a pod walks over all files of a volume
+            "fsGroupChangePolicy": "OnRootMismatch",  # else each pod start changes all files of a volume
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "containers": [container],
@@ -104,13 +106,13 @@ def own_variables(security: Security) -> list[Manifest]:
 
 
 def all_variables(plan: Plan) -> tuple[Variable, ...]:
-    found = {v.name: v for stage in plan.stages for v in (*stage.env, *(v for r in stage.roles for v in r.env))}
-    return tuple(found.values())
+    by_name = {v.name: v for stage in plan.stages for v in (*stage.env, *(v for r in stage.roles for v in r.env))}
+    return tuple(by_name.values())
 
 
 def secret_variables(plan: Plan, run: str, variables: tuple[Variable, ...]) -> list[Manifest]:
     known = {secret.name: secret for secret in plan.secrets}
-    found = {}
+    references = {}
     for variable in variables:
         secret = known.get(variable.secret)
         if secret is not None:
@@ -118,34 +120,34 @@ def secret_variables(plan: Plan, run: str, variables: tuple[Variable, ...]) -> l
             ref = (
                 {"name": secret.ref, "key": secret.key} if cluster else {"name": names.secrets(run), "key": secret.name}
             )
-            found[variable.name] = {"name": variable.name, "valueFrom": {"secretKeyRef": ref}}
-    return list(found.values())
+            references[variable.name] = {"name": variable.name, "valueFrom": {"secretKeyRef": ref}}
+    return list(references.values())
 
 
-def resources_of(asked: Resources) -> Manifest:
+def resources_of(resources: Resources) -> Manifest:
     requests: dict[str, str] = {}
     limits: dict[str, str] = {}
     for target, name, value in (
-        (requests, "cpu", asked.cpu),
-        (limits, "cpu", asked.cpu_limit),
+        (requests, "cpu", resources.cpu),
+        (limits, "cpu", resources.cpu_limit),
     ):
         if value is not None:
             target[name] = f"{round(value * 1000)}m" if value != int(value) else str(int(value))
-    for target, memory in ((requests, asked.memory), (limits, asked.memory_limit)):
+    for target, memory in ((requests, resources.memory), (limits, resources.memory_limit)):
         if memory is not None:
             target["memory"] = quantity(memory)
-    if asked.gpu:
-        limits["nvidia.com/gpu"] = str(asked.gpu)
-    found: Manifest = {}
+    if resources.gpu:
+        limits["nvidia.com/gpu"] = str(resources.gpu)
+    manifest: Manifest = {}
     if requests:
-        found["requests"] = requests
+        manifest["requests"] = requests
     if limits:
-        found["limits"] = limits
-    return found
+        manifest["limits"] = limits
+    return manifest
 
 
 def quantity(size: int) -> str:
-    """Bytes as Kubernetes writes them."""
+    """Bytes as a Kubernetes quantity."""
     for unit, power in (("Gi", 30), ("Mi", 20), ("Ki", 10)):
         if size and size % (1 << power) == 0:
             return f"{size >> power}{unit}"
@@ -160,11 +162,11 @@ def volume_of(mount: Mount) -> Manifest:
         return {"nfs": {"server": server, "path": path}}
     if mount.kind == "hostPath":
         return {"hostPath": {"path": mount.source}}
-    if mount.kind == "emptyDir" or mount.kind in SCHEMES:  # a bucket is fetched into it, and it is sent back
+    if mount.kind == "emptyDir" or mount.kind in SCHEMES:  # a bucket is downloaded into it and uploaded from it
         return {"emptyDir": {}}
     raise LongboatError(
-        f"storage {mount.name} is a directory of this machine, which a cluster cannot see",
-        f"pods can mount {', '.join(PLACES)}, and fetch s3:// and gs://; or ship small data in the code tree",
+        f"storage {mount.name} is a directory on this machine, which a cluster cannot access",
+        f"use {', '.join(PLACES)}, s3:// or gs://, or put small data into the code directory",
     )
 
 
@@ -186,12 +188,12 @@ def choose_nodes(spec: Manifest, run: str, stage: Stage) -> None:
 
 
 def one_node(plan: Plan) -> list[Mount]:
-    """Made storage that one node at a time can mount."""
+    """Created volumes that only one node at a time can mount."""
     return [m for m in plan.storage if m.make is not None and not m.make.nfs and m.make.mode == "ReadWriteOnce"]
 
 
 def keep_together(spec: Manifest, plan: Plan, run: str) -> None:
-    """Where storage is one node's at a time, all pods that mount it go to one node."""
+    """Schedule all pods on one node if they mount a volume that only one node can mount."""
     mounts = one_node(plan)
     if mounts:
         part = {} if shared(plan) in mounts else {names.PART_LABEL: "rank"}
@@ -203,29 +205,29 @@ def keep_together(spec: Manifest, plan: Plan, run: str) -> None:
 
 
 def own_pod(stage: Stage) -> Manifest:
-    own: Manifest = json.loads(stage.pod)
-    wrong = sorted(set(own) - {"metadata", "spec"})
+    template: Manifest = json.loads(stage.pod)
+    wrong = sorted(set(template) - {"metadata", "spec"})
     if wrong:
         raise LongboatError(
-            f"stage {stage.name}: `pod` has the key {wrong[0]}, and a pod has `metadata` and `spec`",
+            f"stage {stage.name}: unknown key {wrong[0]} in `pod`, which has `metadata` and `spec`",
             f"write `pod: {{spec: {{{wrong[0]}: …}}}}`",
         )
-    return own
+    return template
 
 
 _KEYED = {"containers": "name", "initContainers": "name", "volumes": "name", "env": "name", "volumeMounts": "mountPath"}
 
 
 def merged(base: Any, above: Any, key: str = "") -> Any:
-    """Mappings are merged, named items of lists too, other lists grow; null takes a key away."""
+    """Merge mappings and named list items, append other lists; null removes a key."""
     if isinstance(base, dict) and isinstance(above, dict):
-        found = dict(base)
+        result = dict(base)
         for name, value in above.items():
             if value is None:
-                found.pop(name, None)
+                result.pop(name, None)
             else:
-                found[name] = merged(found[name], value, name) if name in found else value
-        return found
+                result[name] = merged(result[name], value, name) if name in result else value
+        return result
     if isinstance(base, list) and isinstance(above, list):
         by = _KEYED.get(key)
         if by is None:

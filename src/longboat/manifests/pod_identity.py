@@ -1,7 +1,7 @@
-"""As whom ranks run: the names of their ids inside a pod, and the account that a cloud knows them by. Pure.
+"""User and group IDs of the ranks, their names inside a pod, and their service account. Pure.
 
-An image knows nothing of the user that a job chooses, and its root file system is read-only: so the
-files in which programs look names up come with the run.
+An image does not know the user that a job sets, and its root file system is read-only, so the run provides /etc/passwd
+and /etc/group.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from longboat.runtime.kube_client.api import Manifest
 from longboat.runtime.plan import Plan, Security
 
 USER = 1000
-"""As whom ranks run when the job does not say: an image's own user is often root."""
+"""Default user ID of the ranks: an image's own user is often root."""
 NAME = "longboat"
 FILES = ("passwd", "group")
 NOBODY = 65534
@@ -34,17 +34,17 @@ def named(security: Security) -> bool:
 
 
 def files(security: Security) -> dict[str, str]:
-    """/etc/passwd and /etc/group with the job's own names; none where it gives no names: then the image's stand."""
+    """/etc/passwd and /etc/group with the job's names; {} if it sets none, to keep the image's files."""
     if not named(security):
         return {}
-    own, home = security.user_name or NAME, f"{names.HOME}/home"
+    name, home = security.user_name or NAME, f"{names.HOME}/home"
     users = [
-        f"{own}:x:{user(security)}:{group(security)}:{own}:{home}:/bin/sh",
+        f"{name}:x:{user(security)}:{group(security)}:{name}:{home}:/bin/sh",
         "root:x:0:0:root:/root:/bin/sh",
         f"nobody:x:{NOBODY}:{NOBODY}:nobody:/nonexistent:/usr/sbin/nologin",
     ]
     groups = [
-        f"{security.group_name or own}:x:{group(security)}:",
+        f"{security.group_name or name}:x:{group(security)}:",
         f"volumes:x:{fs_group(security)}:",
         "root:x:0:",
         f"nogroup:x:{NOBODY}:",
@@ -53,7 +53,7 @@ def files(security: Security) -> dict[str, str]:
 
 
 def _unique(lines: list[str]) -> str:
-    """The first line of each name and of each number."""
+    """The first line of each name and of each ID."""
     kept: list[list[str]] = []
     for line in lines:
         fields = line.split(":")
@@ -63,13 +63,13 @@ def _unique(lines: list[str]) -> str:
 
 
 def mounts(security: Security) -> list[Manifest]:
-    """Over the image's own files, out of the volume that the root is in."""
-    place = {"name": "ship", "readOnly": True}
-    return [{**place, "mountPath": f"/etc/{file}", "subPath": file} for file in files(security)]
+    """Mounts over the image's files, from the volume with the root object."""
+    volume = {"name": "ship", "readOnly": True}
+    return [{**volume, "mountPath": f"/etc/{file}", "subPath": file} for file in files(security)]
 
 
 def account(plan: Plan, run: str) -> Manifest | None:
-    """The service account with its annotations; None where the job gives none: then it names one that is there."""
+    """The service account with its annotations; None without annotations: then the account must exist."""
     security = plan.security
     if not security.annotations:
         return None

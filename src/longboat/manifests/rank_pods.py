@@ -1,7 +1,6 @@
-"""The pods of a run: as restricted as Pod Security asks, with what a rank needs to be writable.
+"""Pods of a run: ranks, driver, helper and probe. Pure.
 
-Pure. `pod_of` gives the template of a role; the seat's own values are filled in where pods are
-made (`pod.pod_templates`).
+`pod_of` is the template of a role; `pod.pod_templates` fills in the values of each seat.
 """
 
 from __future__ import annotations
@@ -33,19 +32,19 @@ from longboat.spec.serving_commands import server_before
 DRIVER = Resources(cpu=0.05, memory=64 << 20, cpu_limit=2.0, memory_limit=512 << 20)
 PROBE_SECONDS = 300
 HELPER_SECONDS = 6 * 3600
-"""A helper's pod is ended after this, whatever it does."""
+"""Maximum lifetime of a helper pod."""
 
 
 def pod_of(plan: Plan, run: str, stage: Stage, role: Role, parts: int, edition: str = "") -> Manifest:
-    """The template of a role's pods; values that are a seat's own are empty. parts, edition: of the cargo."""
+    """The template of a role's pods; values of a seat are empty. parts, edition: of the payload."""
     common = shared(plan)
     image = role.image or plan.image
     if not image:
         raise LongboatError(
-            f"stage {stage.name}: a cluster needs an image, and the job names none",
-            "add `image:` with one that has Python 3.9 or newer, for example `image: python:3.12-slim`",
+            f"stage {stage.name}: no image; a cluster needs one",
+            "set `image:` to one with Python 3.9 or newer, for example `image: python:3.12-slim`",
         )
-    # A rank whose peers train on without it must be found by the same name in its next pod; an address is quicker.
+    # A rank that restarts alone needs a name that stays the same in its next pod; otherwise an address is faster.
     host: Manifest = {"name": "LONGBOAT_AGENT_HOST", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
     if role.alone:
         host = {"name": "LONGBOAT_AGENT_HOST", "value": ""}
@@ -72,15 +71,15 @@ def pod_of(plan: Plan, run: str, stage: Stage, role: Role, parts: int, edition: 
         {"name": "token", "secret": {"secretName": names.token(run), "defaultMode": 0o440}},
     ]
     container = spec["containers"][0]
-    place: Manifest = {"name": "run", "mountPath": names.RUN}
+    run_mount: Manifest = {"name": "run", "mountPath": names.RUN}
     if common is not None:
-        place["subPath"] = f"longboat/{run}"
-    container["volumeMounts"] += [place, {"name": "token", "mountPath": names.TOKEN, "readOnly": True}]
+        run_mount["subPath"] = f"longboat/{run}"
+    container["volumeMounts"] += [run_mount, {"name": "token", "mountPath": names.TOKEN, "readOnly": True}]
     for mount in plan.storage:
         if mount is not common and mount.kind not in CARRIED:
             spec["volumes"].append({"name": f"mount-{mount.name}", **volume_of(mount)})
-            told = {"name": f"mount-{mount.name}", "mountPath": mount.path}
-            container["volumeMounts"].append({**told, "readOnly": True} if mount.read_only else told)
+            volume_mount = {"name": f"mount-{mount.name}", "mountPath": mount.path}
+            container["volumeMounts"].append({**volume_mount, "readOnly": True} if mount.read_only else volume_mount)
     spec["restartPolicy"] = "Never"
     spec["terminationGracePeriodSeconds"] = int(stage.grace) + 20
     spec["subdomain"] = run
@@ -94,43 +93,43 @@ def pod_of(plan: Plan, run: str, stage: Stage, role: Role, parts: int, edition: 
     labels |= {names.STAGE_LABEL: stage.name, names.ROLE_LABEL: role.name}
     meta = {"labels": labels, "annotations": {names.SAFE_TO_EVICT: "false"}}
     made: Manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
-    found: Manifest = merged(made, own_pod(stage))
-    return found
+    pod: Manifest = merged(made, own_pod(stage))
+    return pod
 
 
 def asked(role: Role, stage: Stage) -> Resources:
-    """By one pod: for all ranks in it."""
-    one, count = role.resources, stage.per_node
+    """Resource requests of one pod, for all ranks in it."""
+    rank, count = role.resources, stage.per_node
     if count == 1:
-        return one
+        return rank
     return Resources(
-        cpu=None if one.cpu is None else one.cpu * count,
-        memory=None if one.memory is None else one.memory * count,
-        gpu=one.gpu * count,
-        cpu_limit=None if one.cpu_limit is None else one.cpu_limit * count,
-        memory_limit=None if one.memory_limit is None else one.memory_limit * count,
+        cpu=None if rank.cpu is None else rank.cpu * count,
+        memory=None if rank.memory is None else rank.memory * count,
+        gpu=rank.gpu * count,
+        cpu_limit=None if rank.cpu_limit is None else rank.cpu_limit * count,
+        memory_limit=None if rank.memory_limit is None else rank.memory_limit * count,
     )
 
 
 def _server(plan: Plan, run: str, stage: Stage) -> list[Manifest]:
-    """A load test is told where the servers are that it comes after."""
-    found = server_before(stage.name, {each.name: each for each in plan.stages}) if stage.bench else None
-    return [] if found is None else [{"name": "LONGBOAT_SERVER", "value": names.service(run, found.name)}]
+    """For a load test: the variable with the address of the servers before it."""
+    server = server_before(stage.name, {each.name: each for each in plan.stages}) if stage.bench else None
+    return [] if server is None else [{"name": "LONGBOAT_SERVER", "value": names.service(run, server.name)}]
 
 
 def roles_of(stage: Stage) -> list[Role]:
-    """The roles of a stage that have pods: an `average` stage has one for its merge besides."""
-    found = list(stage.roles)
+    """The roles of a stage that have pods; an `average` stage has one more, for its merge."""
+    roles = list(stage.roles)
     if stage.merge:
         first = stage.roles[0]
-        found.append(Role(MERGE_ROLE, 1, True, False, stage.merge, first.resources, (), first.image, first.pull_policy))
-    return found
+        roles.append(Role(MERGE_ROLE, 1, True, False, stage.merge, first.resources, (), first.image, first.pull_policy))
+    return roles
 
 
 def driver_spec(
     plan: Plan, run: str, account: str, image: str, pending: float, lease: float, edition: str = ""
 ) -> Manifest:
-    """The pod of the driver: it needs Python, the run's volume, and the rights of its account."""
+    """The driver's pod. It needs Python, the run's volume and its account's permissions."""
     common = shared(plan)
     env: list[Manifest] = [
         {"name": "LONGBOAT_RUN", "value": run},
@@ -150,15 +149,15 @@ def driver_spec(
     container["name"] = "driver"
     container["ports"] = [{"name": "agents", "containerPort": names.PORT}]
     volume: Manifest = {"persistentVolumeClaim": {"claimName": names.volume(run)}}
-    place: Manifest = {"name": "run", "mountPath": names.RUN}
+    run_mount: Manifest = {"name": "run", "mountPath": names.RUN}
     if common is not None:
         volume = volume_of(common)
-        place["subPath"] = f"longboat/{run}"
+        run_mount["subPath"] = f"longboat/{run}"
     spec["volumes"].append({"name": "run", **volume})
-    container["volumeMounts"].append(place)
+    container["volumeMounts"].append(run_mount)
     spec["serviceAccountName"] = account
     spec["terminationGracePeriodSeconds"] = 5
-    spec["tolerations"] = [  # told to go sooner than pods are by default: what it drives waits for it
+    spec["tolerations"] = [  # evicted sooner than by default, because the run waits for it
         {
             "key": f"node.kubernetes.io/{key}",
             "operator": "Exists",
@@ -173,8 +172,9 @@ def driver_spec(
 
 
 def helper_of(plan: Plan, run: str, mount: Mount) -> Manifest:
-    """A pod that looks into one of the job's mounts when no other pod is there to ask; it ends by itself. It goes to
-    the node of the run's pods if it can, for a disk that only one node may have at a time."""
+    """A helper pod that gives access to a mount when no other pod has it; it exits by itself.
+
+    It prefers the node of the run's pods, for volumes that only one node can mount."""
     variables = all_variables(plan)
     plain = [{"name": v.name, "value": v.value} for v in variables if not v.secret]
     env = [
@@ -186,8 +186,8 @@ def helper_of(plan: Plan, run: str, mount: Mount) -> Manifest:
     container["name"] = names.HELPER
     if mount.kind not in SCHEMES:
         spec["volumes"].append({"name": "storage", **volume_of(mount)})
-        told = {"name": "storage", "mountPath": f"{names.MOUNTS}/{mount.name}"}
-        container["volumeMounts"].append({**told, "readOnly": True} if mount.read_only else told)
+        volume_mount = {"name": "storage", "mountPath": f"{names.MOUNTS}/{mount.name}"}
+        container["volumeMounts"].append({**volume_mount, "readOnly": True} if mount.read_only else volume_mount)
     account = plan.security.service_account if mount.kind in SCHEMES else ""
     spec["automountServiceAccountToken"] = bool(account)
     if account:
@@ -204,7 +204,7 @@ def helper_of(plan: Plan, run: str, mount: Mount) -> Manifest:
 
 
 def probe_of(plan: Plan, image: str, mounts: Sequence[Mount], command: list[str]) -> Manifest:
-    """A pod that tries, before there is a run, what its pods will need: the image, the user, the mounts."""
+    """A pod that checks image, user and mounts before a run exists."""
     spec = spec_of(plan, "", image, "", own_variables(plan.security), DRIVER, [], 0)
     container = spec["containers"][0]
     spec["volumes"] = [each for each in spec["volumes"] if each["name"] != "ship"]
@@ -212,8 +212,8 @@ def probe_of(plan: Plan, image: str, mounts: Sequence[Mount], command: list[str]
     container |= {"name": names.PROBE, "command": command}
     for mount in mounts:
         spec["volumes"].append({"name": f"mount-{mount.name}", **volume_of(mount)})
-        told = {"name": f"mount-{mount.name}", "mountPath": f"{names.MOUNTS}/{mount.name}"}
-        container["volumeMounts"].append({**told, "readOnly": True} if mount.read_only else told)
+        volume_mount = {"name": f"mount-{mount.name}", "mountPath": f"{names.MOUNTS}/{mount.name}"}
+        container["volumeMounts"].append({**volume_mount, "readOnly": True} if mount.read_only else volume_mount)
     spec |= {"automountServiceAccountToken": False, "restartPolicy": "Never"}
     spec |= {"activeDeadlineSeconds": PROBE_SECONDS, "terminationGracePeriodSeconds": 1}
     labels = names.labels("", plan.name, names.PROBE)
@@ -221,9 +221,9 @@ def probe_of(plan: Plan, image: str, mounts: Sequence[Mount], command: list[str]
 
 
 def _serve_token(plan: Plan, run: str) -> list[Manifest]:
-    """The driver asks the servers whether they answer, so it needs what they ask of clients."""
-    found = [each for each in all_variables(plan) if each.name == "LONGBOAT_SERVE_TOKEN"]
+    """The variable with the servers' token: the driver checks that they answer."""
+    variables = [variable for variable in all_variables(plan) if variable.name == "LONGBOAT_SERVE_TOKEN"]
     return [
-        *secret_variables(plan, run, tuple(found)),
-        *({"name": each.name, "value": each.value} for each in found if not each.secret),
+        *secret_variables(plan, run, tuple(variables)),
+        *({"name": variable.name, "value": variable.value} for variable in variables if not variable.secret),
     ]

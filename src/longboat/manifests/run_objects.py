@@ -1,9 +1,8 @@
-"""All objects of a run, in the order in which they are to be made.
+"""All objects of a run, in creation order. Pure.
 
-The root comes first: it owns the scratch, so that removing a run is removing one object. It holds
-the plan and the pods of every stage, which a reviewer can read; the driver makes them when their
-turn comes. The token that driver and agents prove themselves with is made in the cluster and is
-never here. Pure.
+The root comes first: it owns the others, so that deleting it deletes the run. It holds the plan and the pod templates
+of every stage; the driver creates the pods when a stage starts. The token of driver and agents is created in the
+cluster and is never part of these objects.
 """
 
 from __future__ import annotations
@@ -26,19 +25,19 @@ PENDING = 600.0
 
 @dataclass(frozen=True)
 class SubmitOptions:
-    """What the one who submits may choose, beside the job file."""
+    """Options for submitting a run, besides the job file."""
 
     namespace: str = ""
     account: str = ""
-    """A service account that exists already, for the driver; empty: one is made, with its Role."""
+    """An existing service account for the driver; empty: create one with its Role."""
     driver_image: str = ""
     volume: str = "10Gi"
-    """Size of the volume that the driver keeps the run directory on; "none": it goes with the driver's pod."""
+    """Size of the volume for the run directory; "none": it is lost with the driver's pod."""
     storage_class: str = ""
     pending: float = PENDING
-    """Seconds that a pod may wait for a place or an image before the stage fails."""
+    """Seconds that a pod may be pending before the stage fails."""
     lease: float = names.DRIVER_LEASE
-    """Seconds that the driver goes on without an answer from the API server."""
+    """Seconds that the driver continues without a response from the API server."""
 
 
 def submit_options(namespace: str, options: Mapping[str, str]) -> SubmitOptions:
@@ -57,7 +56,7 @@ def submit_options(namespace: str, options: Mapping[str, str]) -> SubmitOptions:
 
 
 def for_pods(plan: Plan) -> Plan:
-    """The plan as pods see it: their paths, nothing of this machine."""
+    """The plan with the pods' paths and without paths of this machine."""
     common = pod_base.shared(plan)
     paths = {m.name: f"{names.MOUNTS}/{m.name}" for m in plan.storage if m.kind not in pod_base.CARRIED}
     if common is not None:
@@ -67,32 +66,31 @@ def for_pods(plan: Plan) -> Plan:
 
 
 def check(plan: Plan) -> None:
-    """Raises for what no cluster can do with this version."""
+    """Raise for plans that cannot run on a cluster."""
     for stage in plan.stages:
         if stage.per_node > 1:
             _check_crew(stage)
 
 
 def _check_crew(stage: Stage) -> None:
-    """Ranks that share a pod end with it, so only those may that restart together anyway."""
+    """Ranks in one pod end together, so only ranks that restart together may share one."""
     if stage.shape != "allreduce":
         raise LongboatError(
-            f"stage {stage.name}: `per_node: {stage.per_node}` with shape {stage.shape}: in pods, only ranks of "
-            "allreduce can share one",
-            "leave `per_node` out: each rank has a pod of its own",
+            f"stage {stage.name}: `per_node: {stage.per_node}` needs shape allreduce on a cluster, not {stage.shape}",
+            "remove `per_node`, so that each rank has its own pod",
         )
     for role in stage.roles:
         if role.ranks % stage.per_node:
             fits = ", ".join(str(n) for n in range(2, role.ranks + 1) if role.ranks % n == 0)
             raise LongboatError(
                 f"stage {stage.name}: {role.ranks} ranks do not fill pods of {stage.per_node}: "
-                f"{role.ranks % stage.per_node} would be over",
+                f"{role.ranks % stage.per_node} are left over",
                 f"with {role.ranks} ranks, `per_node` can be {fits}",
             )
 
 
 def objects(plan: Plan, run: str, cargo: Payload, setting: SubmitOptions) -> list[Manifest]:
-    """The very objects that `run` submits; those that need the root's uid as owner are given it there."""
+    """The objects that `run` submits. The submission adds the root's UID as their owner."""
     check(plan)
     inside = for_pods(plan)
     account = pod_identity.account(inside, run)
@@ -119,31 +117,31 @@ def in_namespace(made: list[Manifest], namespace: str) -> list[Manifest]:
 
 
 def head(plan: Plan, run: str, cargo: Payload, namespace: str) -> str:
-    """What the reader of an exported file should know."""
+    """The comment at the top of an exported file."""
     space = f" -n {namespace}" if namespace else ""
     lines = [
-        f"The run {run} of the job {plan.name}, written by `longboat export`.",
-        f"Begin it: kubectl apply --server-side -f FILE{space}",
-        f"End it, with all that it made: kubectl delete -f FILE{space}",
-        f"Watch it: longboat attach {run} --on kubernetes{space}",
-        f"The code tree: {cargo.files} files, {cargo.size} bytes compressed in {len(cargo.parts)} ConfigMaps.",
-        "The run's token is made in the cluster by the driver.",
+        f"Run {run} of job {plan.name}, written by `longboat export`.",
+        f"Start: kubectl apply --server-side -f FILE{space}",
+        f"Delete, with everything it created: kubectl delete -f FILE{space}",
+        f"Watch: longboat attach {run} --on kubernetes{space}",
+        f"Code: {cargo.files} files, {cargo.size} bytes compressed in {len(cargo.parts)} ConfigMaps.",
+        "The driver creates the run's token in the cluster.",
     ]
     kept = [mount.source for mount in plan.storage if mount.make is not None]
     if kept:
         lines.append(
-            f"It makes storage, which goes with FILE too, with its data: {', '.join(kept)}. To keep that, delete"
+            f"Deleting FILE also deletes the storage it creates, with its data: {', '.join(kept)}. To keep that:"
         )
-        lines.append(f"the rest: kubectl delete -f FILE{space} -l '{names.PART_LABEL}!=storage'")
-    own = [secret for secret in plan.secrets if secret.source != "cluster"]
-    if own:
-        given = " ".join(f"--from-literal={secret.name}=..." for secret in own)
-        lines.append(f"First make its secrets: kubectl create secret generic {names.secrets(run)}{space} {given}")
+        lines.append(f"kubectl delete -f FILE{space} -l '{names.PART_LABEL}!=storage'")
+    local_secrets = [secret for secret in plan.secrets if secret.source != "cluster"]
+    if local_secrets:
+        given = " ".join(f"--from-literal={secret.name}=..." for secret in local_secrets)
+        lines.append(f"First create its secrets: kubectl create secret generic {names.secrets(run)}{space} {given}")
     return "\n".join(lines)
 
 
 def templates(plan: Plan, run: str, cargo: Payload) -> dict[str, Manifest]:
-    """Key in the root -> the pod of a role."""
+    """Key in the root -> pod template of a role."""
     return {
         names.template(stage.name, role.name): rank_pods.pod_of(plan, run, stage, role, len(cargo.parts), cargo.edition)
         for stage in plan.stages
@@ -191,8 +189,8 @@ def _code(plan: Plan, run: str, cargo: Payload, number: int) -> Manifest:
 
 
 def rules(run: str, served: Sequence[str] = ()) -> list[Manifest]:
-    """All that a driver may do: namespaced rights, by name wherever rights can be given by name. `served`: the names
-    of what the run serves; a run that serves nothing has none of those rights."""
+    """RBAC rules of the driver, restricted to names where possible. served: names of the Deployments and Services of
+    `serve:` stages; without them the driver has no permissions for these."""
     return [*_rules(run), *(_serving_rules(served) if served else [])]
 
 
@@ -233,7 +231,7 @@ def _rules(run: str) -> list[Manifest]:
 
 
 def served(plan: Plan, run: str) -> list[str]:
-    """The names of the Deployments and Services that the plan will have."""
+    """Names of the plan's Deployments and Services."""
     return [names.service(run, stage.name) for stage in plan.stages if stage.serve is not None]
 
 
@@ -255,13 +253,13 @@ def _rights(plan: Plan, run: str) -> list[Manifest]:
 
 
 def _headless(plan: Plan, run: str) -> Manifest:
-    """Gives the seats their names: STAGE-ROLE-RANK.RUN."""
+    """The headless Service that gives seats their DNS names, STAGE-ROLE-RANK.RUN."""
     spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {names.RUN_LABEL: run}}
     return {**_meta("v1", "Service", run, plan, run, "names"), "spec": spec}
 
 
 def _service(plan: Plan, run: str) -> Manifest:
-    """One address for the driver, whichever pod it is: agents find it again without asking for a name."""
+    """A stable address for the driver, whichever pod it is: agents need no DNS to reconnect."""
     ports = [
         {"name": "agents", "port": names.PORT, "targetPort": names.PORT},
         {"name": "depot", "port": names.DEPOT_PORT, "targetPort": names.DEPOT_PORT},
@@ -281,7 +279,7 @@ def _claim(plan: Plan, run: str, setting: SubmitOptions) -> list[Manifest]:
 
 
 def _driver(plan: Plan, run: str, setting: SubmitOptions, image: str, cargo: Payload) -> Manifest:
-    """A StatefulSet: it brings a deleted driver back at once, and never has two."""
+    """The driver's StatefulSet: it recreates a deleted driver at once, and never runs two."""
     account = setting.account or names.driver(run)
     spec = rank_pods.driver_spec(plan, run, account, image, setting.pending, setting.lease, cargo.edition)
     if setting.volume == "none" and pod_base.shared(plan) is None:

@@ -1,8 +1,8 @@
-"""TensorBoard beside a run, for those who want it in the cluster: a Deployment and its Service. Pure.
+"""TensorBoard for a run in the cluster: a Deployment and its Service. Pure.
 
-It is no part of the run: nothing waits for it, and it stays until the run is removed. One container is the image's own
-TensorBoard, one brings it what the ranks report and what stages write, as that grows. TensorBoard has no login, so it
-is reached by `longboat url --board` alone unless the job exposes it on purpose.
+Nothing in the run waits for it, and it stays until the run is removed. One container is TensorBoard; another one
+downloads what ranks report and stages write. TensorBoard has no login, so it is reachable only with
+`longboat url --board` unless the job exposes it.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ FILES = "files"
 
 
 def objects(plan: Plan, run: str, edition: str = "") -> list[Manifest]:
-    """None where the job asks for no board. edition: of the cargo."""
+    """Deployment and Service; [] if the job has no `board`. edition: of the payload."""
     board = plan.board
     if board is None:
         return []
     image = board.image or image_of(plan)
     if not image:
         raise LongboatError(
-            "board: a cluster needs an image, and the job names none",
-            "add `board: {image: ...}` with one that has TensorBoard",
+            "board: no image; a cluster needs one",
+            "set `board: {image: ...}` to one with TensorBoard",
         )
     selector = {names.RUN_LABEL: run, names.PART_LABEL: names.BOARD}
     deployment = _meta("apps/v1", "Deployment", plan, run)
@@ -48,7 +48,7 @@ def objects(plan: Plan, run: str, edition: str = "") -> list[Manifest]:
 def warnings(plan: Plan) -> list[str]:
     if plan.board is None or plan.board.expose == "ClusterIP":
         return []
-    return [f"board: TensorBoard has no login: everybody who can reach its {plan.board.expose} can look at this run"]
+    return [f"board: TensorBoard has no login: anyone who can reach its {plan.board.expose} can see this run"]
 
 
 def _pod(plan: Plan, run: str, board: Board, image: str, edition: str) -> Manifest:
@@ -65,8 +65,8 @@ def _pod(plan: Plan, run: str, board: Board, image: str, edition: str) -> Manife
     spec["automountServiceAccountToken"] = False
     if common is not None:
         spec["volumes"].append({"name": "run", **volume_of(common)})
-        place = {"name": "run", "mountPath": names.RUN, "subPath": f"longboat/{run}", "readOnly": True}
-        viewer["volumeMounts"].append(place)
+        run_mount = {"name": "run", "mountPath": names.RUN, "subPath": f"longboat/{run}", "readOnly": True}
+        viewer["volumeMounts"].append(run_mount)
         return spec
     env: list[Manifest] = [
         *own_variables(plan.security),

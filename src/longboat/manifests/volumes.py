@@ -1,7 +1,7 @@
-"""The storage that a job asks a cluster to make, as Kubernetes objects. Pure.
+"""Volumes that a job creates (`make:`), as Kubernetes objects. Pure.
 
-It is data: it is named after job and mount, not after the run, so that the next run of the job finds
-it again; it belongs to no root, so that removing a run leaves it. Its labels say which run made it.
+They are named after job and mount, not after the run, so that the next run of the job reuses them. No root owns them,
+so that removing a run keeps them. Their labels name the run that created them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from longboat.runtime.plan import Make, Mount, Plan
 
 PART = "storage"
 NFS_IMAGE = "registry.k8s.io/volume-nfs:0.8"
-"""Serves /exports, as the root of its exports."""
+"""It serves /exports as the root of its exports."""
 NFS_PORTS = {"nfs": 2049, "mountd": 20048, "rpcbind": 111}
 
 
@@ -24,20 +24,21 @@ def made(plan: Plan) -> list[tuple[Mount, Make]]:
 
 
 def claim(plan: Plan, run: str, mount: Mount, make: Make) -> Manifest:
-    """The claim that ranks mount, where a storage class makes what is behind it."""
+    """The claim that ranks mount, for a volume of a storage class."""
     return _claim(plan, run, mount.source, make, make.mode or "ReadWriteMany")
 
 
 def disk(plan: Plan, run: str, mount: Mount, make: Make) -> Manifest | None:
-    """The claim that the NFS server keeps the files on; None where the job names one that is there."""
+    """The claim for the NFS server's files; None if the job names an existing one."""
     return None if make.disk else _claim(plan, run, f"{mount.source}-disk", make, "ReadWriteOnce")
 
 
 def server(plan: Plan, run: str, mount: Mount, make: Make) -> list[Manifest]:
-    """The NFS server: a StatefulSet, which never has two on one disk, and the Service that is its address. The kernel's
-    NFS server wants a privileged pod, which no namespace with Pod Security allows."""
-    name, own = nfs_name(mount), {"longboat.dev/storage": mount.source}
-    labels = {**names.labels(run, plan.name, PART), **own}
+    """The NFS server: a StatefulSet, which never runs two on one disk, and the Service with its address.
+
+    The kernel's NFS server needs a privileged pod, which namespaces with Pod Security do not allow."""
+    name, selector = nfs_name(mount), {"longboat.dev/storage": mount.source}
+    labels = {**names.labels(run, plan.name, PART), **selector}
     container = {
         "name": "nfs",
         "image": make.image or NFS_IMAGE,
@@ -47,20 +48,23 @@ def server(plan: Plan, run: str, mount: Mount, make: Make) -> list[Manifest]:
         "readinessProbe": {"tcpSocket": {"port": "nfs"}, "periodSeconds": 2},
         "volumeMounts": [{"name": "disk", "mountPath": "/exports"}],
     }
-    behind = {"persistentVolumeClaim": {"claimName": make.disk or f"{mount.source}-disk"}}
+    claim = {"persistentVolumeClaim": {"claimName": make.disk or f"{mount.source}-disk"}}
     spec = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        # The disk is its group's, which the ranks are in: the export has the disk's own owners.
+        # Ranks are in the group that owns the disk; the export keeps the disk's owners.
         "securityContext": {"fsGroup": pod_identity.fs_group(plan.security), "fsGroupChangePolicy": "OnRootMismatch"},
         "containers": [container],
-        "volumes": [{"name": "disk", **behind}],
+        "volumes": [{"name": "disk", **claim}],
     }
     template = {"metadata": {"labels": labels, "annotations": {names.SAFE_TO_EVICT: "false"}}, "spec": spec}
     service = _meta("v1", "Service", name, plan, run)
-    service["spec"] = {"selector": own, "ports": [{"name": port, "port": number} for port, number in NFS_PORTS.items()]}
+    service["spec"] = {
+        "selector": selector,
+        "ports": [{"name": port, "port": number} for port, number in NFS_PORTS.items()],
+    }
     workload = _meta("apps/v1", "StatefulSet", name, plan, run)
-    workload["spec"] = {"replicas": 1, "serviceName": name, "selector": {"matchLabels": own}, "template": template}
+    workload["spec"] = {"replicas": 1, "serviceName": name, "selector": {"matchLabels": selector}, "template": template}
     return [service, workload]
 
 
@@ -69,12 +73,12 @@ def nfs_name(mount: Mount) -> str:
 
 
 def volume_name(mount: Mount, namespace: str) -> str:
-    """Volumes are the cluster's, so their names have the namespace in them."""
+    """PersistentVolumes are cluster-wide, so their names include the namespace."""
     return f"{namespace}-{mount.source}"
 
 
 def volume(plan: Plan, run: str, mount: Mount, make: Make, namespace: str, address: str) -> list[Manifest]:
-    """The volume that is the server's export, and the claim that is bound to it and to nothing else."""
+    """The volume for the server's export, and the claim bound to it."""
     name = volume_name(mount, namespace)
     size = quantity(make.size or 1 << 30)
     pv = _meta("v1", "PersistentVolume", name, plan, run)
@@ -93,21 +97,21 @@ def volume(plan: Plan, run: str, mount: Mount, make: Make, namespace: str, addre
 
 
 def objects(plan: Plan, run: str, namespace: str) -> list[Manifest]:
-    """All of it, for a file that is applied by hand: there the NFS server is known by its name, not its address."""
-    found: list[Manifest] = []
+    """All objects, for an exported file: the NFS server is addressed by name, not by IP."""
+    created: list[Manifest] = []
     for mount, make in made(plan):
         if not make.nfs:
-            found.append(claim(plan, run, mount, make))
+            created.append(claim(plan, run, mount, make))
             continue
         if not namespace:
             raise LongboatError(
-                f"storage {mount.name}: the volume of an NFS server names its namespace", "add --namespace NAME"
+                f"storage {mount.name}: the volume of an NFS server needs a namespace", "add --namespace NAME"
             )
-        behind = disk(plan, run, mount, make)
+        disk_claim = disk(plan, run, mount, make)
         address = f"{nfs_name(mount)}.{namespace}.svc.cluster.local"
-        found += [] if behind is None else [behind]
-        found += [*server(plan, run, mount, make), *volume(plan, run, mount, make, namespace, address)]
-    return found
+        created += [] if disk_claim is None else [disk_claim]
+        created += [*server(plan, run, mount, make), *volume(plan, run, mount, make, namespace, address)]
+    return created
 
 
 def _claim(plan: Plan, run: str, name: str, make: Make, mode: str) -> Manifest:

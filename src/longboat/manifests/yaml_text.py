@@ -1,4 +1,4 @@
-"""Objects as one YAML file that a person can review, apply and delete."""
+"""Writes objects as one YAML file for review and `kubectl apply`."""
 
 from __future__ import annotations
 

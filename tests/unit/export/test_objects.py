@@ -134,11 +134,11 @@ def test_a_seat_fills_the_template_in(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("job", "wrong"),
     [
-        ("name: x\nrun: a\n", "needs an image"),
-        ("name: x\nimage: i\nrun: a\npod: {hostNetwork: true}\n", "`pod` has the key hostNetwork"),
+        ("name: x\nrun: a\n", "no image; a cluster needs one"),
+        ("name: x\nimage: i\nrun: a\npod: {hostNetwork: true}\n", "unknown key hostNetwork in `pod`"),
         (
             "name: x\nimage: i\nrun: a\nstorage: {data: {path: ./here, read_only: true}}\n",
-            "a directory of this machine",
+            "a directory on this machine",
         ),
     ],
 )

@@ -138,7 +138,7 @@ def test_only_a_driver_that_serves_may_touch_deployments(tmp_path: Path) -> None
 def test_what_others_can_reach_without_a_login_is_warned_of(tmp_path: Path) -> None:
     assert model_serving.warnings(planned(tmp_path)) == [], "a token is asked for"
     (warning,) = model_serving.warnings(planned(tmp_path, JOB.replace("token: API_TOKEN, ", "")))
-    assert "everybody who can reach its NodePort can use the model" in warning
+    assert "anyone who can reach its NodePort can use the model" in warning
     assert model_serving.warnings(planned(tmp_path, STOCK)) == [], "a ClusterIP is not public"
 
 
@@ -164,7 +164,7 @@ def test_names_that_no_service_may_have_are_cut_and_stay_apart() -> None:
 
 
 def test_no_image_at_all_is_refused_with_a_fix(tmp_path: Path) -> None:
-    with pytest.raises(LongboatError, match="needs an image") as error:
+    with pytest.raises(LongboatError, match="no image; a cluster needs one") as error:
         root(planned(tmp_path, JOB.replace("image: registry.example/wide:1", "")))
     assert error.value.hint
 

@@ -40,7 +40,7 @@ def test_what_a_run_removes_holds_no_made_storage(tmp_path: Path) -> None:
     assert all(
         obj["metadata"]["labels"][names.PART_LABEL] == "storage" for obj in volumes.objects(plan, "wide-bobok", "team")
     )
-    with pytest.raises(LongboatError, match="names its namespace"):
+    with pytest.raises(LongboatError, match="needs a namespace"):
         volumes.objects(plan, "wide-bobok", "")
 
 

@@ -58,9 +58,9 @@ def test_a_pod_asks_for_all_its_ranks(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("stage", "message", "hint"),
     [
-        ("shape: allreduce\nranks: 6\nper_node: 4\n", "6 ranks do not fill pods of 4: 2 would be over", "2, 3, 6"),
-        ("shape: average\nranks: 4\nper_node: 2\nmerge: 'true'\n", "only ranks of allreduce", "a pod of its own"),
-        ("shape: mpi\nranks: 4\nper_node: 2\n", "only ranks of allreduce", "a pod of its own"),
+        ("shape: allreduce\nranks: 6\nper_node: 4\n", "6 ranks do not fill pods of 4: 2 are left over", "2, 3, 6"),
+        ("shape: average\nranks: 4\nper_node: 2\nmerge: 'true'\n", "needs shape allreduce", "its own pod"),
+        ("shape: mpi\nranks: 4\nper_node: 2\n", "needs shape allreduce", "its own pod"),
     ],
 )
 def test_what_cannot_share_a_pod_is_refused(tmp_path: Path, stage: str, message: str, hint: str) -> None:
