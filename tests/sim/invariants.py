@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from longboat.runtime.causes import HOPELESS, Cause, CauseKind
 from longboat.runtime.gang import gang_events as g
+from longboat.runtime.gang import kill_causes
 from longboat.runtime.gang.machine import Gang, Phase
 from longboat.runtime.rank_env import Peers
 from tests.sim.agents import SimProcess
@@ -223,7 +224,7 @@ class Watcher:
         excused = (
             cause.kind in HOPELESS
             or cause.kind not in (*OWN, CauseKind.AGENT_LOST, CauseKind.NODE_LOST)
-            or "another address" in cause.message
+            or cause.message == kill_causes.moved(seat).message
             or cause.error == "again"
             or generation in self.driver_lost_in
             or generation == self._refilled_late
@@ -251,7 +252,7 @@ class Watcher:
                 if finishes and (process is None or process.alive or process.code != 0 or process.asked):
                     self.bad("c", f"success, and {seat} did not finish in generation {self.generation}")
                 elif finishes and process is not None and not process.agent.misheard:
-                    unheard = process.agent.words - self.words.get(process.agent.duty.name, set())
+                    unheard = process.agent.words - self.words.get(process.agent.protocol.name, set())
                     if unheard:
                         self.bad("j", f"success, and nobody has heard {sorted(unheard)} of {seat}")
         elif over.cause is None:

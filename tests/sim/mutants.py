@@ -52,13 +52,13 @@ def believe_stale_exits() -> list[Patch]:
 
 
 def take_one_agent_for_another() -> list[Patch]:
-    real = Gang._seen
+    real = Gang._heartbeat
 
     def seen(self: Gang, event: g.Heartbeat, now: float) -> list[g.Action]:
         member = self.members[event.seat]
         return real(self, replace(event, agent=member.agent or event.agent), now)
 
-    return [(Gang, "_seen", seen), *_handler(g.Heartbeat, seen)]
+    return [(Gang, "_heartbeat", seen), *_handler(g.Heartbeat, seen)]
 
 
 def use_a_generation_twice() -> list[Patch]:
@@ -106,7 +106,7 @@ def restart_all_for_one() -> list[Patch]:
 
 
 def succeed_when_a_service_ends() -> list[Patch]:
-    real = Gang._fell
+    real = Gang._rank_ended
 
     def fell(self: Gang, seat: g.Seat, member: Member, event: g.Exited, now: float) -> list[g.Action]:
         if event.ok and not member.finishes and self.phase is Phase.RUNNING:
@@ -114,7 +114,7 @@ def succeed_when_a_service_ends() -> list[Patch]:
             member = replace(member, finishes=True)
         return real(self, seat, member, event, now)
 
-    return [(Gang, "_fell", fell)]
+    return [(Gang, "_rank_ended", fell)]
 
 
 def kill_nobody() -> list[Patch]:
@@ -123,21 +123,21 @@ def kill_nobody() -> list[Patch]:
 
 def kill_only_once() -> list[Patch]:
     """A Kill that was lost is not said again."""
-    real = Gang._compared
+    real = Gang._reconcile
 
     def compared(self: Gang, *args: Any) -> list[g.Action]:
         return [action for action in real(self, *args) if not isinstance(action, g.Kill)]
 
-    return [(Gang, "_compared", compared)]
+    return [(Gang, "_reconcile", compared)]
 
 
 def start_only_once() -> list[Patch]:
-    real = Gang._compared
+    real = Gang._reconcile
 
     def compared(self: Gang, *args: Any) -> list[g.Action]:
         return [action for action in real(self, *args) if not isinstance(action, g.Start)]
 
-    return [(Gang, "_compared", compared)]
+    return [(Gang, "_reconcile", compared)]
 
 
 def take_the_silent_for_dead() -> list[Patch]:
@@ -151,7 +151,7 @@ def take_the_silent_for_dead() -> list[Patch]:
             lost = g.AgentLost(
                 action.seat, Cause(CauseKind.NODE_LOST, "silent", role=action.seat[0], rank=action.seat[1]), now
             )
-            actions += [action, *self._lost(lost, now)]
+            actions += [action, *self._agent_lost(lost, now)]
         return actions
 
     return [(Gang, "_check_leases", check)]
@@ -159,14 +159,14 @@ def take_the_silent_for_dead() -> list[Patch]:
 
 def recover_what_is_not_whole() -> list[Patch]:
     """A new driver starts those who never heard of the generation, in the generation."""
-    real = Gang._take_up
+    real = Gang._resume_generation
 
     def take_up(self: Gang, now: float) -> list[g.Action]:
         for member in self.members.values():
             member.knows = True
         return real(self, now)
 
-    return [(Gang, "_take_up", take_up)]
+    return [(Gang, "_resume_generation", take_up)]
 
 
 def recover_without_the_missing() -> list[Patch]:
@@ -194,14 +194,14 @@ def forget_the_journal() -> list[Patch]:
 
 def end_before_it_began() -> list[Patch]:
     """A seat that has not said that it runs is taken for one that never will."""
-    real = Gang._compared
+    real = Gang._reconcile
 
     def compared(self: Gang, event: g.Heartbeat, member: Member, current: g.Incarnation, now: float) -> list[g.Action]:
         if self.phase is Phase.ENDING and event.incarnation < current and not event.running:
             return self._exited(g.Exited(event.seat, current, -1, 0, now, asked=True), now)
         return real(self, event, member, current, now)
 
-    return [(Gang, "_compared", compared)]
+    return [(Gang, "_reconcile", compared)]
 
 
 def begin_what_was_ended() -> list[Patch]:
@@ -238,19 +238,19 @@ def launch_twice() -> list[Patch]:
 
 def finish_twice() -> list[Patch]:
     """A rank that has finished and whose agent came back is run again."""
-    real = Gang._arrived
+    real = Gang._agent_joined
 
     def arrived(self: Gang, event: g.Heartbeat, member: Member, now: float) -> list[g.Action]:
         if member.exit is not None and member.exit.ok:
             member.exit = replace(member.exit, code=1)
         return real(self, event, member, now)
 
-    return [(Gang, "_arrived", arrived)]
+    return [(Gang, "_agent_joined", arrived)]
 
 
 def count_the_asked() -> list[Patch]:
     """A new driver takes a rank that the old one was ending for one that ended by itself."""
-    real = Gang._fell
+    real = Gang._rank_ended
 
     def fell(self: Gang, seat: g.Seat, member: Member, event: g.Exited, now: float) -> list[g.Action]:
         return real(self, seat, member, replace(event, asked=event.asked and self.phase is Phase.ENDING), now)
@@ -260,12 +260,12 @@ def count_the_asked() -> list[Patch]:
     def ended(self: Roster) -> list[g.Exited]:
         return [replace(exit_, asked=False) for exit_ in taken(self)]
 
-    return [(Gang, "_fell", fell), (Roster, "ended", ended)]
+    return [(Gang, "_rank_ended", fell), (Roster, "ended", ended)]
 
 
 def two_worlds() -> list[Patch]:
     """A rank that comes back at another address is started, and its peers are not."""
-    real = Gang._arrived
+    real = Gang._agent_joined
 
     def arrived(self: Gang, event: g.Heartbeat, member: Member, now: float) -> list[g.Action]:
         if self.phase is Phase.RUNNING:
@@ -274,7 +274,7 @@ def two_worlds() -> list[Patch]:
                 self._peers = self.members.peers()
         return real(self, event, member, now)
 
-    return [(Gang, "_arrived", arrived)]
+    return [(Gang, "_agent_joined", arrived)]
 
 
 def trust_what_was_sent() -> list[Patch]:

@@ -269,7 +269,7 @@ class Scenario:
         self.watcher.mark("agent", pod.seat)
         pod.agent.notice()
         role, rank = pod.seat
-        cause = Cause(CauseKind.PREEMPTED, "its machine was taken away", role=role, rank=rank)
+        cause = Cause(CauseKind.PREEMPTED, "its machine was preempted", role=role, rank=rank)
         self.world.after(self.world.between(0.5, 15.0), self.engine.agent_died, pod, cause)
 
     def _kill_process(self, pod: Pod) -> None:

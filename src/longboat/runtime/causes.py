@@ -1,8 +1,8 @@
-"""Why things end: the enum of causes and the value that carries one.
+"""Why ranks, stages and runs end: the kinds of causes, and `Cause` with its evidence.
 
-A cause is named from evidence, and the evidence travels with it. Status is derived from
-causes, never the other way round. Nothing here looks at the machine: whoever saw the
-evidence (agent, driver, reader of a run) calls in with it.
+A cause follows from evidence, which it carries along. Status is derived from causes, never the other
+way round. This module does not inspect the machine: agent, driver and readers of a run pass in what
+they observed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Tuple
 
 
 class CauseKind(str, Enum):
-    """Every reason Longboat can give. The value is what the journal holds."""
+    """Every kind of cause. The value is what the journal holds."""
 
     USER_ERROR = "user_error"
     NOT_FOUND = "command_not_found"
@@ -62,7 +62,7 @@ HOPELESS = frozenset(
         CauseKind.FORBIDDEN,
     }
 )
-"""Causes that neither a restart nor another attempt can cure."""
+"""Causes that neither a restart nor a retry can fix."""
 
 
 @dataclass(frozen=True)
@@ -71,14 +71,14 @@ class Cause:
 
     kind: CauseKind
     message: str
-    """One sentence for a person, without the evidence."""
+    """One sentence for users, without the evidence."""
     stage: str = ""
     role: str = ""
     rank: int = -1
     """-1: no single rank."""
     generation: int = 0
     exit_code: int = -1
-    """-1: did not exit by itself."""
+    """-1: killed by a signal, or never ran."""
     signal: int = 0
     frame: str = ""
     """Innermost frame of the last Python traceback in the log: `file:line in function`."""
@@ -87,11 +87,11 @@ class Cause:
     lines: Tuple[str, ...] = ()
     """The last lines the rank printed."""
     evidence: Tuple[str, ...] = ()
-    """Facts that led to the kind: counters, limits, times."""
+    """Facts behind the kind: counters, limits, times."""
 
     @property
     def where(self) -> str:
-        """`stage/role-rank`, as far as it is known."""
+        """`stage/role-rank`, or as much of it as is known."""
         if self.rank >= 0:
             return f"{self.stage}/{self.role}-{self.rank}"
         return self.stage

@@ -1,7 +1,7 @@
-"""What a user can do wrong, as one exception.
+"""`LongboatError`: an error that the user can fix.
 
-Any room may raise it; the command line prints it as `error: ...`, a blank line, `hint: ...`
-and exits with its code. Everything else that escapes is a bug of ours.
+Any package may raise it. The CLI prints `error: ...`, a blank line, `hint: ...` and exits with its
+code. Any other exception that escapes is a bug in Longboat.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ OK, FAILED, WRONG_USE, GATE_NOT_MET, INTERRUPTED = 0, 1, 2, 3, 130
 
 
 class LongboatError(Exception):
-    """A message for the user: what is wrong, and the fix as a hint."""
+    """An error message for the user, with a hint on how to fix it."""
 
     def __init__(self, message: str, hint: str = "", code: int = WRONG_USE) -> None:
         super().__init__(message)

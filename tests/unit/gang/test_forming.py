@@ -70,7 +70,7 @@ def test_a_gang_that_does_not_come_together_fails_and_names_who_is_missing() -> 
     it.tick(0.1)
     assert it.over.cause is not None
     assert it.over.cause.kind is CauseKind.LOST_RENDEZVOUS
-    assert it.over.cause.message == "the gang did not come together within 60 s: worker-0, worker-2 missing"
+    assert it.over.cause.message == "the gang did not form within 60 s: waiting for worker-0, worker-2"
 
 
 def test_a_gang_that_does_not_come_together_again_says_so_and_not_why_the_one_before_fell() -> None:

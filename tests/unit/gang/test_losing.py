@@ -142,7 +142,7 @@ def test_a_new_driver_gives_those_who_do_not_come_back_up_after_the_lease() -> N
     actions = it.lost(W1)
     (ended,) = records(it.all, "gen.ended")
     assert ended["cause"].kind is CauseKind.NODE_LOST
-    assert "worker-1 did not come back" in ended["cause"].message
+    assert "worker-1 did not reconnect" in ended["cause"].message
     assert only(actions, Launch) == [Launch(W1)]
 
 

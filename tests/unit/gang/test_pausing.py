@@ -34,7 +34,7 @@ def paused(it: Driven, number: int) -> float:
     notes = records(it.all, "note")
     if it.gang.phase is Phase.RUNNING:
         return 0.0
-    seconds = float(notes[-1]["text"].split()[3])
+    seconds = float(notes[-1]["text"].split()[2])
     wait(it, seconds)
     return seconds
 
@@ -42,7 +42,7 @@ def paused(it: Driven, number: int) -> float:
 def test_the_pause_doubles_from_the_third_failure_on_and_has_a_bound() -> None:
     it = running({W0: TOGETHER}, restarts=100)
     assert [paused(it, number) for number in range(11)] == [0, 0, 1, 2, 4, 8, 16, 32, 60, 60, 60]
-    text = "starts again in 1 s: it ended 3 times in a row without progress"
+    text = "restarting in 1 s: ended 3 times in a row without progress"
     assert records(it.all, "note")[0] == {"text": text, "level": "warning"}
 
 
@@ -57,7 +57,7 @@ def test_progress_and_checkpoints_end_the_waiting() -> None:
     assert [paused(it, number) for number in range(3)] == [0, 0, 1]
 
 
-TAKEN = Cause(CauseKind.PREEMPTED, "its machine was taken away")
+TAKEN = Cause(CauseKind.PREEMPTED, "its machine was preempted")
 
 
 def taken(it: Driven, *seats: Seat) -> list[Action]:

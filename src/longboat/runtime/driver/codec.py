@@ -90,5 +90,5 @@ def event(kind: str, seat: g.Seat, message: Mapping[str, Any], wall: float) -> g
         return exited(seat, life_of(message), message)
     if kind == "notice":
         return g.PreemptionNotice(seat)
-    taken = Cause(CauseKind.PREEMPTED, "its machine was taken away", role=seat[0], rank=seat[1])
+    taken = Cause(CauseKind.PREEMPTED, "its machine was preempted", role=seat[0], rank=seat[1])
     return g.AgentLost(seat, taken, wall)  # it says itself that nothing of it runs

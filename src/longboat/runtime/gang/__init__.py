@@ -1,4 +1,4 @@
-"""Generations: who starts, who is ended, what restarts, what is the cause. Pure, without clock or socket.
+"""Rules of a gang's generations: which ranks start, which are killed, what restarts, what the cause is.
 
-`words` are the events and actions, `machine` turns the ones into the others.
+`gang_events` defines the events and actions; `machine` turns events into actions. Pure: no clock, no socket.
 """

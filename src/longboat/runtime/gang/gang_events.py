@@ -1,4 +1,4 @@
-"""What the gang is told and what it asks for: its rules, events and actions, as values."""
+"""Rules, events and actions of a gang, as values."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ Seat = Tuple[str, int]
 """Role and rank."""
 
 Incarnation = Tuple[int, int]
-"""Generation and restart: which life of a seat's process is meant. (0, 0): none yet."""
+"""Generation and restart number of a seat's process. (0, 0): not started yet."""
 
 NO_INCARNATION: Incarnation = (0, 0)
 
 
 @dataclass(frozen=True)
 class GangRules:
-    """What the plan says about how this gang lives."""
+    """The plan's settings for one gang: who must finish, restart budget, timeouts."""
 
     seats: Mapping[Seat, Tuple[bool, bool]]
     """Seat -> (must finish, restarts alone)."""
@@ -29,29 +29,29 @@ class GangRules:
     restart_on_stall: bool = True
     grace: float = 10.0
     lease: float = 15.0
-    """Silence of an agent, in seconds, after which it is fenced."""
+    """Seconds without a heartbeat after which an agent is fenced."""
     form_timeout: float = 300.0
-    """How long a gang may take to come together."""
+    """Seconds until all agents must have joined."""
     stacks_wait: float = 2.0
-    """How long ranks get to write their stacks before a hung gang is killed."""
+    """Seconds that ranks get to write their stacks before a hung gang is killed."""
 
 
-# What happens to the gang.
+# Events: what happens to the gang.
 
 
 @dataclass(frozen=True)
 class Exited:
-    """The user's process and everything it started have ended."""
+    """The user's process and everything it started have exited."""
 
     seat: Seat
     incarnation: Incarnation
     code: int
-    """Exit code, -1 when a signal ended it or it never ran."""
+    """Exit code; -1 if a signal killed it or it never ran."""
     signal: int = 0
     at: float = 0.0
-    """When, on the agent's clock: orders falls that are reported out of order."""
+    """Time on the agent's clock: orders failures that are reported out of order."""
     asked: bool = False
-    """The agent was told to end it."""
+    """The driver ordered the agent to stop it."""
     cause: Optional[Cause] = None
 
     @property
@@ -61,34 +61,34 @@ class Exited:
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """An agent says what it is doing: on joining, and then as its heartbeat."""
+    """An agent's state: sent when it joins, then repeated as its heartbeat."""
 
     seat: Seat
     agent: str
-    """Names this very agent; its successor at the seat has another name."""
+    """Unique name of this agent; its successor at the seat has another one."""
     address: Address
     incarnation: Incarnation
-    """The last one that it was told to start."""
+    """The last one that it was ordered to start."""
     running: bool
     exit: Optional[Exited] = None
-    """How that life ended, when it did."""
+    """How that incarnation ended; None while it runs."""
     at: float = 0.0
-    """When it said so, on the agent's clock."""
+    """Time of sending, on the agent's clock."""
 
 
 @dataclass(frozen=True)
 class AgentLost:
-    """The agent is gone and nothing that it started is left, or can go on unseen."""
+    """An agent is gone, and nothing that it started runs any more or can run unnoticed."""
 
     seat: Seat
     cause: Cause
     at: float = 0.0
-    """When, on the driver's clock (of the kind that `Exited.at` is on); 0: some time after it was last heard."""
+    """Wall-clock time on the driver, comparable with `Exited.at`; 0: some time after its last heartbeat."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """A rank reported."""
+    """A rank reported progress."""
 
     seat: Seat
     generation: int
@@ -102,14 +102,14 @@ class CheckpointComplete:
 
 @dataclass(frozen=True)
 class PreemptionNotice:
-    """The seat's machine will be taken away soon."""
+    """The seat's machine is about to be preempted."""
 
     seat: Seat
 
 
 @dataclass(frozen=True)
 class StopRequest:
-    """Somebody wants the stage to end; `now` is without grace."""
+    """A user or the pipeline stops the stage; `now` skips the grace period."""
 
     cause: Cause
     now: bool = False
@@ -117,7 +117,7 @@ class StopRequest:
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that no restart can cure, seen from outside the gang (a full disk)."""
+    """A problem outside the gang that a restart cannot fix, e.g. a full disk."""
 
     cause: Cause
 
@@ -132,12 +132,12 @@ GangEvent = Union[
 ]
 
 
-# What the gang wants done.
+# Actions: what the gang wants done.
 
 
 @dataclass(frozen=True)
 class Launch:
-    """Bring an agent to the seat; `keep` is the address its predecessor had."""
+    """Launch an agent for the seat; `keep` is the address its predecessor had."""
 
     seat: Seat
     keep: Optional[Address] = None
@@ -145,7 +145,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Start:
-    """Tells an agent to begin a life."""
+    """Order an agent to start an incarnation."""
 
     seat: Seat
     incarnation: Incarnation
@@ -154,7 +154,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Kill:
-    """End the seat's process: SIGTERM, `grace` seconds, SIGKILL."""
+    """Stop the seat's process: SIGTERM, `grace` seconds, SIGKILL."""
 
     seat: Seat
     incarnation: Incarnation
@@ -163,14 +163,14 @@ class Kill:
 
 @dataclass(frozen=True)
 class Fence:
-    """Make sure that the seat's agent and all it started are dead; answered by Lost."""
+    """Make sure that the seat's agent and everything it started are dead; answered by `AgentLost`."""
 
     seat: Seat
 
 
 @dataclass(frozen=True)
 class DumpStacks:
-    """Asks an agent what its process is doing."""
+    """Ask an agent for the stacks of its process."""
 
     seat: Seat
     incarnation: Incarnation

@@ -1,4 +1,4 @@
-"""Causes that the gang finds by itself, in words; all others come with what it is told."""
+"""Causes that the gang determines itself; all others arrive with events."""
 
 from __future__ import annotations
 
@@ -9,33 +9,34 @@ from longboat.runtime.gang.gang_events import GangRules, Seat
 
 
 def replaced(seat: Seat) -> Cause:
-    return Cause(CauseKind.AGENT_LOST, "another agent took its place", role=seat[0], rank=seat[1])
+    return Cause(CauseKind.AGENT_LOST, "another agent took over its seat", role=seat[0], rank=seat[1])
 
 
 def moved(seat: Seat) -> Cause:
-    text = "the rank came back at another address than its peers know"
+    text = "the rank came back with a different address, which its peers do not know"
     return Cause(CauseKind.AGENT_LOST, text, role=seat[0], rank=seat[1])
 
 
 def preempted(seat: Seat, generation: int) -> Cause:
-    text = "its machine was taken away"
+    text = "its machine was preempted"
     return Cause(CauseKind.PREEMPTED, text, role=seat[0], rank=seat[1], generation=generation)
 
 
 def driver_lost_ending_rank() -> Cause:
-    return Cause(CauseKind.SUPERVISOR_LOST, "the driver was lost while it ended this rank")
+    return Cause(CauseKind.SUPERVISOR_LOST, "the driver stopped unexpectedly while it was stopping this rank")
 
 
 def driver_lost_between() -> Cause:
-    return Cause(CauseKind.SUPERVISOR_LOST, "the driver was lost while it started or ended the gang")
+    text = "the driver stopped unexpectedly while it was starting or stopping the gang"
+    return Cause(CauseKind.SUPERVISOR_LOST, text)
 
 
 def not_back(seats: List[Seat]) -> Cause:
-    return Cause(CauseKind.NODE_LOST, f"{_named(seats)} did not come back after the driver was started anew")
+    return Cause(CauseKind.NODE_LOST, f"{_names(seats)} did not reconnect after the driver restarted")
 
 
 def never_formed(rules: GangRules, missing: List[Seat]) -> Cause:
-    text = f"the gang did not come together within {rules.form_timeout:g} s: {_named(missing)} missing"
+    text = f"the gang did not form within {rules.form_timeout:g} s: waiting for {_names(missing)}"
     return Cause(CauseKind.LOST_RENDEZVOUS, text)
 
 
@@ -56,7 +57,7 @@ def _no_progress(rules: GangRules) -> str:
     return f"no progress was reported for {rules.stall_after:g} s"
 
 
-def _named(seats: List[Seat], most: int = 8) -> str:
+def _names(seats: List[Seat], most: int = 8) -> str:
     names = [f"{role}-{rank}" for role, rank in seats]
     shown = ", ".join(names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

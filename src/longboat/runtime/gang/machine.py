@@ -1,19 +1,18 @@
-"""The gang: a pure state machine for the ranks of a stage that live and die together.
+"""The gang's state machine: ranks of a stage that start, restart and stop together.
 
-Inputs are events with times, outputs are actions; there is no clock, socket, file or thread in
-here, so that a simulator can drive it through any weather. It holds the promises of a
-generation:
+Events with times go in, actions come out. There is no clock, socket, file or thread here, so a
+simulator can drive it through any order of events. It guarantees:
 
 - No process of generation g+1 starts before every process of g has ended or is fenced.
-- All ranks of a generation are handed the same world, and its number is recorded before use.
+- All ranks of a generation get the same peers, and its number is recorded before use.
 - The stage succeeds when every rank that must finish has exited 0 in one generation.
-- The first failure is the cause; what falls after it is its consequence.
+- The first failure is the cause; later ones are its consequences.
 
-An agent says again and again what it is doing (`Seen`), and the gang compares that with what it
-wants: a lost or doubled message, a torn connection or a driver that was started anew are all
-healed in that one place. What restarts together is a property of the seat (`alone`), not of this
-code. Who fell first (`endings`), what a restart costs (`purse`) and what hangs (`stall`) are
-decided beside it; what it finds wrong by itself is worded in `reasons`.
+Agents repeat their state (`Heartbeat`), and the gang compares it with what it wants. That one
+comparison repairs lost and repeated messages, broken connections and a restarted driver. Which
+seats restart alone is a property of the seat (`alone`), not of this code. `outcomes` decides which
+rank failed first, `restart_budget` what a restart costs, `stall` what hangs; `kill_causes` holds
+the causes that the gang determines itself.
 """
 
 from __future__ import annotations
@@ -34,8 +33,10 @@ from longboat.runtime.rank_env import Peers
 
 
 class Phase(Enum):
+    """Where the gang is between its first agent and its end."""
+
     RECOVERING = "recovering"
-    """The driver was started anew and asks who is still there."""
+    """The driver was restarted and waits for the agents of the open generation."""
     FORMING = "forming"
     RUNNING = "running"
     ENDING = "ending"
@@ -43,11 +44,11 @@ class Phase(Enum):
 
 
 class Gang:
-    """One stage's gang. Feed `handle`, carry out what it returns, call it again by `deadline`.
+    """State machine of one stage's gang. Feed `handle`, carry out the actions it returns, call it again by `deadline`.
 
-    recover: the journal says that `generation` was started and not that it ended, by a driver
-    that is gone; its agents may still be there.
-    budget: the restarts that the journal says are left, when there was an earlier driver.
+    recover: according to the journal an earlier driver started `generation` and did not end it;
+    its agents may still be alive.
+    budget: restarts left according to the journal, if there was an earlier driver.
     """
 
     def __init__(
@@ -60,47 +61,48 @@ class Gang:
     ) -> None:
         self.rules = rules
         self.generation = generation
-        """The last one that was started; the next is one higher."""
+        """The last one started; the next is one higher."""
         self.phase = Phase.RECOVERING if recover else Phase.FORMING
         self.members = Roster(rules.seats)
-        self._purse = RestartBudget(rules, budget)
+        self._restart_budget = RestartBudget(rules, budget)
         self._stall = StallWatch(rules)
         self.first_started: Optional[float] = now if recover else None
         self._unfinished = self.members.to_finish()
         self._since = now
-        """When the present phase began; a gang that fails again and again forms later than now."""
+        """When the current phase began; in the future if the gang waits before it forms again."""
         self._next_lease_check = now + rules.lease
         self._ending: Optional[GenerationOutcome] = None
-        self._falls: List[g.Exited] = []
+        self._failures: List[g.Exited] = []
         self._peers: Peers = {}
         self._reason = "first"
         self._open = recover
         """A generation was started and its end is not recorded yet."""
-        self._behind = False
-        """Agents have lived a generation that the journal has lost with the driver's disk. None of its numbers is
-        used again, for agents heed no order about what they have left behind."""
+        self._journal_behind = False
+        """Agents ran a generation that the journal lost with the driver's disk. Its number is not used again:
+        agents ignore orders about generations they have left."""
         if recover:
             self.members.presume_running(now)
 
     @property
     def budget(self) -> int:
-        """Restarts that are left."""
-        return self._purse.left
+        """Restarts left."""
+        return self._restart_budget.left
 
     def begin(self, now: float) -> List[g.Action]:
+        """Launch all agents; after a driver restart, wait for those that are alive."""
         if self.phase is Phase.RECOVERING:
             return []
         return [launch for seat in self.members for launch in self._launch(seat)]
 
     def handle(self, event: g.GangEvent, now: float) -> List[g.Action]:
-        """Takes one event; stale and repeated ones are harmless."""
+        """Handle one event; stale and repeated ones are harmless."""
         if self.phase is Phase.OVER:
             return []
         actions: List[g.Action] = _HANDLERS[type(event)](self, event, now)
         return actions
 
     def deadline(self) -> Optional[float]:
-        """When `Tick` is due at the latest."""
+        """Latest time at which `Tick` is due."""
         times = [self._next_lease_check, *self.members.held.values()]
         if self.phase is Phase.FORMING:
             times.append(self._since + (self.rules.form_timeout if self.members.absent else 0.0))
@@ -113,7 +115,7 @@ class Gang:
         return min(times)
 
     def renews(self, seat: g.Seat) -> bool:
-        """Whether the driver may answer the agent's heartbeat: no longer once it is fenced, lest its lease goes on."""
+        """Whether the driver may answer the agent's heartbeat. Not once it is fenced: an answer extends its lease."""
         return not self.members[seat].fenced
 
     @property
@@ -124,10 +126,10 @@ class Gang:
     def _incarnation(self, seat: g.Seat) -> g.Incarnation:
         return self.generation, self.members[seat].restart
 
-    # Coming together.
+    # Forming.
 
     def _launch(self, seat: g.Seat) -> List[g.Action]:
-        """Asks for an agent, unless one is on its way."""
+        """Request an agent, unless one is on its way."""
         member = self.members[seat]
         self.members.held.pop(seat, None)
         if member.launching:
@@ -136,43 +138,43 @@ class Gang:
         return [g.Launch(seat, member.address)]
 
     def _launch_again(self, seat: g.Seat, now: float) -> List[g.Action]:
-        """The same for one that has just gone: after a pause, if they go again and again."""
-        if not self._purse.pause:
+        """Request a replacement for a lost agent; after a pause, if agents of the gang keep getting lost."""
+        if not self._restart_budget.pause:
             return self._launch(seat)
-        self.members.held[seat] = now + self._purse.pause
+        self.members.held[seat] = now + self._restart_budget.pause
         return []
 
     def _launch_held(self, now: float) -> List[g.Action]:
-        due = self.members.let_out(now)
+        due = self.members.release_held(now)
         if self.phase not in (Phase.FORMING, Phase.RUNNING):
-            return []  # all are asked for by and by
+            return []  # forming launches all that are absent
         return [launch for seat in due for launch in self._launch(seat)]
 
-    def _seen(self, event: g.Heartbeat, now: float) -> List[g.Action]:
-        """What an agent does against what it should do."""
+    def _heartbeat(self, event: g.Heartbeat, now: float) -> List[g.Action]:
+        """Compare an agent's state with what it should be."""
         member = self.members.get(event.seat)
         if member is None or member.fenced:
-            return []  # what is fenced is as good as dead, and so is whoever takes its place before Lost is told
+            return []  # a fenced agent counts as dead, and so does its successor until AgentLost is reported
         if member.agent and member.agent != event.agent:
             lost = g.AgentLost(event.seat, kill_causes.replaced(event.seat))
-            return [*self._lost(lost, now, launching=True), *self.handle(event, now)]  # its successor is here
+            return [*self._agent_lost(lost, now, launching=True), *self.handle(event, now)]  # its successor is here
         if event.incarnation[0] > self.generation and self.phase in (Phase.RECOVERING, Phase.FORMING):
-            self.generation, self._behind = event.incarnation[0], True
-        member.said_at = max(member.said_at, event.at)
+            self.generation, self._journal_behind = event.incarnation[0], True
+        member.last_heartbeat_at = max(member.last_heartbeat_at, event.at)
         if not member.agent and member.at is MemberState.RUNNING:
-            return self._recovered(event, member, now)
+            return self._agent_rejoined(event, member, now)
         member.heard, member.agent = now, event.agent
         if member.at is MemberState.ABSENT:
-            return self._arrived(event, member, now)
+            return self._agent_joined(event, member, now)
         current = self._incarnation(event.seat)
         if member.at is MemberState.RUNNING and event.incarnation <= current:
-            return self._compared(event, member, current, now)
+            return self._reconcile(event, member, current, now)
         if event.running and event.incarnation < current:
             return [g.Kill(event.seat, event.incarnation, 0.0)]
         return []
 
-    def _compared(self, event: g.Heartbeat, member: Member, current: g.Incarnation, now: float) -> List[g.Action]:
-        """A member that should run, or be made to end."""
+    def _reconcile(self, event: g.Heartbeat, member: Member, current: g.Incarnation, now: float) -> List[g.Action]:
+        """Correct a member that should run or be stopped."""
         if event.incarnation == current and event.exit is not None:
             return self._exited(event.exit, now)
         if self.phase is Phase.ENDING:
@@ -185,7 +187,7 @@ class Gang:
             return self._kill(event.seat, self.rules.grace if member.kill_cause.kind is CauseKind.PREEMPTED else 0.0)
         return []
 
-    def _arrived(self, event: g.Heartbeat, member: Member, now: float) -> List[g.Action]:
+    def _agent_joined(self, event: g.Heartbeat, member: Member, now: float) -> List[g.Action]:
         moved = member.address is not None and member.address != event.address
         member.address, member.launching = event.address, event.running
         if event.running:
@@ -204,7 +206,7 @@ class Gang:
         return self._start_alone(event.seat, now)
 
     def _formed(self, now: float) -> List[g.Action]:
-        """Starts the generation if all are there and its time has come."""
+        """Start the generation if all agents are here and the pause is over."""
         return [] if self.members.absent or now < self._since else self._start_generation(now)
 
     def _start_generation(self, now: float) -> List[g.Action]:
@@ -212,7 +214,7 @@ class Gang:
         self.phase, self._since = Phase.RUNNING, now
         if self.first_started is None:
             self.first_started = now
-        self._purse.begin()
+        self._restart_budget.begin()
         self._stall.begin(now)
         self._ending, self._open = None, True
         self._unfinished = self.members.to_finish()
@@ -228,49 +230,50 @@ class Gang:
         member.begin(now)
         return [g.Start(seat, self._incarnation(seat), self._peers)]
 
-    # A driver that was started anew.
+    # After a driver restart.
 
-    def _recovered(self, event: g.Heartbeat, member: Member, now: float) -> List[g.Action]:
-        """Takes a survivor as it is; once all are there, goes on with the generation if it is whole."""
-        self.members.take_back(member, event, self.generation, now)
+    def _agent_rejoined(self, event: g.Heartbeat, member: Member, now: float) -> List[g.Action]:
+        """Accept a surviving agent; once all are here, continue the generation if it is complete."""
+        self.members.rejoin(member, event, self.generation, now)
         if self.phase is Phase.RECOVERING:
-            return [] if self.members.unheard else self._take_up(now)
-        return self._seen(event, now)
+            return [] if self.members.not_rejoined else self._resume_generation(now)
+        return self._heartbeat(event, now)
 
-    def _take_up(self, now: float) -> List[g.Action]:
-        """All are there. Where one never heard of the generation (it may be the successor of one that ran in it)
-        or was ended by the earlier driver (perhaps before it ever ran), or where it was never recorded, the generation
-        cannot go on."""
+    def _resume_generation(self, now: float) -> List[g.Action]:
+        """Continue the open generation: all agents are here.
+
+        It cannot continue if an agent never heard of it (it may replace one that ran in it), if the
+        earlier driver stopped a rank (perhaps before it ran), or if the journal lost its record."""
         self._peers = self.members.peers()
         self.phase, self._since = Phase.RUNNING, now
         self._stall.begin(now)
         ended = self.members.ended()
-        whole = not self._behind and all(member.knows for member in self.members.values())
-        if not whole or any(exit_.asked for exit_ in ended):
+        complete = not self._journal_behind and all(member.knows for member in self.members.values())
+        if not complete or any(exit_.asked for exit_ in ended):
             return self._abandon(kill_causes.driver_lost_between(), now)
         return [action for exit_ in ended for action in self._exited(exit_, now)]
 
     def _abandon(self, cause: Cause, now: float) -> List[g.Action]:
-        """The generation ends for all. Who has not come back is told so when it does, or fenced."""
+        """End the generation for all ranks. An agent that reconnects later is ordered to stop, or is fenced."""
         ended = self.members.ended()
-        own = [outcomes.located(exit_) for exit_ in ended if not exit_.asked and not exit_.ok]
-        actions = self._fail(own[0] if own else replace(cause, generation=self.generation), now)
+        failures = [outcomes.located(exit_) for exit_ in ended if not exit_.asked and not exit_.ok]
+        actions = self._fail(failures[0] if failures else replace(cause, generation=self.generation), now)
         return actions + [action for exit_ in ended for action in self._exited(exit_, now)]
 
     def _give_up_recovery(self, now: float) -> List[g.Action]:
         return self._abandon(kill_causes.not_back(self.members.missing()), now)
 
-    # Signs of life.
+    # Progress and preemption.
 
     def _progress(self, event: g.Progress, now: float) -> List[g.Action]:
         member = self.members.get(event.seat)
         if member is not None and event.generation == self.generation:
             member.heard = member.progress_at = now
-            self._purse.reached(event.step)
+            self._restart_budget.reached(event.step)
         return []
 
     def _checkpoint(self, event: g.CheckpointComplete, now: float) -> List[g.Action]:
-        self._purse.refill()
+        self._restart_budget.refill()
         return []
 
     def _notice(self, event: g.PreemptionNotice, now: float) -> List[g.Action]:
@@ -283,19 +286,19 @@ class Gang:
             return self._kill(event.seat, self.rules.grace)
         return self._end(GenerationOutcome("failed", cause, again=True, grace=self.rules.grace), now)
 
-    # Falling.
+    # Ranks that end.
 
     def _exited(self, event: g.Exited, now: float) -> List[g.Action]:
         member = self.members.get(event.seat)
         if member is None or member.at is not MemberState.RUNNING or event.incarnation != self._incarnation(event.seat):
             return []
         if self.phase is Phase.RECOVERING or member.fenced or not member.agent:
-            return []  # the agent will say it again, or is as good as dead
+            return []  # the agent will repeat it, or counts as dead
         self.members.move(member, MemberState.DONE)
         member.heard = now
-        return self._fell(event.seat, member, event, now)
+        return self._rank_ended(event.seat, member, event, now)
 
-    def _lost(self, event: g.AgentLost, now: float, launching: bool = False) -> List[g.Action]:
+    def _agent_lost(self, event: g.AgentLost, now: float, launching: bool = False) -> List[g.Action]:
         member = self.members.get(event.seat)
         if member is None:
             return []
@@ -307,17 +310,17 @@ class Gang:
         if self.phase is Phase.RECOVERING:
             return self._abandon(event.cause, now)
         if was is MemberState.RUNNING:
-            return self._fell(event.seat, member, exit_, now)
+            return self._rank_ended(event.seat, member, exit_, now)
         waited_for = was is MemberState.ABSENT and self.phase is Phase.RUNNING and not member.succeeded
         if self.phase is Phase.FORMING or waited_for:
             return self._spend(event.cause, now) or self._launch_again(event.seat, now)
         return []
 
-    def _fell(self, seat: g.Seat, member: Member, event: g.Exited, now: float) -> List[g.Action]:
+    def _rank_ended(self, seat: g.Seat, member: Member, event: g.Exited, now: float) -> List[g.Action]:
         member.exit = event = outcomes.counted(event, member.kill_cause, self.phase is Phase.ENDING)
         if self.phase is Phase.ENDING:
             if not event.ok and not event.asked and not member.alone:
-                self._falls.append(event)
+                self._failures.append(event)
             return self._conclude(now)
         if event.ok:
             recorded: List[g.Action] = [outcomes.rank_ended(member, "succeeded")]
@@ -326,21 +329,21 @@ class Gang:
                 return recorded + self._end(GenerationOutcome("succeeded", grace=self.rules.grace), now)
             return recorded
         cause = outcomes.located(event)
-        if member.alone and self._purse.pay(cause):
+        if member.alone and self._restart_budget.pay(cause):
             recorded = [outcomes.rank_ended(member, "failed", left=self.budget)]
             if member.at is MemberState.ABSENT:
                 return recorded + self._launch_again(seat, now)
             return recorded + self._start_alone(seat, now)
-        self._falls.append(event)
+        self._failures.append(event)
         return self._fail(cause, now)
 
     def _fail(self, cause: Cause, now: float) -> List[g.Action]:
-        """The generation is over for all: kill what is left at once, then begin again or give up."""
-        return self._end(GenerationOutcome("failed", cause, again=not self._purse.refusal(cause)), now)
+        """End the generation for all ranks: kill what runs, then restart or give up."""
+        return self._end(GenerationOutcome("failed", cause, again=not self._restart_budget.refusal(cause)), now)
 
     def _spend(self, cause: Cause, now: float) -> List[g.Action]:
-        """Pays for an agent that fell before it ran anything; actions only when it cannot."""
-        return [] if self._purse.pay(cause) else self._end(GenerationOutcome("failed", cause), now)
+        """Pay for an agent lost before it ran anything; returns actions only if the budget is spent."""
+        return [] if self._restart_budget.pay(cause) else self._end(GenerationOutcome("failed", cause), now)
 
     def _stop(self, event: g.StopRequest, now: float) -> List[g.Action]:
         grace = 0.0 if event.now else self.rules.grace
@@ -351,30 +354,30 @@ class Gang:
 
     def _fault(self, event: g.Fault, now: float) -> List[g.Action]:
         if self.phase is Phase.ENDING and self._ending is not None:
-            self._ending = self._ending.spoilt(event.cause)
+            self._ending = self._ending.failed(event.cause)
             return []
         return self._end(GenerationOutcome("failed", event.cause), now)
 
-    # Winding up a generation.
+    # Ending a generation.
 
     def _end(self, ending: GenerationOutcome, now: float) -> List[g.Action]:
         self.phase, self._ending, self._since = Phase.ENDING, ending, now
         return self._kill_running() + self._conclude(now)
 
     def _kill_running(self) -> List[g.Action]:
-        return [kill for seat in self.members.who(MemberState.RUNNING) for kill in self._kill(seat)]
+        return [kill for seat in self.members.seats_in(MemberState.RUNNING) for kill in self._kill(seat)]
 
     def _kill(self, seat: g.Seat, grace: Optional[float] = None) -> List[g.Action]:
         wanted = self._ending.grace if self._ending is not None else 0.0
         return [g.Kill(seat, self._incarnation(seat), wanted if grace is None else grace)]
 
     def _conclude(self, now: float) -> List[g.Action]:
-        """Once nobody runs: say how the generation ended, then go on to the next or stop."""
+        """Once no rank runs: record how the generation ended, then form the next or stop."""
         ending = self._ending
         if ending is None or self.members.running:
             return []
-        cause, first = outcomes.first_cause(ending, self._falls)
-        again = ending.again and cause is not None and self._purse.pay(cause)
+        cause, first = outcomes.first_cause(ending, self._failures)
+        again = ending.again and cause is not None and self._restart_budget.pay(cause)
         records, consequences = outcomes.ranks_ended(ending, self.members, first)
         actions: List[g.Action] = [*records]
         if self._open:
@@ -387,20 +390,23 @@ class Gang:
     def _give_up(self, ending: GenerationOutcome, cause: Optional[Cause]) -> List[g.Action]:
         self.phase = Phase.OVER
         over = g.GangEnded(ending.state, cause)
-        vain = ending.state == "failed" and cause is not None and self._purse.refusal(cause) == SAME
-        return [outcomes.note(f"not restarted: {SAME}"), over] if vain else [over]
+        without_progress = (
+            ending.state == "failed" and cause is not None and self._restart_budget.refusal(cause) == SAME
+        )
+        return [outcomes.note(f"not restarted: {SAME}"), over] if without_progress else [over]
 
     def _form_again(self, cause: Cause, now: float) -> List[g.Action]:
-        pause = self._purse.pause
-        self.phase, self._since, self._falls = Phase.FORMING, now + pause, []
+        pause = self._restart_budget.pause
+        self.phase, self._since, self._failures = Phase.FORMING, now + pause, []
         self._reason = cause.kind.value
         actions: List[g.Action] = []
         if pause:
-            text = f"starts again in {pause:g} s: it ended {self._purse.vain} times in a row without progress"
+            ended = self._restart_budget.without_progress
+            text = f"restarting in {pause:g} s: ended {ended} times in a row without progress"
             actions.append(outcomes.note(text))
         if not self.members.absent:
             return actions + self._formed(now)
-        return actions + [launch for seat in self.members.who(MemberState.ABSENT) for launch in self._launch(seat)]
+        return actions + [launch for seat in self.members.seats_in(MemberState.ABSENT) for launch in self._launch(seat)]
 
     # Time.
 
@@ -427,10 +433,10 @@ class Gang:
         return [g.Fence(seat) for seat in self.members.fence_silent(now, self.rules.lease)]
 
     def _check_stall(self, now: float) -> List[g.Action]:
-        found = self._stall.look(self.members, now)
-        if found.end:
-            return self._end_hung(found.end, now)
-        return [g.DumpStacks(seat, self._incarnation(seat)) for seat in found.show]
+        stalled = self._stall.look(self.members, now)
+        if stalled.hung:
+            return self._end_hung(stalled.hung, now)
+        return [g.DumpStacks(seat, self._incarnation(seat)) for seat in stalled.dump_stacks]
 
     def _end_hung(self, hung: Sequence[g.Seat], now: float) -> List[g.Action]:
         cause = kill_causes.gang_stalled(self.rules, self.generation)
@@ -443,14 +449,14 @@ class Gang:
         return [kill for seat in hung for kill in self._kill(seat, 0.0)]
 
     def _never_formed(self, now: float) -> List[g.Action]:
-        missing = self.members.who(MemberState.ABSENT)
+        missing = self.members.seats_in(MemberState.ABSENT)
         return self._end(GenerationOutcome("failed", kill_causes.never_formed(self.rules, missing)), now)
 
 
 _HANDLERS: Mapping[type, Any] = {
-    g.Heartbeat: Gang._seen,
+    g.Heartbeat: Gang._heartbeat,
     g.Exited: Gang._exited,
-    g.AgentLost: Gang._lost,
+    g.AgentLost: Gang._agent_lost,
     g.Progress: Gang._progress,
     g.CheckpointComplete: Gang._checkpoint,
     g.PreemptionNotice: Gang._notice,

@@ -1,4 +1,4 @@
-"""What the gang knows of its seats: where each member is, and how many are where."""
+"""The gang's members: the state of each seat and its agent, and how many are in which state."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from longboat.runtime.rank_env import Address, Peers
 
 
 class MemberState(Enum):
-    """Where a member is."""
+    """State of a member."""
 
     ABSENT = "absent"
     IDLE = "idle"
     RUNNING = "running"
-    """Told to start, and not yet known to have ended."""
+    """Ordered to start, and not known to have ended."""
     DONE = "done"
     """Ended in this generation; its agent stays."""
 
 
 @dataclass
 class Member:
-    """A seat of the gang and the agent in it, as the gang knows it."""
+    """A seat of the gang and its agent, as far as the gang knows."""
 
     finishes: bool
     alone: bool
@@ -33,24 +33,24 @@ class Member:
     address: Optional[Address] = None
     restart: int = 0
     heard: float = 0.0
-    said_at: float = 0.0
-    """When it last spoke, on its own clock: it died later than that."""
+    last_heartbeat_at: float = 0.0
+    """Time of its last heartbeat on its own clock: it died later than that."""
     progress_at: float = -1.0
-    """When it last reported, or began this life if it has reported in an earlier one; -1: it never has."""
+    """When it last reported, or started this incarnation if it reported in an earlier one; -1: never."""
     fenced: bool = False
-    """To be made dead: nothing counts from it any more but Lost."""
+    """Being killed: only AgentLost counts from it now."""
     launching: bool = False
     """An agent is on its way to the seat."""
     exit: Optional[Exited] = None
     kill_cause: Optional[Cause] = None
-    """Why we ended it ourselves: its exit will count as a failure of this cause."""
+    """Why the gang killed it: its exit counts as a failure with this cause."""
     knows: bool = True
-    """Its agent has heard of the generation that a new driver found."""
+    """Its agent knows the generation that a restarted driver found."""
     recorded: bool = False
-    """The journal knows how its current process ended."""
+    """The journal records how its current process ended."""
 
     def begin(self, now: float) -> None:
-        """A new life of its process."""
+        """Start a new incarnation."""
         self.exit, self.kill_cause, self.recorded = None, None, False
         self.progress_at = now if self.progress_at >= 0 else -1.0
 
@@ -60,74 +60,74 @@ class Member:
 
 
 class Roster(Dict[Seat, Member]):
-    """All members by seat. Counts are kept, because a gang of thousands is asked for them at every event."""
+    """All members by seat. Counts are kept up to date: a gang of thousands needs them at every event."""
 
     def __init__(self, seats: Mapping[Seat, Tuple[bool, bool]]) -> None:
         super().__init__({seat: Member(finishes, alone) for seat, (finishes, alone) in seats.items()})
         self.absent = len(self)
         self.running = 0
         self.held: Dict[Seat, float] = {}
-        """Seats whose agents go again and again, and when the next one is asked for."""
-        self.unheard = 0
-        """Of whose agents a new driver has not heard yet."""
+        """Seats whose agents keep getting lost, and when to launch the next one."""
+        self.not_rejoined = 0
+        """Agents that a restarted driver still waits for."""
 
     def move(self, member: Member, at: MemberState) -> None:
-        """The one place that changes where a member is: the counts stay right."""
+        """Change a member's state; the only place that does, so the counts stay right."""
         self.absent += (at is MemberState.ABSENT) - (member.at is MemberState.ABSENT)
         self.running += (at is MemberState.RUNNING) - (member.at is MemberState.RUNNING)
         member.at = at
 
     def begin(self, now: float) -> None:
-        """A new generation: all are told to start."""
+        """Start a new generation: every member is ordered to start."""
         for member in self.values():
             self.move(member, MemberState.RUNNING)
             member.restart, member.heard = 0, now
             member.begin(now)
 
     def leave(self, member: Member, launching: bool) -> None:
-        """Its agent is gone. launching: another one is on its way."""
+        """Remove a lost agent. launching: its replacement is on its way."""
         self.move(member, MemberState.ABSENT)
         member.agent, member.fenced, member.launching = "", False, launching
 
     def presume_running(self, now: float) -> None:
-        """For a new driver, whom nobody has told that any of them has ended."""
-        self.unheard = len(self)
+        """Count all members as running: a restarted driver has not heard of any that ended."""
+        self.not_rejoined = len(self)
         for member in self.values():
             self.move(member, MemberState.RUNNING)
             member.heard = now
 
-    def take_back(self, member: Member, event: Heartbeat, generation: int, now: float) -> None:
-        """One of those, as its agent says that it is."""
-        self.unheard -= 1
+    def rejoin(self, member: Member, event: Heartbeat, generation: int, now: float) -> None:
+        """Update a member from the first heartbeat that a restarted driver gets from its agent."""
+        self.not_rejoined -= 1
         member.heard, member.agent, member.address = now, event.agent, event.address
         member.knows = event.incarnation[0] == generation
         if member.knows:
             member.restart, member.exit = event.incarnation[1], event.exit
 
-    def let_out(self, now: float) -> List[Seat]:
-        """Seats that were held long enough, and still have nobody."""
+    def release_held(self, now: float) -> List[Seat]:
+        """Seats whose pause is over and that still have no agent."""
         due = [seat for seat, at in self.held.items() if now >= at]
         for seat in due:
             del self.held[seat]
         return [seat for seat in due if self[seat].at is MemberState.ABSENT]
 
-    def who(self, at: MemberState) -> List[Seat]:
+    def seats_in(self, at: MemberState) -> List[Seat]:
         return [seat for seat, member in self.items() if member.at is at]
 
     def missing(self) -> List[Seat]:
-        """Seats whose agent a new driver has not heard of."""
+        """Seats whose agent a restarted driver has not heard from."""
         return [seat for seat, member in self.items() if not member.agent]
 
     def to_finish(self) -> int:
         return sum(member.finishes for member in self.values())
 
     def ended(self) -> List[Exited]:
-        """How those ended that the gang still counts as running, in the order of their ends."""
+        """Exits of members that still count as running, earliest first."""
         ended = [m.exit for m in self.values() if m.exit is not None and m.at is MemberState.RUNNING]
         return sorted(ended, key=lambda exit_: exit_.at)
 
     def fence_silent(self, now: float, lease: float) -> List[Seat]:
-        """Those whose lease has run out are to be made dead; who they are."""
+        """Fence members whose lease has run out; returns their seats."""
         silent = [
             s for s, m in self.items() if m.at is not MemberState.ABSENT and not m.fenced and now >= m.heard + lease
         ]
@@ -135,12 +135,12 @@ class Roster(Dict[Seat, Member]):
             member.fenced = True
             if member.at is not MemberState.RUNNING:
                 self.move(member, MemberState.ABSENT)
-                member.launching = True  # another agent may come once Lost is told, not before
+                member.launching = True  # a replacement may start only after AgentLost
         return silent
 
     def peers(self) -> Peers:
-        found: Dict[str, List[Address]] = {}
+        addresses: Dict[str, List[Address]] = {}
         for (role, _), member in sorted(self.items()):
             assert member.address is not None
-            found.setdefault(role, []).append(member.address)
-        return {role: tuple(addresses) for role, addresses in found.items()}
+            addresses.setdefault(role, []).append(member.address)
+        return {role: tuple(of_role) for role, of_role in addresses.items()}

@@ -1,4 +1,4 @@
-"""How a generation ends: why, who fell first, and what the journal says of each rank."""
+"""How a generation ends: its cause, which rank failed first, and what the journal records for each rank."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from longboat.runtime.gang.members import Member
 DECIDED_OUTSIDE = frozenset(
     {CauseKind.STALLED, CauseKind.TIMED_OUT, CauseKind.DISK_FULL, CauseKind.NODE_LOST, CauseKind.PREEMPTED}
 )
-"""Causes that stand although ranks fell after them."""
+"""Causes that stay the cause even if ranks fail after them."""
 
 
 @dataclass(frozen=True)
 class GenerationOutcome:
-    """How a generation is being wound up, and what comes after it."""
+    """How a generation ends, and whether another one follows."""
 
     state: str
     cause: Optional[Cause] = None
@@ -26,36 +26,39 @@ class GenerationOutcome:
     grace: float = 0.0
 
     def stopped(self, cause: Cause, grace: float) -> GenerationOutcome:
-        """Somebody wants the stage to end meanwhile: what was to come after does not, and no grace is longer."""
+        """The outcome after a stop request meanwhile: no restart follows, and the grace period only gets shorter."""
         grace = min(grace, self.grace)
         return GenerationOutcome("stopped", cause, grace=grace) if self.again else replace(self, grace=grace)
 
-    def spoilt(self, cause: Cause) -> GenerationOutcome:
-        """Meanwhile something befell the stage that no restart can cure."""
+    def failed(self, cause: Cause) -> GenerationOutcome:
+        """The outcome after a problem meanwhile that a restart cannot fix."""
         return GenerationOutcome("failed", cause) if self.again else self
 
 
-def first_cause(ending: GenerationOutcome, fallen: Sequence[Exited]) -> Tuple[Optional[Cause], Optional[Seat]]:
-    """The cause of the earliest fall that nobody asked for; a torn connection yields to what tore it."""
+def first_cause(ending: GenerationOutcome, failed: Sequence[Exited]) -> Tuple[Optional[Cause], Optional[Seat]]:
+    """The cause of the earliest failure that the driver did not order. Lost connections rank last: another
+    failure broke them."""
     if ending.state != "failed":
         return ending.cause, None
-    falls = sorted(fallen, key=lambda fall: fall.at)
-    falls = [f for f in falls if f.cause is None or f.cause.kind is not CauseKind.LOST_RENDEZVOUS] or falls
-    if not falls or ending.cause is not None and ending.cause.kind in DECIDED_OUTSIDE:
+    failures = sorted(failed, key=lambda failure: failure.at)
+    failures = [f for f in failures if f.cause is None or f.cause.kind is not CauseKind.LOST_RENDEZVOUS] or failures
+    if not failures or ending.cause is not None and ending.cause.kind in DECIDED_OUTSIDE:
         return ending.cause, None
-    return located(falls[0]), falls[0].seat
+    return located(failures[0]), failures[0].seat
 
 
 def located(event: Exited) -> Cause:
-    """The cause of an exit, with the rank and generation that it befell."""
-    cause = event.cause or Cause(CauseKind.INTERNAL, "ended for no recorded reason")
+    """The cause of an exit, with its rank and generation."""
+    cause = event.cause or Cause(CauseKind.INTERNAL, "exited without a recorded cause")
     role, rank = (cause.role, cause.rank) if cause.rank >= 0 else event.seat
     return replace(cause, role=role, rank=rank, generation=event.incarnation[0])
 
 
 def counted(event: Exited, kill_cause: Optional[Cause], ending: bool) -> Exited:
-    """An exit as it counts. Whom the gang itself doomed has failed; so has who was asked to end when it was not to
-    (ending: it was), for then an earlier driver asked."""
+    """An exit as the gang counts it.
+
+    A rank that the gang killed for a cause has failed with that cause. So has a rank that was stopped on
+    order while the generation was not ending: an earlier driver gave that order."""
     cause = kill_cause
     if cause is None and event.asked and not ending:
         cause = kill_causes.driver_lost_ending_rank()
@@ -63,15 +66,16 @@ def counted(event: Exited, kill_cause: Optional[Cause], ending: bool) -> Exited:
 
 
 def of_loss(event: AgentLost, member: Member, incarnation: Incarnation, ending: bool) -> Exited:
-    """How the process of a lost agent ended. One that was fenced fell before all others, perhaps, and so by itself."""
-    at = event.at if event.at and not member.fenced else member.said_at
+    """The exit of a lost agent's process. A fenced agent may have failed before all others, so it counts from its
+    last heartbeat and as unordered."""
+    at = event.at if event.at and not member.fenced else member.last_heartbeat_at
     return Exited(event.seat, incarnation, -1, 0, at, ending and not member.fenced, event.cause)
 
 
 def ranks_ended(
     ending: GenerationOutcome, members: Mapping[Seat, Member], first: Optional[Seat]
 ) -> Tuple[List[RecordEvent], List[str]]:
-    """What the journal is to know of every rank that it knows no end of, and who fell because of the first."""
+    """Journal records of all ranks whose end is not recorded yet, and the ranks that failed because of the first."""
     records, consequences = [], []
     for seat, member in members.items():
         if member.exit is None or member.recorded:
@@ -89,7 +93,7 @@ def ranks_ended(
 
 
 def rank_ended(member: Member, state: str, because: Optional[Seat] = None, left: Optional[int] = None) -> RecordEvent:
-    """From here on the journal knows how the member's process ended."""
+    """The journal record of how the member's process ended."""
     event = member.exit
     assert event is not None
     member.recorded = True
@@ -124,5 +128,5 @@ def generation_ended(
 
 
 def note(text: str) -> RecordEvent:
-    """For whoever watches: something to know that is no event of its own."""
+    """A warning for users that is not an event of its own."""
     return RecordEvent("note", {"text": text, "level": "warning"})

@@ -1,10 +1,9 @@
-"""The restarts a gang may still spend, and when it should not although it could.
+"""Restart budget: how many restarts a gang has left, and when not to use one.
 
-A failure costs one; a cause the job is not to blame for costs none; a newer complete checkpoint
-fills the purse again. The same failure twice without progress in between is not tried a third time;
-different ones are, but after the second one waits ever longer, so that a gang that crashes at once
-does not do so a hundred times a second. So does one whose agents are taken away again and again, though that is free;
-those that go with one machine count as one.
+A failure costs one restart; causes that are not the job's fault are free. A newer complete checkpoint
+refills the budget. The same failure twice without progress stops the gang: retrying a typo helps nobody.
+Other failures without progress are retried, from the third in a row on after a pause of 1, 2, 4 ... 60 s.
+The pause also applies to agents that keep getting preempted; agents lost with one machine count once.
 """
 
 from __future__ import annotations
@@ -15,43 +14,45 @@ from longboat.runtime.causes import HOPELESS, Cause, CauseKind
 from longboat.runtime.gang.gang_events import GangRules, Seat
 
 FREE = frozenset({CauseKind.PREEMPTED, CauseKind.SUPERVISOR_LOST})
-"""Causes that cost no restart: the job is not to blame."""
+"""Causes that cost no restart: not the job's fault."""
 
 SAME = "the same failure twice without progress"
 AT_ONCE = 2
-"""Failures in a row without progress after which the next generation starts at once."""
+"""Failures in a row without progress that are retried without a pause."""
 PAUSE_MOST = 60.0
-"""Seconds; the pause before a generation doubles until then."""
+"""Seconds; the pause before a generation doubles up to this."""
 
 
 class RestartBudget:
+    """Restart budget of one gang."""
+
     def __init__(self, rules: GangRules, left: Optional[int] = None) -> None:
-        """left: what an earlier driver has left in it."""
+        """left: restarts left by an earlier driver."""
         self.left = rules.restarts if left is None else left
         self._rules = rules
         self._step = -1
-        """How far the present generation has come."""
+        """Highest step of the current generation."""
         self._best = -1
-        """How far any has come."""
+        """Highest step of any generation."""
         self._last: Optional[Tuple[Any, ...]] = None
-        self.vain = 0
+        self.without_progress = 0
         """Failures in a row without progress."""
-        self._taken: Set[Seat] = set()
-        """Seats that lost their agent for nothing since the last generation started."""
+        self._preempted: Set[Seat] = set()
+        """Seats that lost their agent at no cost since the last generation started."""
 
     def begin(self) -> None:
         """A generation starts."""
         self._step = -1
-        self._taken.clear()
+        self._preempted.clear()
 
     def reached(self, step: int) -> None:
         self._step = max(self._step, step)
 
     def refill(self) -> None:
-        self.left, self._last, self.vain = self._rules.restarts, None, 0
+        self.left, self._last, self.without_progress = self._rules.restarts, None, 0
 
     def refusal(self, cause: Cause) -> str:
-        """Why this failure is not followed by a restart; empty when it is."""
+        """Why there is no restart after this failure; empty if there is."""
         if cause.kind in HOPELESS or cause.kind is CauseKind.TIMED_OUT:
             return "a restart would not help"
         if cause.kind in FREE:
@@ -61,27 +62,29 @@ class RestartBudget:
         return SAME if self._last == self._failure(cause) else ""
 
     def pay(self, cause: Cause) -> bool:
-        """Pays for the restart after this failure; False when there is to be none."""
+        """Pay for the restart after this failure; False if there is none."""
         if self.refusal(cause):
             return False
         self.left -= cause.kind not in FREE
         self._last = self._failure(cause) if cause.kind is CauseKind.USER_ERROR else None
         if self._step > self._best:
-            self._best, self.vain = self._step, 0
-        elif cause.kind not in FREE or not self._taken or (cause.role, cause.rank) in self._taken:
-            self.vain += 1
+            self._best, self.without_progress = self._step, 0
+        elif cause.kind not in FREE or not self._preempted or (cause.role, cause.rank) in self._preempted:
+            self.without_progress += 1
         if cause.kind in FREE:
-            self._taken.add((cause.role, cause.rank))
+            self._preempted.add((cause.role, cause.rank))
         return True
 
     @property
     def pause(self) -> float:
-        """Seconds to wait before the next generation, or the next agent of a seat."""
-        return 0.0 if self.vain <= AT_ONCE else min(2.0 ** (self.vain - AT_ONCE - 1), PAUSE_MOST)
+        """Seconds to wait before the next generation or the next agent of a seat."""
+        return (
+            0.0 if self.without_progress <= AT_ONCE else min(2.0 ** (self.without_progress - AT_ONCE - 1), PAUSE_MOST)
+        )
 
     def _failure(self, cause: Cause) -> Tuple[Any, ...]:
-        """What makes two failures the same: kind, place in the code, and how far training had come; of
-        seats that live alone, the seat too."""
+        """What makes two failures the same: kind, place in the code and highest step; for seats that restart
+        alone also the seat."""
         seat: Seat = (cause.role, cause.rank)
         _, alone = self._rules.seats.get(seat, (False, False))
         step = max(self._step, self._best)

@@ -1,7 +1,7 @@
-"""Hangs: a rank that has reported before is silent, or nobody has reported at all.
+"""Stall detection: a rank stops reporting progress, or no rank ever reports.
 
-First the stacks of those are asked for; who is still silent after a while is to be ended, and who
-went on meanwhile is looked at afresh.
+The stacks of hung ranks are requested first. Ranks that are still silent after a short wait count as
+hung; if they report meanwhile, the watch starts over.
 """
 
 from __future__ import annotations
@@ -13,19 +13,23 @@ from longboat.runtime.gang.members import Member, MemberState
 
 
 class StallFinding(NamedTuple):
-    show: List[Seat]
-    """Whose stacks are to be written."""
-    end: List[Seat]
-    """Who hangs for certain."""
+    """Result of one look at the gang."""
+
+    dump_stacks: List[Seat]
+    """Seats to request stacks from."""
+    hung: List[Seat]
+    """Seats that hang for certain."""
 
 
 class StallWatch:
+    """Watches the progress of a gang's running ranks."""
+
     def __init__(self, rules: GangRules) -> None:
         self._rules = rules
         self._since = 0.0
-        """When the generation began, or was taken up."""
+        """When the generation started, or a restarted driver continued it."""
         self._asked_at = 0.0
-        """When stacks were asked for; 0: they were not."""
+        """When stacks were requested; 0: not yet."""
         self._next_look = 0.0
 
     def begin(self, now: float) -> None:
