@@ -75,7 +75,7 @@ def test_a_pod_without_a_name_server(place: Place) -> None:
     dns = "    restarts: 0\n    pod: {spec: {dnsPolicy: None, dnsConfig: {nameservers: [192.0.2.1]}}}"
     kind, said = why(place, jobs.single(program, dns))
     assert kind == "name_not_resolved"
-    assert "the name server 192.0.2.1 (/etc/resolv.conf) did not answer" in said
+    assert "no response from the name server 192.0.2.1 (/etc/resolv.conf)" in said
     assert "port 53" in said
 
 

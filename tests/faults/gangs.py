@@ -68,7 +68,7 @@ SIGNALS = (
         "a rank killed by the kernel for lack of memory",
         CauseKind.OUT_OF_MEMORY,
         ONE,
-        says=("killed by the kernel for lack of memory", "1 out-of-memory kill", "SIGKILL", "limit of 96.0 MiB"),
+        says=("killed by the kernel because memory ran out", "1 out-of-memory kill", "SIGKILL", "limit of 96.0 MiB"),
         work="hog = b'x' * (200 << 20)\n",
         inject=do.in_little_memory,
     ),

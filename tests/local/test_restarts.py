@@ -104,7 +104,7 @@ def test_a_script_whose_interpreter_is_missing_says_so(longboat: Place) -> None:
     longboat.file("script.sh", "#!/no/such/interpreter\n").chmod(0o755)
     assert longboat.run("run: [./script.sh]\n").code == 1
     assert longboat.cause["kind"] == "command_not_found"
-    assert "the interpreter that ./script.sh names in its first line was not found" in longboat("why").out
+    assert "the interpreter in the first line of ./script.sh was not found" in longboat("why").out
 
 
 def test_one_rank_that_dies_at_import_is_the_cause_and_its_peers_are_consequences(longboat: Place) -> None:

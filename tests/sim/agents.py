@@ -90,7 +90,7 @@ class SimAgent:
         self.alive = True
         self.rate = 1.0 + (0.0 if world.calm else world.between(-0.02, 0.02))
         self._zero, self._base = world.now, world.between(0, 1000)
-        self.duty = AgentProtocol(f"{world.rng.getrandbits(64):016x}", pod.address, lease, self.clock())
+        self.protocol = AgentProtocol(f"{world.rng.getrandbits(64):016x}", pod.address, lease, self.clock())
         self.process: SimProcess | None = None
         self.connection: Connection | None = None
         self._joining: Connection | None = None
@@ -98,7 +98,7 @@ class SimAgent:
         self._heard = self.clock()
         self._cut_off = False
         self._lease = lease
-        self._unheard = Outbox()
+        self._outbox = Outbox()
         self._owes = False
         self.words: set[int] = set()
         """Numbers of what it has said and some driver must hear."""
@@ -120,7 +120,7 @@ class SimAgent:
             return
         world = self.world
         now = self.clock()
-        if self.duty.lapsed(now) and self.process is not None and self.process.alive:
+        if self.protocol.lapsed(now) and self.process is not None and self.process.alive:
             if not self._cut_off:
                 world.say(f"{self.pod}: its lease has run out")
                 self.watcher.mark("agent", self.seat)
@@ -129,10 +129,10 @@ class SimAgent:
         if self.connection is not None and now >= self._heard + self._lease / 3:
             self.connection = None
         if self.connection is not None:
-            self._say("alive", **self.duty.seen(now, world.now))
+            self._say("alive", **self.protocol.seen(now, world.now))
         elif self._joining is None:
             self._look()
-        world.after(self.duty.heartbeat, self._turn)
+        world.after(self.protocol.heartbeat, self._turn)
 
     def _look(self) -> None:
         """A look for the driver: nothing else is done until it answers or patience is over."""
@@ -140,8 +140,8 @@ class SimAgent:
         self._busy_until = self.world.now + self.world.between(0.5, LOOK)
         self.world.after(self._busy_until - self.world.now, self._looked, self._joining)
         role, rank = self.seat
-        self._owes = bool(self._unheard)
-        seen = {**self.duty.seen(self.clock(), self.world.now), "owes": self._owes}
+        self._owes = bool(self._outbox)
+        seen = {**self.protocol.seen(self.clock(), self.world.now), "owes": self._owes}
         self._joining.to_driver(wire.encode({"is": "join", "seat": ["train", role, rank], **seen}))
 
     def _looked(self, connection: Connection) -> None:
@@ -168,35 +168,35 @@ class SimAgent:
             return
         self._heard = self.clock()
         if message["is"] == "alive":
-            self._unheard.heard(message)
-        order = self.duty.order(message, self.clock(), self.world.now)
+            self._outbox.heard(message)
+        order = self.protocol.order(message, self.clock(), self.world.now)
         if order is AgentOrder.START:
             self._start(tuple(message["incarnation"]))
         elif order is AgentOrder.KILL and self.process is not None:
             self.process.end(float(message["grace"]))
-        elif order is AgentOrder.SAY_ENDED and self.duty.exit is not None:
-            self._say("exited", **self.duty.exit)
+        elif order is AgentOrder.SAY_ENDED and self.protocol.exit is not None:
+            self._say("exited", **self.protocol.exit)
         elif order is AgentOrder.BYE:
             self.pod.say_goodbye(self)
 
     def _welcomed(self, connection: Connection) -> None:
         self.connection, self._joining, self._heard = connection, None, self.clock()
-        for message in self._unheard.take():
+        for message in self._outbox.take():
             self._send(message)
         if self._owes:
-            self._say("alive", **self.duty.seen(self.clock(), self.world.now))
+            self._say("alive", **self.protocol.seen(self.clock(), self.world.now))
         self._reap()
 
     def _say(self, kind: str, **keys: Any) -> None:
-        self._send({"is": kind, "incarnation": list(self.duty.incarnation), **keys})
+        self._send({"is": kind, "incarnation": list(self.protocol.incarnation), **keys})
 
     def _send(self, message: wire.Message) -> None:
-        message = self._unheard.numbered(message)
+        message = self._outbox.numbered(message)
         if "word" in message:
             self.words.add(message["word"])
         if self.connection is not None:
             self.connection.to_driver(wire.encode(message))
-        self._unheard.keep(message, self.connection is not None)
+        self._outbox.keep(message, self.connection is not None)
 
     def notice(self) -> None:
         self._say("notice")
@@ -204,7 +204,7 @@ class SimAgent:
     # The user's process.
 
     def _start(self, incarnation: Incarnation) -> None:
-        self.duty.begun(incarnation)
+        self.protocol.begun(incarnation)
         self._cut_off = False
         fate = self.pod.fate(self, incarnation)
         self.process = process = SimProcess(self.world, self, incarnation, fate, self._process_ended)
@@ -240,7 +240,7 @@ class SimAgent:
         self.process = None
         asked, cause = process.asked, process.cause
         if self._cut_off:
-            asked, cause = False, Cause(CauseKind.NODE_LOST, "it was cut off from the driver for longer than its lease")
+            asked, cause = False, Cause(CauseKind.NODE_LOST, "it lost the driver for longer than its lease")
             process.cause, process.asked = cause, False
         ending = {
             "code": process.code,
@@ -249,7 +249,7 @@ class SimAgent:
             "asked": asked,
             "cause": plain(cause),
         }
-        self.duty.ended(ending)
+        self.protocol.ended(ending)
         self._say("exited", **ending)
 
     def die(self) -> None:

@@ -124,7 +124,7 @@ class SimDriver:
             self._answer(connection, message)
         elif kind in _HEARD:
             if "word" in message:
-                self.watcher.words.setdefault(connection.agent.duty.name, set()).add(message["word"])
+                self.watcher.words.setdefault(connection.agent.protocol.name, set()).add(message["word"])
             _HEARD[kind](self, seat, message)
 
     def _answer(self, connection: Connection, message: wire.Message) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from longboat.runtime.agent import exit_causes
-from longboat.runtime.agent.rank_process import CannotStart
+from longboat.runtime.agent.rank_process import CannotStart, StartStep
 from longboat.runtime.causes import Cause, CauseKind, signal_name
 
 TRACEBACK = """\
@@ -57,8 +57,8 @@ def test_without_a_traceback_the_exit_code_speaks() -> None:
 
 @pytest.mark.parametrize(("code", "kind"), [(77, CauseKind.MISSING_INPUT), (74, CauseKind.USER_ERROR)])
 def test_storage_that_could_not_be_had_is_told_in_its_own_words(code: int, kind: CauseKind) -> None:
-    cause = of_exit(code, lines=["error: storage data could not be fetched: no right to use S3 was found"])
-    assert (cause.kind, cause.message) == (kind, "storage data could not be fetched: no right to use S3 was found")
+    cause = of_exit(code, lines=["error: storage data could not be fetched: no credentials for S3 found"])
+    assert (cause.kind, cause.message) == (kind, "storage data could not be fetched: no credentials for S3 found")
     assert of_exit(code, lines=["bye"]).message == f"exited with code {code}"
 
 
@@ -111,13 +111,13 @@ def test_an_mpi_mismatch_is_known_by_our_own_words() -> None:
 
 
 def test_a_start_that_failed_is_told_with_what_was_tried() -> None:
-    missing = exit_causes.of_start(CannotStart(errno.ENOENT, "execute", "trian", "/code"), "/bin:/usr/bin")
+    missing = exit_causes.of_start(CannotStart(errno.ENOENT, StartStep.EXECUTE, "trian", "/code"), "/bin:/usr/bin")
     assert missing.kind is CauseKind.NOT_FOUND
     assert missing.evidence[-1] == "looked for it on PATH=/bin:/usr/bin"
-    closed = exit_causes.of_start(CannotStart(errno.EACCES, "execute", "./x.sh", "/code"), "")
+    closed = exit_causes.of_start(CannotStart(errno.EACCES, StartStep.EXECUTE, "./x.sh", "/code"), "")
     assert closed.kind is CauseKind.NOT_EXECUTABLE
-    assert closed.message.startswith("the file ./x.sh may not be executed")
-    nowhere = exit_causes.of_start(CannotStart(errno.ENOENT, "enter the directory", "/gone", "/gone"), "")
+    assert closed.message.startswith("./x.sh is not executable")
+    nowhere = exit_causes.of_start(CannotStart(errno.ENOENT, StartStep.ENTER_DIRECTORY, "/gone", "/gone"), "")
     assert nowhere.kind is CauseKind.MISSING_INPUT
 
 

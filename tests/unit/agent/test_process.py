@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from longboat.runtime.agent import mpi_remote, syscalls
-from longboat.runtime.agent.rank_process import CannotStart, RankProcess
+from longboat.runtime.agent.rank_process import CannotStart, RankProcess, StartStep
 
 pytestmark = pytest.mark.filterwarnings("ignore:os.fork.* was called:RuntimeWarning")
 """Another test may have brought JAX's threads into this process; the forks here run none of it."""
@@ -158,8 +158,8 @@ print("saved", flush=True)
 def standing(directory: Path, log: Path, command: list[str]) -> list[str]:
     """The command under what stands between mpirun and it in a worker's pod."""
     settings = {"env": ENV, "size": 1, "log": str(log), "cwd": str(directory)}
-    mpi_remote.prepare(str(directory / "berth"), settings)
-    return [str(directory / "berth" / mpi_remote.STAND), *command]
+    mpi_remote.prepare(str(directory / "mpi"), settings)
+    return [str(directory / "mpi" / mpi_remote.RUN_RANK), *command]
 
 
 @pytest.mark.parametrize("between", ["a bucket", "mpirun's daemon", "mpirun's daemon and a bucket"])
@@ -270,14 +270,14 @@ def test_it_dies_with_its_agent(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "cwd", "error", "doing"),
     [
-        (["no-such-program"], "/", errno.ENOENT, "execute"),
-        (["/no/such/program"], "/", errno.ENOENT, "execute"),
-        (["/etc/passwd"], "/", errno.EACCES, "execute"),
-        (["true"], "/no/such/directory", errno.ENOENT, "enter the directory"),
+        (["no-such-program"], "/", errno.ENOENT, StartStep.EXECUTE),
+        (["/no/such/program"], "/", errno.ENOENT, StartStep.EXECUTE),
+        (["/etc/passwd"], "/", errno.EACCES, StartStep.EXECUTE),
+        (["true"], "/no/such/directory", errno.ENOENT, StartStep.ENTER_DIRECTORY),
     ],
 )
 def test_a_command_that_cannot_be_executed_says_why(
-    tmp_path: Path, command: list[str], cwd: str, error: int, doing: str
+    tmp_path: Path, command: list[str], cwd: str, error: int, doing: StartStep
 ) -> None:
     def work() -> None:
         with pytest.raises(CannotStart) as caught:

@@ -134,7 +134,7 @@ def test_what_is_no_file_is_left_out_and_the_rest_arrives(
     assert sorted(str(path.relative_to(there)) for path in there.rglob("*")) == ["deep", "deep/model", "latest"]
     assert (there / "latest").read_text() == "weights"
     told = capfd.readouterr().err
-    assert all(f"{here / name} is not carried" in told for name in ("aside", "dangling", "fifo", "socket"))
+    assert all(f"{here / name} is not copied" in told for name in ("aside", "dangling", "fifo", "socket"))
     assert "cannot be reached" not in told
 
 
@@ -166,7 +166,7 @@ def test_what_the_depot_can_never_take_is_left_out(
     carrier.send_tree(str(here))
     until(lambda: carrier.settled)
     assert (there / "zulu").read_text() == "content"
-    assert capfd.readouterr().err.count("is not carried to the run") == 3
+    assert capfd.readouterr().err.count("is not copied to the run") == 3
 
 
 def test_a_tree_is_listed_however_many_files_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

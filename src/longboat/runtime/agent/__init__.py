@@ -1,5 +1,4 @@
-"""The program beside every rank: it starts the user's process, watches it and tells the driver.
+"""The agent: the program next to every rank. It starts the user's process, watches it and reports to the driver.
 
-The same beside a local process and in a pod. Ships into strangers' images: standard library
-only, Python 3.9.
+The same program runs next to a local process and in a pod.
 """

@@ -1,10 +1,10 @@
-"""The agent's loop: a driver to obey, a user's process, and nothing else.
+"""The agent's loop: obeys the driver, and runs and watches the user's process.
 
-It joins with the seat's name, starts what it is told to, follows the progress, and says how it
-ended; its heartbeat says all it is doing, so that nothing depends on one message. One thread, one
-select: the contact with the driver, and the bell. It never decides about the gang. SIGTERM to the
-agent means that its machine goes away: the driver is told. The loop reads the rank's files, and a
-disk on the network may keep it waiting: a guard beside it sees to the end of the lease then.
+The agent joins for its seat, starts what the driver orders, follows its progress and reports how it
+ended. Each heartbeat carries its full state, so no single message matters. One thread, one select: the
+session with the driver, and the wakeup pipe. It never decides about the gang. SIGTERM to the agent means
+that its machine is going away: it notifies the driver. The loop reads the rank's files and may block on
+a network disk; a guard thread then still ends the process when the lease runs out.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
     from longboat.runtime.agent.mpi import MpiWorkers
 
 POLL = (0.02, 0.25)
-"""How often a running process's files are looked at: at first, and once it is quiet."""
+"""Seconds between two looks at a running process's files: at first, and once it is quiet."""
 MPIRUN_PATIENCE = 2.0
-"""How long mpirun may take to end by itself after a worker has failed: it never does when one
-fails before it has met the others."""
+"""Seconds for mpirun to exit by itself after a worker failed. It never does if the worker fails before it has
+connected to the others."""
 LATE = 2.0
-"""Seconds after which the guard ends what runs beyond its lease: the loop is quicker, unless it hangs."""
+"""Seconds after the lease when the guard thread kills what still runs: the loop is quicker, unless it hangs."""
 
 
 def run(config: AgentConfig) -> int:
@@ -50,33 +50,35 @@ def run(config: AgentConfig) -> int:
     try:
         return Agent(config).serve()
     except (OSError, wire.WireError):
-        return 1  # the driver is gone; what was started dies with this process
+        return 1  # the driver is gone; the agent's processes die with it
     except Exception:
-        _write_down_bug(config)
+        _log_bug(config)
         return 1
 
 
 class Agent:
+    """The agent of one seat: its session with the driver and its rank's process."""
+
     def __init__(self, config: AgentConfig) -> None:
         self.config = config
         self.stage = config.plan.stage(config.stage)
         self.process: Optional[RankProcess] = None
-        self.last_words = ""
-        """Why its last process failed, for the container's termination message."""
+        self.termination_message = ""
+        """Why the last process failed, for the container's termination message."""
         self._ports = HeldPorts(3, config.ports)
         name = f"{config.agent}.{wire.nonce()}" if config.agent else wire.nonce()
-        self.duty = AgentProtocol(name, [config.host, self._ports.numbers], config.lease, time.monotonic())
-        self._contact = DriverSession(config)
-        self._bell = Wakeup()
-        self._delivery = Staging(config, self._bell.ring)
-        self._inquiry: Optional[StackRequest] = None
-        """Stacks that were asked for and not told yet."""
+        self.protocol = AgentProtocol(name, [config.host, self._ports.numbers], config.lease, time.monotonic())
+        self._session = DriverSession(config)
+        self._wakeup = Wakeup()
+        self._staging = Staging(config, self._wakeup.ring)
+        self._stack_request: Optional[StackRequest] = None
+        """Stacks that the driver requested and that are not sent yet."""
         self._cut_off = False
-        """The lease ran out: the process was ended because of that."""
-        self._noticed = False
-        """This agent's machine goes away."""
+        """The lease ran out, and the process was killed for that."""
+        self._leaving = False
+        """This agent's machine is going away."""
         self._ended_at = 0.0
-        """When the launcher's process ended, while others are heard first."""
+        """When mpirun ended, while the workers' agents get time to report first."""
         self._followers: List[Tuple[str, int, RankOutput]] = []
         self._mpi: Optional[MpiWorkers] = None
         self._log = run_layout.log(config.run_dir, config.stage, config.role, config.rank)
@@ -85,28 +87,28 @@ class Agent:
         self._heartbeat = 0.0
 
     def serve(self) -> int:
-        bell, contact = self._bell, self._contact
+        wakeup, session = self._wakeup, self._session
         syscalls.adopt_orphans()
         if self.config.lease:
             threading.Thread(target=self._guard, daemon=True).start()
         try:
-            going = self._obey(contact.make(self._seen()))
+            going = self._obey(session.make(self._state()))
             while going:
-                wait = min(self._poll, self.duty.heartbeat) if self.process else self.duty.heartbeat
-                sources: List[Union[Wakeup, DriverSession]] = [bell] if contact.lost else [bell, contact]
+                wait = min(self._poll, self.protocol.heartbeat) if self.process else self.protocol.heartbeat
+                sources: List[Union[Wakeup, DriverSession]] = [wakeup] if session.lost else [wakeup, session]
                 ready, _, _ = select.select(sources, [], [], wait)
-                if bell in ready and signal.SIGTERM in bell.signals():
-                    self._noticed = self.config.leaves
-                    self._say("notice")
-                if contact in ready:
-                    going = self._obey(contact.receive())
-                self._take_delivery()
+                if wakeup in ready and signal.SIGTERM in wakeup.signals():
+                    self._leaving = self.config.leaves
+                    self._send("notice")
+                if session in ready:
+                    going = self._obey(session.receive())
+                self._collect_staged()
                 self._watch()
                 if self._has_left():
                     break
                 self._stay_alive()
-                if contact.lost:
-                    going = self._obey(contact.look(self._seen(), brief=self.process is not None)) and going
+                if session.lost:
+                    going = self._obey(session.look(self._state(), brief=self.process is not None)) and going
             return 0
         finally:
             self._clean_up()
@@ -114,74 +116,74 @@ class Agent:
     # The driver.
 
     def _obey(self, messages: List[wire.Message]) -> bool:
-        """Whether to go on."""
+        """Carry out the driver's orders; returns whether to continue."""
         for message in messages:
-            order = self.duty.order(message, time.monotonic(), time.time())
+            order = self.protocol.order(message, time.monotonic(), time.time())
             if order is AgentOrder.START:
                 self._begin(message)
             elif order is AgentOrder.KILL:
                 self._end(float(message["grace"]))
-            elif order is AgentOrder.SAY_ENDED and self.duty.exit is not None:
-                self._say("exited", **self.duty.exit)
+            elif order is AgentOrder.SAY_ENDED and self.protocol.exit is not None:
+                self._send("exited", **self.protocol.exit)
             elif order is AgentOrder.STACKS:
-                self._inquiry = StackRequest(
+                self._stack_request = StackRequest(
                     {(role, rank): self._stacks_of(role, rank) for role, rank, _ in self._followers}
                 )
             elif order is AgentOrder.BYE:
                 return False
         return True
 
-    def _seen(self) -> wire.Message:
-        return self.duty.seen(time.monotonic(), time.time())
+    def _state(self) -> wire.Message:
+        return self.protocol.seen(time.monotonic(), time.time())
 
-    def _say(self, kind: str, **keys: Any) -> None:
-        self._contact.send({"is": kind, "incarnation": list(self.duty.incarnation), **keys})
+    def _send(self, kind: str, **keys: Any) -> None:
+        self._session.send({"is": kind, "incarnation": list(self.protocol.incarnation), **keys})
 
     def _stay_alive(self) -> None:
         now = time.monotonic()
-        if self.duty.lapsed(now) and self._occupied:
+        if self.protocol.lapsed(now) and self._occupied:
             self._cut_off = True
             self._end(0)
-        if now - self._heartbeat >= self.duty.heartbeat and not self._contact.lost:
+        if now - self._heartbeat >= self.protocol.heartbeat and not self._session.lost:
             self._heartbeat = now
-            self._say("alive", **self.duty.seen(now, time.time()))
-        self._contact.doubt(now)
+            self._send("alive", **self.protocol.seen(now, time.time()))
+        self._session.doubt(now)
 
     def _guard(self) -> None:
         while True:
-            time.sleep(self.duty.heartbeat)
-            if self.duty.lapsed(time.monotonic() - LATE):
+            time.sleep(self.protocol.heartbeat)
+            if self.protocol.lapsed(time.monotonic() - LATE):
                 self._cut_off = True
                 syscalls.signal_all(syscalls.descendants(os.getpid()), signal.SIGKILL)
 
     def _has_left(self) -> bool:
-        """The machine goes away and nothing runs here any more: so does this agent."""
-        if not self._noticed or self._occupied:
+        """Whether the agent ends now: its machine is going away and nothing runs any more."""
+        if not self._leaving or self._occupied:
             return False
-        self._say("left")
+        self._send("left")
         return True
 
     @property
     def _occupied(self) -> bool:
-        """A process runs here, or is about to."""
-        return self.process is not None or self._delivery.awaited is not None
+        """A process runs, or is about to."""
+        return self.process is not None or self._staging.awaited is not None
 
     # The user's process.
 
     def _begin(self, start: wire.Message) -> None:
-        """A new life: its process starts at once, or when its files are here."""
+        """Begin a new incarnation: its process starts now, or once its files are here."""
         generation, restart = start["incarnation"]
-        self.duty.begun((generation, restart))
+        self.protocol.begun((generation, restart))
         self._cut_off = False
         if start["resume_from"]:
             start = {**start, "resume_from": os.path.join(self.config.run_dir, start["resume_from"])}
-        if not self._delivery.fetch(start):
+        if not self._staging.fetch(start):
             self._start(start)
 
-    def _take_delivery(self) -> None:
-        checkpoints, start, problem = self._delivery.take()
+    def _collect_staged(self) -> None:
+        checkpoints, start, problem = self._staging.take()
         for checkpoint in checkpoints:
-            self._say("checkpoint", **checkpoint)
+            self._send("checkpoint", **checkpoint)
         if problem is not None:
             self._exited(-1, 0, exit_causes.of_writing(problem))
         if start is not None:
@@ -190,8 +192,8 @@ class Agent:
     def _end(self, grace: float) -> None:
         if self.process is not None:
             self.process.end(grace)
-        elif self._delivery.awaited is not None:
-            self._delivery.forget()
+        elif self._staging.awaited is not None:
+            self._staging.forget()
             self._exited(-1, 0, None, asked=True)
 
     def _start(self, message: wire.Message) -> None:
@@ -226,7 +228,7 @@ class Agent:
         offset = self.process.log_offset
         self._followers = [(config.role, config.rank, RankOutput(self._log, offset, reports, start))]
         self._poll = POLL[0]
-        self._say("started", pid=self.process.outside_pid, log_offset=offset, report_offset=start)
+        self._send("started", pid=self.process.outside_pid, log_offset=offset, report_offset=start)
 
     def _command(
         self, message: wire.Message, world: World, restart: int, env: Dict[str, str]
@@ -257,14 +259,14 @@ class Agent:
                 process.expire(MPIRUN_PATIENCE)
         busy = self._relay_progress()
         self._poll = POLL[0] if busy or process.asked else min(self._poll * 1.5, POLL[1])
-        if self._inquiry is not None and (ended or self._inquiry.ready()):
-            self._say_stacks(self._inquiry)
+        if self._stack_request is not None and (ended or self._stack_request.ready()):
+            self._send_stacks(self._stack_request)
         behind = any(follower.behind for _, _, follower in self._followers)
-        if ended and not behind and self._delivery.settled(process.asked) and self._others_heard(process, *ended):
+        if ended and not behind and self._staging.settled(process.asked) and self._others_heard(process, *ended):
             self._wind_up(process, *ended)
 
     def _others_heard(self, process: RankProcess, code: int, signum: int) -> bool:
-        """mpirun fails because one of its processes has: where those have agents, they are heard first."""
+        """Whether the workers had time to report: mpirun fails because one of them did, so they come first."""
         alone = self._mpi is not None or self.config.role != SHAPES[self.stage.shape].launcher
         if alone or (code, signum) == (0, 0) or process.asked:
             return True
@@ -272,12 +274,12 @@ class Agent:
         return time.monotonic() >= self._ended_at + MPIRUN_PATIENCE
 
     def _wind_up(self, process: RankProcess, code: int, signum: int) -> None:
-        """Nothing of it runs any more: tells what is left to tell, and why it ended."""
+        """Report what is left to report and why the process ended; nothing of it runs any more."""
         if self._mpi is not None:
             self._relay_workers(self._mpi)
-            if code != 0 and not process.asked and not self._mpi.fallen:
-                for event in self._mpi.left_unsaid():
-                    self._say(event.kind, role="worker", rank=event.rank, **event.keys)
+            if code != 0 and not process.asked and not self._mpi.failed_alone:
+                for event in self._mpi.unrecorded_ends():
+                    self._send(event.kind, role="worker", rank=event.rank, **event.keys)
             self._relay_progress()
         lines = exit_causes.tail(self._log, process.log_offset)
         kills = exit_causes.oom_kills()
@@ -288,26 +290,31 @@ class Agent:
         self._exited(code, signum, cause)
 
     def _relay_progress(self) -> bool:
-        said = False
+        sent = False
         for role, rank, follower in self._followers:
             points, checkpoints = follower.news()
             for begin in range(0, len(points), 1000):
-                said = True
-                self._say("report", role=role, rank=rank, points=points[begin : begin + 1000])
+                sent = True
+                self._send("report", role=role, rank=rank, points=points[begin : begin + 1000])
             for record in checkpoints:
-                said = True
+                sent = True
                 if "path" in record:
                     record = {**record, "path": os.path.relpath(record["path"], self.config.run_dir)}
-                told = {"role": role, "rank": rank, "record": record, "incarnation": list(self.duty.incarnation)}
-                if not self._delivery.carry(told):
-                    self._say("checkpoint", **told)
-        return said
+                checkpoint = {
+                    "role": role,
+                    "rank": rank,
+                    "record": record,
+                    "incarnation": list(self.protocol.incarnation),
+                }
+                if not self._staging.carry(checkpoint):
+                    self._send("checkpoint", **checkpoint)
+        return sent
 
     def _relay_workers(self, workers: MpiWorkers) -> None:
         for event in workers.events():
             if event.follower is not None:
                 self._followers.append(("worker", event.rank, event.follower))
-            self._say(event.kind, role="worker", rank=event.rank, **event.keys)
+            self._send(event.kind, role="worker", rank=event.rank, **event.keys)
 
     def _exited(self, code: int, signum: int, cause: Optional[Cause], asked: bool = False) -> None:
         asked = self.process.asked if self.process else asked
@@ -317,35 +324,35 @@ class Agent:
         stack_dump.tidy(self._stacks_of(self.config.role, self.config.rank))
         self.process, self._followers, self._mpi, self._ended_at = None, [], None, 0.0
         if self._cut_off:
-            asked, cause = False, Cause(CauseKind.NODE_LOST, "it was cut off from the driver for longer than its lease")
+            asked, cause = False, Cause(CauseKind.NODE_LOST, "it lost the driver for longer than its lease")
         if cause is not None:
-            self.last_words = f"{self.config.name}, generation {self.duty.incarnation[0]}: {cause.message}"
+            self.termination_message = f"{self.config.name}, generation {self.protocol.incarnation[0]}: {cause.message}"
         ending = {"code": code, "signal": signum, "at": time.time(), "asked": asked, "cause": plain(cause)}
-        self.duty.ended(ending)
-        if not self._noticed or code == 0:  # else it leaves, and a new life must not be given to it
-            self._say("exited", **ending)
+        self.protocol.ended(ending)
+        if not self._leaving or code == 0:  # else the agent ends, and must not get a new incarnation
+            self._send("exited", **ending)
 
-    # Stacks of a rank that hangs.
+    # Stacks of a hung rank.
 
-    def _say_stacks(self, inquiry: StackRequest) -> None:
-        self._inquiry = None
-        for (role, rank), text in inquiry.stacks().items():
-            states = inquiry.states if (role, rank) == (self.config.role, self.config.rank) else []
-            self._say("stacks", role=role, rank=rank, states=states, text=text)
+    def _send_stacks(self, request: StackRequest) -> None:
+        self._stack_request = None
+        for (role, rank), text in request.stacks().items():
+            states = request.states if (role, rank) == (self.config.role, self.config.rank) else []
+            self._send("stacks", role=role, rank=rank, states=states, text=text)
 
     def _stacks_of(self, role: str, rank: int) -> str:
         return run_layout.stacks(self.config.run_dir, self.config.stage, role, rank)
 
     def _clean_up(self) -> None:
-        """Leave no process, whoever ended this loop."""
-        self._bell.close()
+        """Leave no process behind, however the loop ended."""
+        self._wakeup.close()
         if self.process is not None:
             self.process.end(0)
             while self.process.ended() is None:
                 time.sleep(0.005)
 
 
-def _write_down_bug(config: AgentConfig) -> None:
+def _log_bug(config: AgentConfig) -> None:
     import traceback
 
     with open(os.path.join(config.run_dir, run_layout.DRIVER_LOG), "a", encoding="utf-8") as file:

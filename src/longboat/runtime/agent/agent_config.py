@@ -1,4 +1,4 @@
-"""What an agent knows before it meets the driver, and where things are for its rank."""
+"""The agent's configuration, and the directories and files of its rank."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from longboat.runtime.shapes import SHAPES
 
 @dataclass(frozen=True)
 class AgentConfig:
-    """Everything an agent knows before it meets the driver."""
+    """What an agent knows before it connects to the driver."""
 
     plan: Plan
     run_id: str
@@ -22,10 +22,10 @@ class AgentConfig:
     role: str
     rank: int
     driver: str
-    """Path of the driver's socket, or host:port."""
+    """Path of the driver's socket, or HOST:PORT."""
     token: bytes
     base: Mapping[str, str]
-    """Environment that the rank's own stands on; holds the secrets."""
+    """The environment that the rank's variables are added to; contains the secrets."""
     data: str
     rank_path: str
     python: str
@@ -34,15 +34,15 @@ class AgentConfig:
     gpus: Tuple[str, ...] = ()
     mounts: Mapping[str, str] = field(default_factory=dict)
     lease: float = 0.0
-    """Seconds to train on without the driver; 0: the driver's end is the end."""
+    """Seconds to keep training without the driver; 0: the agent ends with the driver."""
     ports: Tuple[int, ...] = ()
-    """Taken again if they can be: a rank that comes back alone must be found where it was."""
+    """Reused if they are free: peers expect a rank that restarts alone at its old address."""
     agent: str = ""
-    """By which whoever brought this agent knows it again; empty: by nothing."""
+    """The engine's name for this agent; empty: it has none."""
     leaves: bool = False
-    """SIGTERM means that this agent has to go too, as soon as its process has ended."""
-    depot: str = ""
-    """host:port of the driver's depot, where the run directory is not on a disk that both see."""
+    """SIGTERM also ends this agent, once its process has ended."""
+    file_server: str = ""
+    """HOST:PORT of the driver's file server, if the run directory is not on a shared disk."""
 
     @property
     def name(self) -> str:
@@ -50,15 +50,17 @@ class AgentConfig:
 
 
 def places_of(config: AgentConfig, generation: int, role: str = "", rank: int = -1) -> Places:
-    """Where things are for a rank of this post's stage; by default the post's own."""
+    """Directories and files of a rank in this agent's stage; by default of the agent's own rank."""
     stage = config.plan.stage(config.stage)
     role, rank = (role, rank) if role else (config.role, config.rank)
-    own = SHAPES[stage.shape].own_checkpoints
+    per_rank = SHAPES[stage.shape].own_checkpoints
     return Places(
         run_id=config.run_id,
         data=config.data,
         output=run_layout.output(config.run_dir, config.stage),
-        checkpoints=run_layout.checkpoints(config.run_dir, config.stage, generation, f"{role}-{rank}" if own else ""),
+        checkpoints=run_layout.checkpoints(
+            config.run_dir, config.stage, generation, f"{role}-{rank}" if per_rank else ""
+        ),
         report_file=run_layout.reports(config.run_dir, config.stage, role, rank),
         stacks_file=run_layout.stacks(config.run_dir, config.stage, role, rank),
         rank_path=config.rank_path,
@@ -71,15 +73,15 @@ def places_of(config: AgentConfig, generation: int, role: str = "", rank: int = 
 
 
 def storage_of(config: AgentConfig) -> List[str]:
-    """Mounts that are directories of the run."""
+    """Mounts that are directories inside the run."""
     return [run_layout.storage(config.run_dir, mount.name) for mount in config.plan.storage if mount.kind == "run"]
 
 
 def earlier(plan: Plan, name: str) -> List[str]:
-    """All stages that come before this one, near and far."""
-    found: List[str] = []
+    """All stages before this one, direct and indirect."""
+    stages: List[str] = []
     for before in plan.stage(name).after:
-        for each in [*earlier(plan, before), before]:
-            if each not in found and plan.stage(each).kind == "gang":
-                found.append(each)
-    return found
+        for stage in [*earlier(plan, before), before]:
+            if stage not in stages and plan.stage(stage).kind == "gang":
+                stages.append(stage)
+    return stages

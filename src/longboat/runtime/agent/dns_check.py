@@ -1,4 +1,4 @@
-"""Whether the name servers of this machine or pod answer at all: what tells a wrong name from a missing DNS."""
+"""DNS check: do the name servers of this machine or pod answer? Tells a wrong name from broken DNS."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import List, Tuple
 CONFIG = "/etc/resolv.conf"
 PATIENCE = 1.0
 MOST = 2
-"""Name servers that are asked; each may take the whole patience."""
+"""Name servers that are queried; each may take up to PATIENCE seconds."""
 
 
 def facts(config: str = CONFIG, port: int = 53) -> Tuple[str, ...]:
-    """One line for each name server: does it answer?"""
-    found = _servers(config)
-    if not found:
-        return (f"{config} names no name server",)
-    return tuple(_fact(server, config, port) for server in found[:MOST])
+    """One line for each name server: whether it answers."""
+    servers = _servers(config)
+    if not servers:
+        return (f"{config} lists no name server",)
+    return tuple(_fact(server, config, port) for server in servers[:MOST])
 
 
 def _servers(config: str) -> List[str]:
@@ -26,25 +26,25 @@ def _servers(config: str) -> List[str]:
             lines = [line.split() for line in file]
     except OSError:
         return []
-    return [words[1] for words in lines if words[:1] == ["nameserver"] and len(words) > 1]
+    return [fields[1] for fields in lines if fields[:1] == ["nameserver"] and len(fields) > 1]
 
 
 def _fact(server: str, config: str, port: int) -> str:
     if _answers(server, port):
-        return f"the name server {server} ({config}) answers: it does not know the name"
-    return f"the name server {server} ({config}) did not answer within {PATIENCE:g} s"
+        return f"the name server {server} ({config}) answers, but does not know the name"
+    return f"no response from the name server {server} ({config}) within {PATIENCE:g} s"
 
 
 def _answers(server: str, port: int) -> bool:
-    """Asks for the root's address, which any server says something about."""
-    number = os.urandom(2)
-    question = number + b"\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00" + b"\x00" + b"\x00\x01\x00\x01"
+    """Query the root's address, which every name server answers somehow."""
+    query_id = os.urandom(2)
+    query = query_id + b"\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00" + b"\x00" + b"\x00\x01\x00\x01"
     family = socket.AF_INET6 if ":" in server else socket.AF_INET
     try:
-        with socket.socket(family, socket.SOCK_DGRAM) as asking:
-            asking.settimeout(PATIENCE)
-            asking.connect((server, port))
-            asking.send(question)
-            return asking.recv(512)[:2] == number
+        with socket.socket(family, socket.SOCK_DGRAM) as client:
+            client.settimeout(PATIENCE)
+            client.connect((server, port))
+            client.send(query)
+            return client.recv(512)[:2] == query_id
     except OSError:
         return False

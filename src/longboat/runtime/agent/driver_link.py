@@ -1,4 +1,4 @@
-"""The agent's end of its connection to the driver: dial, prove, speak."""
+"""The agent's connection to the driver: connect, authenticate, send and receive."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from longboat.runtime import wire
 from longboat.runtime.agent.agent_config import AgentConfig
 
 HANDSHAKE = 30.0
-"""Seconds for the driver to answer."""
+"""Seconds for the driver to complete the handshake."""
 
 
 class DriverLink:
@@ -18,7 +18,7 @@ class DriverLink:
     def __init__(self, config: AgentConfig, seen: wire.Message, patience: float = HANDSHAKE) -> None:
         self._decoder = wire.Decoder()
         self.waiting: List[wire.Message] = []
-        """Messages that came together with the end of the handshake."""
+        """Messages that arrived with the last one of the handshake."""
         self.socket = connect(config.driver, patience)
         hello = self._expect("hello")
         ours = wire.nonce()
@@ -34,14 +34,14 @@ class DriverLink:
         )
         welcome = self._expect("welcome")
         if not wire.proven(welcome.get("proof"), config.token, "driver", nonces, config.name):
-            raise wire.WireError("what answered is not this run's driver")
+            raise wire.WireError(f"the process at {config.driver} is not this run's driver: wrong proof")
         self.socket.settimeout(None)
 
     def send(self, message: wire.Message) -> None:
         self.socket.sendall(wire.encode(message))
 
     def receive(self) -> Optional[List[wire.Message]]:
-        """What has arrived; None when the driver has closed."""
+        """Messages that have arrived; None if the driver closed the connection."""
         data = self.socket.recv(1 << 16)
         return self._decoder.feed(data) if data else None
 
@@ -50,16 +50,16 @@ class DriverLink:
         while messages is not None and not messages:
             messages = self.receive()
         if not messages or messages[0]["is"] != kind:
-            raise wire.WireError(f"no {kind} came")
+            raise wire.WireError(f"the driver sent no {kind!r} message")
         self.waiting = messages[1:]
         return messages[0]
 
 
 def connect(address: str, patience: float) -> socket.socket:
-    """To a socket's path or HOST:PORT."""
+    """Connect to the path of a socket, or to HOST:PORT."""
     if address.startswith("/"):
         link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        link.connect(address)  # waits while the driver has more callers than it can line up
+        link.connect(address)  # blocks while the driver's backlog is full
         link.settimeout(patience)
         return link
     host, _, port = address.rpartition(":")

@@ -1,7 +1,7 @@
-"""The agent's contact with its driver, over as many links as it takes.
+"""The agent's session with its driver: reconnects, and resends what the driver may have missed.
 
-Without a lease the driver's end is the agent's. With one the agent trains on and looks for the
-driver, and once it is found says what could not be said meanwhile, or may not have been heard.
+Without a lease the agent ends with the driver. With one it keeps training, reconnects to the driver,
+and then sends what it could not send meanwhile or what may have been lost.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from longboat.runtime.agent.driver_link import HANDSHAKE, DriverLink
 from longboat.runtime.agent.outbox import Outbox
 
 RETRY = 1.0
-"""Seconds between two looks for a driver that is away."""
+"""Seconds between two attempts to reconnect."""
 LOOK = 1.0
-"""Seconds for such a look while a process runs under a lease: meanwhile nobody watches it."""
+"""Seconds for one attempt while a process runs: the agent does not watch it meanwhile."""
 
 
 class DriverSession:
-    """What is said and heard; `select` may wait for it while it is not lost."""
+    """Messages to and from the driver; `select` can wait for it while it is connected."""
 
     def __init__(self, config: AgentConfig) -> None:
         self._config = config
         self._link: Optional[DriverLink] = None
         self._heard = time.monotonic()
         self._next_look = 0.0
-        self._unheard = Outbox()
+        self._outbox = Outbox()
 
     @property
     def lost(self) -> bool:
@@ -38,37 +38,37 @@ class DriverSession:
         return -1 if self._link is None else self._link.socket.fileno()
 
     def make(self, seen: wire.Message) -> List[wire.Message]:
-        """The first link, without which there is nothing to do here; gives what the driver says at once."""
+        """Connect for the first time; returns the driver's first messages. Fails if the driver does not respond."""
         self._link = link = DriverLink(self._config, seen)
         return link.waiting
 
     def look(self, seen: wire.Message, brief: bool) -> List[wire.Message]:
-        """Looks for the driver if it is time; gives what it says when it is found. brief: something else waits."""
+        """Try to reconnect if it is time; returns the driver's first messages. brief: a process has to be watched."""
         now = time.monotonic()
         if now < self._next_look:
             return []
         self._next_look = now + RETRY
-        owes = bool(self._unheard)
+        owes = bool(self._outbox)
         try:
             link = DriverLink(self._config, {**seen, "owes": owes}, LOOK if brief else HANDSHAKE)
         except (OSError, wire.WireError):
             return []
         self._link, self._heard = link, time.monotonic()
         if owes:
-            for message in [*self._unheard.take(), {"is": "alive", **seen}]:
+            for message in [*self._outbox.take(), {"is": "alive", **seen}]:
                 self.send(message)
         return link.waiting
 
     def send(self, message: wire.Message) -> None:
-        """Now, or when the driver is found again."""
-        message = self._unheard.numbered(message)
+        """Send now, or after reconnecting."""
+        message = self._outbox.numbered(message)
         sent = self._sent(message)
-        self._unheard.keep(message, sent)
+        self._outbox.keep(message, sent)
         if not sent and self._link is not None:
             self._lose()
 
     def receive(self) -> List[wire.Message]:
-        """What has arrived; nothing when the driver turns out to be gone."""
+        """Messages that have arrived; none if the connection is lost."""
         if self._link is None:
             return []
         try:
@@ -80,11 +80,12 @@ class DriverSession:
             return []
         self._heard = time.monotonic()
         for answer in (message for message in messages if message["is"] == "alive"):
-            self._unheard.heard(answer)
+            self._outbox.heard(answer)
         return messages
 
     def doubt(self, now: float) -> None:
-        """A link may have died unnoticed: after a third of the lease in silence, another one can still come in time."""
+        """Drop a connection that is silent for a third of the lease: it may be dead, and a new one can still be made
+        in time."""
         if self._config.lease and now >= self._heard + self._config.lease / 3 and self._link is not None:
             self._lose()
 
@@ -98,7 +99,7 @@ class DriverSession:
 
     def _lose(self) -> None:
         if not self._config.lease:
-            raise OSError("the driver is gone")
+            raise OSError(f"the connection to the driver at {self._config.driver} is lost")
         if self._link is not None:
             self._link.socket.close()
         self._link = None

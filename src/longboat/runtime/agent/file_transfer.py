@@ -1,7 +1,7 @@
-"""Files over a connection: what an agent and the depot beside the driver say to each other.
+"""File transfer between agents and the driver's file server: protocol and client.
 
-Frames of `wire`, and behind those that say so raw bytes. The handshake is the one of agents and
-driver, under another name. Blocking, one question at a time: whoever uses it has a thread for it.
+Frames of `wire`; some are followed by raw bytes. The handshake is that of agents and driver. Blocking,
+one request at a time: use it from a thread of its own.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
 PIECE = 1 << 20
 CONNECT = 2.0
-"""Seconds to reach the depot; there is always another try."""
+"""Seconds to connect to the file server; callers retry."""
 PLACES = ("logs", "checkpoints", "output", "storage", "models", "board")
-"""The parts of a run directory that agents may send to and fetch from."""
+"""Directories of a run that agents may read and write."""
 _HEAD = struct.Struct(">I")
 
 Entry = Tuple[str, int, int]
-"""Path within the run, size, time of change in nanoseconds."""
+"""Path in the run, size, modification time in nanoseconds."""
 
 
 class FileRefused(Exception):
-    """The depot cannot take a file, however often it is sent."""
+    """The file server cannot store a file; a retry would not help."""
 
 
 class StaleIncarnation(Exception):
-    """A later life has taken the place of whoever sends this: nothing of it is taken any more."""
+    """A later incarnation has replaced the sender: the file server accepts nothing more from it."""
 
 
 class FileStream:
@@ -41,7 +41,7 @@ class FileStream:
     def __init__(self, sock: socket.socket) -> None:
         self.socket = sock
         self.limit = wire.STRANGER_LIMIT
-        """Of a frame: until the other side has proven itself, and then `wire.LIMIT`."""
+        """Largest frame; `wire.LIMIT` once the peer is authenticated."""
         self._file: BinaryIO = sock.makefile("rb")
 
     def send(self, kind: str, **keys: Any) -> None:
@@ -50,21 +50,21 @@ class FileStream:
     def receive(self) -> wire.Message:
         (length,) = _HEAD.unpack(self.bytes(_HEAD.size))
         if length > self.limit:
-            raise wire.WireError("a frame is too long")
-        found = wire.Decoder().feed(_HEAD.pack(length) + self.bytes(length))
-        return found[0]
+            raise wire.WireError(f"a frame of {length} bytes is too long (limit {self.limit})")
+        messages = wire.Decoder().feed(_HEAD.pack(length) + self.bytes(length))
+        return messages[0]
 
     def bytes(self, count: int) -> bytes:
         data = self._file.read(count)
         if len(data) < count:
-            raise wire.WireError("the other side has closed")
+            raise wire.WireError("the peer closed the connection")
         return data
 
     def send_file(self, file: BinaryIO, count: int) -> None:
         while count:
             data = file.read(min(PIECE, count))
             if not data:
-                raise wire.WireError("a file shrank while it was sent")
+                raise wire.WireError("the file shrank while it was being sent")
             self.socket.sendall(data)
             count -= len(data)
 
@@ -80,22 +80,22 @@ class FileStream:
 
 
 class FileClient:
-    """The client's end."""
+    """Client of the driver's file server."""
 
     def __init__(self, address: str, token: bytes, name: str, timeout: float = 60.0) -> None:
         host, _, port = address.rpartition(":")
-        # Short: behind the address may still be a driver that is gone, and then nobody answers at all.
+        # Short: the address may still lead to a driver that is gone, and then nothing responds.
         link = socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT)
         link.settimeout(timeout)
         self._stream = FileStream(wire.lively(link))
         nonces = f"{self._stream.receive()['nonce']}{(ours := wire.nonce())}"
         self._stream.send("deposit", name=name, nonce=ours, proof=wire.proof(token, "agent", nonces, name))
         if not wire.proven(self._stream.receive().get("proof"), token, "driver", nonces, name):
-            raise wire.WireError("what answered is not this run's depot")
+            raise wire.WireError(f"the process at {address} is not this run's file server: wrong proof")
         self._stream.limit = wire.LIMIT
 
     def claim(self, incarnation: Incarnation) -> None:
-        """For this life all that follows is said; from here on the depot takes nothing from an older one."""
+        """Claim this rank's paths for an incarnation; from now on the file server rejects older ones."""
         self._stream.send("claim", incarnation=incarnation)
         self._expect("ok")
 
@@ -104,20 +104,20 @@ class FileClient:
         return int(self._stream.receive()["n"])
 
     def append(self, path: str, at: int, data: bytes) -> None:
-        """Puts bytes where they belong; said twice, it does the same."""
+        """Write bytes at an offset; repeating it is harmless."""
         self._stream.send("put", path=path, at=at, n=len(data))
         self._stream.socket.sendall(data)
         self._expect("ok")
 
     def put(self, path: str, file: BinaryIO) -> int:
-        """A whole file, seen by others only once it is all there; its time of change there."""
+        """Store a file, visible to others only when complete; returns its modification time on the server."""
         count = os.fstat(file.fileno()).st_size
         self._stream.send("file", path=path, n=count)
         self._stream.send_file(file, count)
         return int(self._expect("ok")["at"])
 
     def get(self, path: str, target: str) -> bool:
-        """Fetches a file; False when there is none."""
+        """Fetch a file; False if it does not exist."""
         self._stream.send("get", path=path)
         answer = self._stream.receive()
         if answer["is"] != "file":
@@ -131,13 +131,13 @@ class FileClient:
 
     def list(self, path: str) -> List[Entry]:
         self._stream.send("list", path=path)
-        found: List[Entry] = []
+        entries: List[Entry] = []
         more = True
         while more:
             page = self._stream.receive()
-            found += [(str(name), int(size), int(at)) for name, size, at in page["files"]]
+            entries += [(str(name), int(size), int(at)) for name, size, at in page["files"]]
             more = page["more"]
-        return found
+        return entries
 
     def close(self) -> None:
         self._stream.close()
@@ -149,5 +149,5 @@ class FileClient:
         if answer["is"] == "never":
             raise FileRefused(str(answer["why"]))
         if answer["is"] != kind:
-            raise wire.WireError(str(answer.get("why", "the depot said no")))
+            raise wire.WireError(str(answer.get("why", "the file server refused the request")))
         return answer

@@ -1,8 +1,8 @@
-"""Ports that nobody else can take between being chosen and being used.
+"""Reserved ports: no other process gets them between choosing and using them.
 
-A port is held by a socket that is bound and never listens. The kernel gives such a port to no
-one who asks for any free port, while a server that sets SO_REUSEADDR or SO_REUSEPORT, as
-PyTorch, gRPC, and with it TensorFlow and JAX do, may bind it beside us.
+A port is held by a socket that is bound and never listens. The kernel does not hand out such a port as a
+free one, but a server that sets SO_REUSEADDR or SO_REUSEPORT can still bind it: PyTorch and gRPC do, and
+with gRPC TensorFlow and JAX.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from typing import List, Sequence
 
 
 class HeldPorts:
+    """Ports held until `close`; the wanted ones if they are free."""
+
     def __init__(self, count: int, wanted: Sequence[int] = ()) -> None:
         self._sockets: List[socket.socket] = []
         for number in range(count):

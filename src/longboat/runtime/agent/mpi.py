@@ -1,9 +1,8 @@
-"""Ranks that mpirun starts: the launcher's agent runs mpirun, and mpirun runs our shim for each.
+"""Ranks started by mpirun: the launcher's agent runs mpirun, and mpirun runs our shim for each rank.
 
-The shim (`shim.py`) gives each MPI process its own log, environment and record of how it
-ended; the launcher's agent reads those records. mpirun is looked for in the stage's own
-environment before PATH, because a wheel's mpirun beside a system library of another MPI is the
-classic way to get N jobs of size 1.
+The shim (`mpi_shim`) gives each MPI process its log, environment and a record of how it ended; the
+launcher's agent reads those records. mpirun is searched in the stage's environment before PATH: a wheel's
+mpirun with a system library of another MPI is the classic way to get N jobs of size 1.
 """
 
 from __future__ import annotations
@@ -31,13 +30,15 @@ INSTALL = "pip install mpich mpi4py"
 
 @dataclass(frozen=True)
 class Mpirun:
+    """An mpirun program."""
+
     path: str
     vendor: str
     """mpich or openmpi."""
 
 
 def find(first: Sequence[str], path: str) -> Optional[Mpirun]:
-    """The mpirun that will be used: the one in the given directories, else the first on PATH."""
+    """Find mpirun: in the given directories, else the first on PATH."""
     for directory in [*first, *path.split(":")]:
         for name in ("mpirun", "mpiexec"):
             program = os.path.join(directory, name)
@@ -47,7 +48,7 @@ def find(first: Sequence[str], path: str) -> Optional[Mpirun]:
 
 
 def _vendor(program: str) -> str:
-    """By what stands beside it: asking it for its version costs more than starting a job."""
+    """Guess the vendor from the files next to mpirun: running it for its version takes longer than starting a job."""
     directory = os.path.dirname(os.path.realpath(program))
     beside = {os.path.dirname(program), directory}
     real = os.path.basename(os.path.realpath(program))
@@ -63,17 +64,17 @@ def _vendor(program: str) -> str:
 def spread_command(
     config: AgentConfig, stage: Stage, world: World, restart: int, command: Sequence[str], env: Dict[str, str]
 ) -> Tuple[str, ...]:
-    """What the process of a seat is where launcher and workers have pods of their own: mpirun over all workers, or
-    the berth in which mpirun puts one. Changes `env` so that the right MPI is loaded."""
+    """The command of a seat whose launcher and workers have pods of their own: mpirun over all workers, or the server
+    that runs mpirun's process in a worker's pod. Changes `env` so that the right MPI is loaded."""
     first = [stage.python or config.python]
-    found = find(first, config.base.get("PATH", ""))
-    if found is None:
-        raise ProgramNotFound(f"no mpirun was found; install one with: {INSTALL}", [*first, "PATH"])
-    library = os.path.join(os.path.dirname(os.path.dirname(found.path)), "lib")
+    mpirun = find(first, config.base.get("PATH", ""))
+    if mpirun is None:
+        raise ProgramNotFound(f"no mpirun was found; install it with: {INSTALL}", [*first, "PATH"])
+    library = os.path.join(os.path.dirname(os.path.dirname(mpirun.path)), "lib")
     if os.path.isdir(library):
         env["LD_LIBRARY_PATH"] = library + (":" + env["LD_LIBRARY_PATH"] if env.get("LD_LIBRARY_PATH") else "")
-    # The same path in every pod: mpirun names the program of all its processes at once.
-    place = os.path.join("/tmp", f"longboat-mpi-{config.stage}-{world.generation}-{restart}")
+    # The same path in every pod: mpirun passes one program path to all its processes.
+    directory = os.path.join("/tmp", f"longboat-mpi-{config.stage}-{world.generation}-{restart}")
     workers = world.peers["worker"]
     cwd = config.plan.code or os.getcwd()
     settings: Dict[str, Any] = {"token": config.token.hex(), "size": len(workers), "cwd": cwd}
@@ -81,25 +82,25 @@ def spread_command(
         settings["port"] = workers[config.rank].ports[0]
         log = run_layout.log(config.run_dir, config.stage, config.role, config.rank)
         begins = os.path.getsize(log) if os.path.exists(log) else 0
-        mpi_remote.prepare(place, {**settings, "env": env, "log": log, "begins": begins})
-        return (*mpi_remote.PROGRAM, mpi_remote.NAME, place)
+        mpi_remote.prepare(directory, {**settings, "env": env, "log": log, "begins": begins})
+        return (*mpi_remote.PROGRAM, mpi_remote.NAME, directory)
     settings["ports"] = {worker.host: worker.ports[0] for worker in workers}
-    mpi_remote.prepare(place, settings)
-    hosts, reach = [worker.host for worker in workers], os.path.join(place, mpi_remote.REACH)
-    stand = os.path.join(place, mpi_remote.STAND)
-    if found.vendor == "mpich":
-        flags = ["-launcher", "ssh", "-launcher-exec", reach, "-localhost", config.host]
-        return (found.path, *flags, "-hosts", ",".join(hosts), "-ppn", "1", "-n", str(len(hosts)), stand, *command)
+    mpi_remote.prepare(directory, settings)
+    hosts, remote_shell = [worker.host for worker in workers], os.path.join(directory, mpi_remote.REMOTE_SHELL)
+    run_rank = os.path.join(directory, mpi_remote.RUN_RANK)
+    if mpirun.vendor == "mpich":
+        flags = ["-launcher", "ssh", "-launcher-exec", remote_shell, "-localhost", config.host]
+        return (mpirun.path, *flags, "-hosts", ",".join(hosts), "-ppn", "1", "-n", str(len(hosts)), run_rank, *command)
     for name in ("PRTE_MCA_plm_ssh", "OMPI_MCA_plm_rsh"):
-        env[f"{name}_agent"], env[f"{name}_no_tree_spawn"] = reach, "1"
-    env.setdefault("SHELL", "/bin/sh")  # else it wonders, in the log, about a user that passwd does not know
+        env[f"{name}_agent"], env[f"{name}_no_tree_spawn"] = remote_shell, "1"
+    env.setdefault("SHELL", "/bin/sh")  # else it logs a warning about a user that passwd does not list
     flags = ["--host", ",".join(f"{host}:1" for host in hosts), "--bind-to", "none"]
-    return (found.path, *flags, "-n", str(len(hosts)), stand, *command)
+    return (mpirun.path, *flags, "-n", str(len(hosts)), run_rank, *command)
 
 
 @dataclass(frozen=True)
 class MpiWorkerEvent:
-    """Something a shim wrote down: `observed_start` or `observed_end`."""
+    """An event that a shim recorded: `observed_start` or `observed_end`."""
 
     kind: str
     rank: int
@@ -108,7 +109,7 @@ class MpiWorkerEvent:
 
 
 class MpiWorkers:
-    """The MPI processes of one life of the launcher."""
+    """The MPI processes of one incarnation of the launcher."""
 
     def __init__(self, config: AgentConfig, stage: Stage, world: World, restart: int) -> None:
         self._config = config
@@ -121,16 +122,16 @@ class MpiWorkers:
         self._half = b""
         self._causes: List[Tuple[float, Cause]] = []
         self._running: Dict[int, int] = {}
-        """Rank -> where its log began, of workers whose end nobody has written down."""
+        """Rank -> start of its log, for workers whose end is not recorded."""
 
     def command(self, command: Sequence[str], env: Dict[str, str]) -> Tuple[str, ...]:
         """The mpirun command line; changes `env` so that the right MPI is loaded."""
         first = [self._stage.python or self._config.python]
-        found = find(first, self._config.base.get("PATH", ""))
-        if found is None:
-            raise ProgramNotFound(f"no mpirun was found; install one with: {INSTALL}", [*first, "PATH"])
+        mpirun = find(first, self._config.base.get("PATH", ""))
+        if mpirun is None:
+            raise ProgramNotFound(f"no mpirun was found; install it with: {INSTALL}", [*first, "PATH"])
         workers = self._stage.role("worker").ranks
-        library = os.path.join(os.path.dirname(os.path.dirname(found.path)), "lib")
+        library = os.path.join(os.path.dirname(os.path.dirname(mpirun.path)), "lib")
         if os.path.isdir(library):
             env["LD_LIBRARY_PATH"] = library + (":" + env["LD_LIBRARY_PATH"] if env.get("LD_LIBRARY_PATH") else "")
         settings = os.path.join(self._scratch, "shim.json")
@@ -139,11 +140,11 @@ class MpiWorkers:
         os.chmod(settings, 0o600)
         shim = os.path.join(runtime.HERE, "agent", "mpi_shim.py")
         flags: Tuple[str, ...] = ()
-        if found.vendor == "openmpi":
+        if mpirun.vendor == "openmpi":
             flags = ("--oversubscribe", "--bind-to", "none")
             if os.geteuid() == 0:
                 flags += ("--allow-run-as-root",)
-        return (found.path, "-n", str(workers), *flags, sys.executable, "-S", "-E", shim, settings)
+        return (mpirun.path, "-n", str(workers), *flags, sys.executable, "-S", "-E", shim, settings)
 
     def _settings(self, command: Sequence[str], workers: int) -> Dict[str, Any]:
         config, world = self._config, self._world
@@ -166,11 +167,12 @@ class MpiWorkers:
         }
 
     def events(self) -> List[MpiWorkerEvent]:
-        found: List[MpiWorkerEvent] = []
+        """Events recorded since the last call."""
+        events: List[MpiWorkerEvent] = []
         for chunk in self._tail.chunks():
             *lines, self._half = (self._half + chunk).split(b"\n")
-            found += [self._event(json.loads(line)) for line in lines]
-        return found
+            events += [self._event(json.loads(line)) for line in lines]
+        return events
 
     def _event(self, record: Dict[str, Any]) -> MpiWorkerEvent:
         rank = int(record["rank"])
@@ -192,38 +194,38 @@ class MpiWorkers:
 
     @property
     def failed(self) -> bool:
-        """A worker has failed or was killed: the others can only wait for it."""
+        """A worker failed or was killed: the others can only wait for it."""
         return bool(self._causes)
 
     @property
-    def fallen(self) -> bool:
-        """A worker has failed by itself, and told how."""
+    def failed_alone(self) -> bool:
+        """A worker failed by itself, and its exit is recorded."""
         return any(cause.exit_code > 0 for _, cause in self._causes)
 
-    def left_unsaid(self) -> List[MpiWorkerEvent]:
-        """Workers that were killed together with their shim after they had printed a traceback:
-        an abort in one of them leaves mpirun no time for more."""
-        found = []
+    def unrecorded_ends(self) -> List[MpiWorkerEvent]:
+        """Ends of workers that were killed together with their shim after they printed a traceback: an abort in
+        one of them leaves mpirun no time for more."""
+        ends = []
         for rank, offset in sorted(self._running.items()):
             log = run_layout.log(self._config.run_dir, self._config.stage, "worker", rank)
             lines = exit_causes.tail(log, offset)
-            left = tracebacks.last(lines)
-            if left is not None:
+            traceback = tracebacks.last(lines)
+            if traceback is not None:
                 cause = Cause(
                     CauseKind.USER_ERROR,
-                    left.error,
+                    traceback.error,
                     role="worker",
                     rank=rank,
-                    frame=left.frame,
-                    error=left.error,
+                    frame=traceback.frame,
+                    error=traceback.error,
                     lines=exit_causes.kept(lines),
                 )
                 self._causes.append((os.path.getmtime(log), cause))
-                found.append((os.path.getmtime(log), MpiWorkerEvent("observed_end", rank, {"cause": plain(cause)})))
-        return [event for _, event in sorted(found, key=lambda each: each[0])]
+                ends.append((os.path.getmtime(log), MpiWorkerEvent("observed_end", rank, {"cause": plain(cause)})))
+        return [event for _, event in sorted(ends, key=lambda each: each[0])]
 
     def first_cause(self) -> Optional[Cause]:
-        """Why the worker that fell first fell; mpirun ends the others by a signal."""
-        falls = sorted(self._causes, key=lambda fall: fall[0])
-        by_itself = [cause for _, cause in falls if cause.exit_code > 0 or cause.error]
-        return by_itself[0] if by_itself else falls[0][1] if falls else None
+        """The cause of the worker that failed first; mpirun kills the others with a signal."""
+        failures = sorted(self._causes, key=lambda failure: failure[0])
+        by_itself = [cause for _, cause in failures if cause.exit_code > 0 or cause.error]
+        return by_itself[0] if by_itself else failures[0][1] if failures else None

@@ -1,14 +1,13 @@
-"""MPI where each worker has a pod of its own: mpirun reaches workers through their agents, without SSH or root.
+"""MPI with a pod for each worker: mpirun reaches workers through their agents, without SSH or root.
 
-The worker's agent runs a berth as the rank's process: it waits for the launcher, which proves that
-it holds the run's token, and executes what mpirun wants on that host (its daemon). The daemon in
-turn executes `stand`, which becomes the user's command with the rank's own environment and log.
-The berth ends as the rank ended, so the gang sees each MPI process like any other rank.
+The worker's agent runs `serve_worker` as the rank's process: it waits for the launcher, which proves that
+it holds the run's token, and executes what mpirun wants on that host (its daemon). The daemon executes
+`run_rank`, which runs the user's command with the rank's environment and log. `serve_worker` exits like
+the rank, so the gang sees each MPI process like any other rank.
 
-    mpirun ── reach HOST COMMAND ── berth (in the worker's pod) ── mpirun's daemon ── stand ── the user's command
+    mpirun ── remote_shell HOST COMMAND ── serve_worker (in the worker's pod) ── mpirun's daemon ── run_rank ── command
 
-This file is all three programs (`python -S -E berth.py WORD DIRECTORY ...`). Ships into strangers'
-images: standard library only, Python 3.9.
+This file is all three programs (`python -S -E mpi_remote.py PROGRAM DIRECTORY ...`).
 """
 
 from __future__ import annotations
@@ -31,30 +30,30 @@ from longboat.runtime import wire
 from longboat.runtime.agent import syscalls
 from longboat.runtime.agent.file_transfer import FileStream
 
-SETTINGS, EXIT, STAND, REACH = "settings.json", "exit", "stand", "reach"
+SETTINGS, EXIT, RUN_RANK, REMOTE_SHELL = "settings.json", "exit", "run-rank", "remote-shell"
 KEPT = ("PMI_", "PMIX_", "PMI", "OMPI_", "PRTE_", "HYDI_", "HYDRA_", "MPI_", "MPIR_", "MPICH_", "FI_", "UCX_", "OPAL_")
-"""Beginnings of variables that mpirun sets for a process of its own; all others are the rank's."""
+"""Prefixes of variables that mpirun sets for its processes; all others are the rank's."""
 PATIENCE = 120.0
 ENDED = 1.0
-"""Seconds by which those whom mpirun ended report after those who failed."""
-NAME = "berth"
+"""Seconds by which ranks that mpirun killed report later than those that failed."""
+NAME = "mpi-worker"
 PROGRAM = (sys.executable, "-S", "-E", os.path.abspath(__file__))
 
 
 def prepare(directory: str, settings: Mapping[str, Any]) -> None:
-    """Lays down what the programs of one life need; only this user can read it."""
+    """Write the settings and programs of one incarnation; only this user can read them."""
     os.makedirs(directory, mode=0o700, exist_ok=True)
     _write(os.path.join(directory, SETTINGS), json.dumps(settings), 0o600)
-    for word in (STAND, REACH):
-        words = [*PROGRAM, word, directory]
-        _write(os.path.join(directory, word), f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n', 0o700)
+    for program in (RUN_RANK, REMOTE_SHELL):
+        arguments = [*PROGRAM, program, directory]
+        _write(os.path.join(directory, program), f'#!/bin/sh\nexec {shlex.join(arguments)} "$@"\n', 0o700)
 
 
 # In the worker's pod.
 
 
-def berth(directory: str) -> int:
-    """Waits for the launcher, executes what it asks for, and ends as the rank ended."""
+def serve_worker(directory: str) -> int:
+    """Wait for the launcher, execute what it requests, and exit like the rank."""
     settings = _settings(directory)
     server = socket.socket(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET)
     if server.family == socket.AF_INET6:
@@ -68,47 +67,48 @@ def berth(directory: str) -> int:
         peer.settimeout(30.0)
         stream = FileStream(wire.lively(peer))
         try:
-            command = _greeted(stream, bytes.fromhex(settings["token"]))
+            command = _handshake(stream, bytes.fromhex(settings["token"]))
         except (OSError, wire.WireError, KeyError, ValueError):
-            stream.close()  # whoever that was
+            stream.close()  # not the launcher
             continue
         peer.settimeout(None)
-        code = _executed(stream, command)
-        return _as_the_rank(directory, code)
+        code = _execute(stream, command)
+        return _exit_code(directory, code)
 
 
-def _as_the_rank(directory: str, code: int) -> int:
-    """The rank's own exit code. One that mpirun ended waits a moment: whoever failed by itself is to be heard first."""
-    own: Optional[int] = None
+def _exit_code(directory: str, code: int) -> int:
+    """The rank's exit code. A rank that mpirun killed waits a moment, so that ranks that failed report first."""
+    rank_code: Optional[int] = None
     try:
         with open(os.path.join(directory, EXIT), encoding="utf-8") as file:
-            own = int(file.read())
+            rank_code = int(file.read())
     except (OSError, ValueError):
-        pass  # mpirun was quicker to end it, and who watched it, than it was itself
-    if own is not None and own not in (128 + signal.SIGTERM, 128 + signal.SIGKILL):
-        return own
+        pass  # mpirun killed run_rank before it could write the code
+    if rank_code is not None and rank_code not in (128 + signal.SIGTERM, 128 + signal.SIGKILL):
+        return rank_code
     from longboat.runtime.agent import exit_causes, tracebacks
 
     settings = _settings(directory)
     if tracebacks.last(exit_causes.tail(settings["log"], int(settings["begins"]))) is not None:
         return 1
     time.sleep(ENDED)
-    return own or code or 1
+    return rank_code or code or 1
 
 
-def _greeted(stream: FileStream, token: bytes) -> str:
+def _handshake(stream: FileStream, token: bytes) -> str:
+    """Authenticate the launcher; returns the command that it requests."""
     ours = wire.nonce()
     stream.send("hello", nonce=ours)
     message = stream.receive()
     nonces = f"{ours}{message['nonce']}"
     if not wire.proven(message.get("proof"), token, "agent", nonces, NAME):
-        raise wire.WireError("not the launcher of this run")
+        raise wire.WireError("the peer is not the launcher of this run: wrong proof")
     stream.send("welcome", proof=wire.proof(token, "driver", nonces, NAME))
     return str(stream.receive()["command"])
 
 
-def _executed(stream: FileStream, command: str) -> int:
-    """mpirun's daemon, with its output on the way back; it dies with the connection."""
+def _execute(stream: FileStream, command: str) -> int:
+    """Run mpirun's daemon and send back its output; it dies with the connection."""
     child = subprocess.Popen(
         ["/bin/sh", "-c", command],
         stdin=subprocess.DEVNULL,
@@ -116,7 +116,7 @@ def _executed(stream: FileStream, command: str) -> int:
         stderr=subprocess.STDOUT,
         start_new_session=True,
     )
-    signal.signal(signal.SIGTERM, lambda *_: None)  # the agent asks the daemon as well
+    signal.signal(signal.SIGTERM, lambda *_: None)  # the agent signals the daemon as well
     assert child.stdout is not None
     output, sources = child.stdout.fileno(), [child.stdout.fileno(), stream.socket.fileno()]
     try:
@@ -147,8 +147,8 @@ def _end(child: subprocess.Popen[bytes]) -> None:
         pass
 
 
-def stand(directory: str, command: List[str]) -> int:
-    """Becomes the user's command in the rank's own environment and log, and writes down how it ended."""
+def run_rank(directory: str, command: List[str]) -> int:
+    """Run the user's command with the rank's environment and log, and record its exit code."""
     settings = _settings(directory)
     env: Dict[str, str] = dict(settings["env"])
     env.update((name, value) for name, value in os.environ.items() if name.startswith(KEPT))
@@ -156,12 +156,12 @@ def stand(directory: str, command: List[str]) -> int:
     log = os.open(settings["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))
     syscalls.adopt_orphans()
-    syscalls.become_relay()  # the daemon asks this process alone; an agent that stops the run, all of them
-    parent, asked = os.getpid(), False
+    syscalls.become_relay()  # the daemon signals only this process; an agent that stops the run signals all
+    parent, sigterm_sent = os.getpid(), False
     child = os.fork()
     if child == 0:
         try:
-            os.setsid()  # whoever signals the daemon's group is answered by us
+            os.setsid()  # signals to the daemon's group are ours to handle
             syscalls.die_with_parent(parent)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM,))
             os.dup2(log, 1)
@@ -173,13 +173,13 @@ def stand(directory: str, command: List[str]) -> int:
         finally:
             os._exit(127)
 
-    def ask(*_: object) -> None:
-        nonlocal asked
-        if not asked:
-            asked = True
+    def stop(*_: object) -> None:
+        nonlocal sigterm_sent
+        if not sigterm_sent:
+            sigterm_sent = True
             syscalls.ask_to_end(child)
 
-    signal.signal(signal.SIGTERM, ask)
+    signal.signal(signal.SIGTERM, stop)
     for signum in (signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(signum, lambda number, _frame: os.kill(child, number))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM,))
@@ -197,49 +197,49 @@ def stand(directory: str, command: List[str]) -> int:
 # In the launcher's pod.
 
 
-def reach(directory: str, words: List[str]) -> int:
-    """What mpirun calls in the place of ssh: [OPTION ...] HOST COMMAND ..."""
+def remote_shell(directory: str, arguments: List[str]) -> int:
+    """Stands in for ssh when mpirun calls it: [OPTION ...] HOST COMMAND ..."""
     settings = _settings(directory)
-    while words and words[0].startswith("-"):
-        words = words[1:]
-    host, command = words[0], " ".join(words[1:])
-    stream = _dialled(host, int(settings["ports"][host]), bytes.fromhex(settings["token"]))
+    while arguments and arguments[0].startswith("-"):
+        arguments = arguments[1:]
+    host, command = arguments[0], " ".join(arguments[1:])
+    stream = _connect(host, int(settings["ports"][host]), bytes.fromhex(settings["token"]))
     if stream is None:
-        sys.stderr.write(f"{host} does not answer\n")
+        sys.stderr.write(f"no response from {host} within {PATIENCE:g} s\n")
         return 255
     stream.send("launch", command=command)
     while True:
         try:
             message = stream.receive()
         except (OSError, wire.WireError):
-            sys.stderr.write(f"{host} is gone\n")
+            sys.stderr.write(f"the connection to {host} is lost\n")
             return 255
         if message["is"] == "ended":
             return int(message["code"])
         os.write(1, stream.bytes(int(message["n"])))
 
 
-def _dialled(host: str, port: int, token: bytes) -> Optional[FileStream]:
+def _connect(host: str, port: int, token: bytes) -> Optional[FileStream]:
     due = time.monotonic() + PATIENCE
     while time.monotonic() < due:
         try:
             link = socket.create_connection((host, port), timeout=30.0)
             stream = FileStream(wire.lively(link))
             nonces = f"{stream.receive()['nonce']}{(ours := wire.nonce())}"
-            stream.send("berth", nonce=ours, proof=wire.proof(token, "agent", nonces, NAME))
+            stream.send(NAME, nonce=ours, proof=wire.proof(token, "agent", nonces, NAME))
             if wire.proven(stream.receive().get("proof"), token, "driver", nonces, NAME):
                 link.settimeout(None)
                 return stream
             return None
         except (OSError, wire.WireError):
-            time.sleep(0.1)  # its pod has it ready in a moment
+            time.sleep(0.1)  # its pod is not ready yet
     return None
 
 
 def _settings(directory: str) -> Dict[str, Any]:
     with open(os.path.join(directory, SETTINGS), encoding="utf-8") as file:
-        found: Dict[str, Any] = json.load(file)
-        return found
+        settings: Dict[str, Any] = json.load(file)
+        return settings
 
 
 def _write(path: str, text: str, mode: int) -> None:
@@ -248,10 +248,11 @@ def _write(path: str, text: str, mode: int) -> None:
         file.write(text)
 
 
-def main(words: List[str]) -> int:
-    if words[0] == "berth":
-        return berth(words[1])
-    return stand(words[1], words[2:]) if words[0] == STAND else reach(words[1], words[2:])
+def main(arguments: List[str]) -> int:
+    program, directory, rest = arguments[0], arguments[1], arguments[2:]
+    if program == NAME:
+        return serve_worker(directory)
+    return run_rank(directory, rest) if program == RUN_RANK else remote_shell(directory, rest)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""What mpirun starts in place of the user's command: one per MPI process.
+"""The shim that mpirun starts instead of the user's command, once for each MPI process.
 
-It takes its rank from mpirun, opens the rank's own log, runs the user's command with the rank's
-environment, and writes down how it began and ended. It stays between mpirun and the command, so
-that an end is recorded even when mpirun tears everything down.
+It gets its rank from mpirun, opens the rank's log, runs the user's command with the rank's environment, and
+records how it started and ended. It stays between mpirun and the command, so that an end is recorded even
+when mpirun kills everything.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _run(settings: Dict[str, Any], mine: Dict[str, Any], rank: int, env: Dict[st
     reported = os.path.getsize(mine["reports"]) if os.path.exists(mine["reports"]) else 0
     kills = max(exit_causes.oom_kills(), 0)
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))
-    syscalls.become_relay()  # mpirun asks this process alone; an agent that stops the run, all of them
+    syscalls.become_relay()  # mpirun signals only this process; an agent that stops the run signals all
     try:
         process = RankProcess(settings["command"], env, os.getcwd(), mine["log"])
     except CannotStart as failure:

@@ -1,13 +1,12 @@
-"""What an agent owes its driver: the protocol's agent side, without clock, socket or process.
+"""The agent's side of the protocol: which orders to obey, what to report, and the lease. No clock, socket or process.
 
-The agent asks here which messages to obey, what to say about itself, and whether its lease has
-run out; it keeps the sockets and processes. The simulator puts this very class under a bad
-network, so no rule of the protocol may live outside it.
+`Agent` keeps the sockets and processes. The simulator runs this class over a bad network, so all rules of
+the protocol are here.
 
-Two promises make a restart safe. A life that was ended before it began never begins: a late start
-finds the seat already past it. And the lease runs from the sending of the last heartbeat that the
-driver has answered, so that a slow answer does not lengthen it: when the driver has heard nothing
-for as long as the lease, the agent has ended its process or is about to, and starts no other.
+Two rules make a restart safe. An incarnation that was stopped before it started never starts: a late start
+order finds the seat past it. And the lease runs from the sending of the last heartbeat that the driver has
+answered, so a slow answer does not extend it: once the driver has heard nothing for the length of the lease,
+the agent has stopped its process or is about to, and starts no other.
 """
 
 from __future__ import annotations
@@ -19,40 +18,40 @@ from typing import Any, Dict, Mapping, Optional, Sequence
 from longboat.runtime.gang.gang_events import NO_INCARNATION, Incarnation
 
 HEARTBEAT = 1.0
-"""Seconds between two words to the driver at most; a short lease needs them more often."""
+"""Most seconds between two heartbeats; a short lease needs more."""
 
 
 class AgentOrder(Enum):
-    """What a message asks of the agent, once it is known that it must be obeyed."""
+    """What the agent has to do about a message."""
 
     NOTHING = "nothing"
     START = "start"
     KILL = "kill"
     SAY_ENDED = "say ended"
-    """The process was to be ended before it began: it never will."""
+    """Report an incarnation as ended: it was stopped before it started, and never will."""
     STACKS = "stacks"
     BYE = "bye"
 
 
 class AgentProtocol:
-    """Lives, and the lease under which they are lived."""
+    """Incarnations of one seat, and the agent's lease."""
 
     def __init__(self, name: str, address: Sequence[Any], lease: float, now: float) -> None:
         self.name = name
-        """Tells the driver this agent from another one at the same seat."""
+        """Distinguishes this agent from others at the same seat."""
         self.incarnation: Incarnation = NO_INCARNATION
         self.running = False
         self.exit: Optional[Dict[str, Any]] = None
-        """How the current life ended, when it did."""
+        """How the current incarnation ended; None while it runs."""
         self.heartbeat = min(HEARTBEAT, lease / 4) if lease else HEARTBEAT
         self._address = address
         self._lease = lease
         self._renewed = now
         self._grace = math.inf
-        """The shortest grace that the running process was given so far."""
+        """The shortest grace period ordered for the running process so far."""
 
     def seen(self, now: float, wall: float) -> Dict[str, Any]:
-        """What this agent is doing; the driver compares it with what it wants."""
+        """This agent's state; the driver compares it with what it wants."""
         return {
             "agent": self.name,
             "address": self._address,
@@ -64,7 +63,7 @@ class AgentProtocol:
         }
 
     def order(self, message: Mapping[str, Any], now: float, wall: float) -> AgentOrder:
-        """What to do about a message; stale and repeated ones ask for nothing."""
+        """What to do about a message; stale and repeated ones need nothing."""
         kind = message["is"]
         if kind == "bye":
             return AgentOrder.BYE
@@ -80,14 +79,14 @@ class AgentProtocol:
                 else AgentOrder.NOTHING
             )
         if kind == "kill":
-            return self._told_to_kill(incarnation, float(message["grace"]), wall)
+            return self._kill_order(incarnation, float(message["grace"]), wall)
         return (
             AgentOrder.STACKS
             if kind == "stacks" and self.running and incarnation == self.incarnation
             else AgentOrder.NOTHING
         )
 
-    def _told_to_kill(self, incarnation: Incarnation, grace: float, wall: float) -> AgentOrder:
+    def _kill_order(self, incarnation: Incarnation, grace: float, wall: float) -> AgentOrder:
         if self.running and incarnation >= self.incarnation and grace < self._grace:
             self._grace = grace
             return AgentOrder.KILL
@@ -104,5 +103,6 @@ class AgentProtocol:
         self.running, self.exit = False, ending
 
     def lapsed(self, now: float) -> bool:
-        """The driver may have given this seat away by now: nothing may run here."""
+        """Whether the lease has run out: the driver may have given the seat away, so nothing may run here."""
+
         return bool(self._lease) and now >= self._renewed + self._lease

@@ -1,11 +1,11 @@
-"""Follows what a rank writes, to find its progress.
+"""Follows a rank's log and report file to find its progress and checkpoints.
 
 Progress comes from `longboat.report(...)` (the rank's report file) or from a printed line
 
     longboat: step=10 total=100 loss=0.31
 
-that stands at the beginning of a line: `longboat:`, then NAME=NUMBER pairs. Memory stays flat
-whatever is printed: only the possible beginning of such a line is kept between two reads.
+at the beginning of a line: `longboat:`, then NAME=NUMBER pairs. Memory use stays flat whatever the rank
+prints: only the possible start of such a line is kept between two reads.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ Point = Dict[str, Union[int, float, str]]
 
 MARK = b"longboat: "
 LONGEST = 4096
-"""A progress line that is longer is not one."""
+"""Longer lines are not progress lines."""
 CHUNK = 1 << 20
 AT_ONCE = 64
-"""Chunks that are read at one look, lest a rank that prints a lot keeps its agent from all else."""
+"""Chunks read at one look, so that a rank that prints a lot does not block its agent."""
 COUNTS = ("step", "total")
 MOST = 1 << 63
-"""A whole number beyond this is none that a training counts to."""
+"""Integers beyond this are not steps."""
 
 _PAIR = re.compile(
     rb"^([A-Za-z_][A-Za-z0-9_./-]*)=([-+]?(?:\d[\d_]*\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf))$"
@@ -35,44 +35,44 @@ _PAIR = re.compile(
 
 
 def parse_line(line: bytes) -> Point:
-    """The numbers of one printed progress line; empty when it is not one."""
+    """The numbers of a printed progress line; empty if it is not one."""
     point: Point = {}
     if not line.startswith(MARK):
         return point
-    for word in line[len(MARK) :].split():
-        pair = _PAIR.match(word)
+    for text in line[len(MARK) :].split():
+        pair = _PAIR.match(text)
         if pair is None:
             return {}
-        name, text = pair.group(1).decode(), pair.group(2).decode().replace("_", "")
-        point[name] = int(text) if re.fullmatch(r"[-+]?\d{1,18}", text) else float(text)
+        name, number = pair.group(1).decode(), pair.group(2).decode().replace("_", "")
+        point[name] = int(number) if re.fullmatch(r"[-+]?\d{1,18}", number) else float(number)
     return cleaned(point)
 
 
 def cleaned(point: Dict[str, Any]) -> Point:
-    """A point as the journal may hold it, whoever wrote it: what JSON has no number for is text, and
-    steps are whole numbers."""
-    found: Point = {}
+    """A point that the journal can hold: values that JSON has no number for become text, and steps become
+    integers."""
+    cleaned_point: Point = {}
     for name, value in point.items():
         if name in COUNTS:
             if isinstance(value, (int, float)) and abs(value) < MOST:
-                found[name] = int(value)
+                cleaned_point[name] = int(value)
         elif isinstance(value, int) and abs(value) >= MOST:
-            found[name] = "inf" if value > 0 else "-inf"
+            cleaned_point[name] = "inf" if value > 0 else "-inf"
         elif isinstance(value, float) and not math.isfinite(value):
-            found[name] = str(value)
+            cleaned_point[name] = str(value)
         elif isinstance(value, (int, float, str)):
-            found[name] = value
-    return found
+            cleaned_point[name] = value
+    return cleaned_point
 
 
 class FileTail:
-    """Reads a growing file from an offset on, in chunks."""
+    """Reads a growing file from an offset, in chunks."""
 
     def __init__(self, path: str, offset: int) -> None:
         self.path = path
         self.offset = offset
         self.behind = False
-        """The last look ended before the file did."""
+        """The last read stopped before the end of the file."""
         self._fd = -1
 
     def chunks(self) -> List[bytes]:
@@ -81,17 +81,17 @@ class FileTail:
                 self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError:
                 return []
-        found: List[bytes] = []
-        while len(found) < AT_ONCE:
+        chunks: List[bytes] = []
+        while len(chunks) < AT_ONCE:
             data = os.pread(self._fd, CHUNK, self.offset)
             if data:
                 self.offset += len(data)
-                found.append(data)
+                chunks.append(data)
             if len(data) < CHUNK:
                 self.behind = False
-                return found
+                return chunks
         self.behind = True
-        return found
+        return chunks
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -100,7 +100,7 @@ class FileTail:
 
 
 class RankOutput:
-    """The progress of one rank, from its log and its report file."""
+    """Progress of one rank, from its log and its report file."""
 
     def __init__(self, log: str, log_offset: int, reports: str, reports_offset: int) -> None:
         self._log = FileTail(log, log_offset)
@@ -109,7 +109,7 @@ class RankOutput:
         self._half_report = b""
 
     def news(self) -> Tuple[List[Point], List[Dict[str, Any]]]:
-        """Points and checkpoint records since the last call, in order within each of the two ways."""
+        """Points and checkpoint records since the last call; in order within each source."""
         points: List[Point] = []
         checkpoints: List[Dict[str, Any]] = []
         for chunk in self._reports.chunks():
@@ -128,7 +128,7 @@ class RankOutput:
 
     @property
     def behind(self) -> bool:
-        """There may be more than the last call gave: whoever will not call again must not stop here."""
+        """There may be more than the last call returned: do not stop reading yet."""
         return self._log.behind or self._reports.behind
 
     def close(self) -> None:
@@ -137,7 +137,7 @@ class RankOutput:
 
     def _printed(self, chunk: bytes) -> List[Point]:
         text = self._line_start + chunk
-        found: List[Point] = []
+        points: List[Point] = []
         at = text.find(b"\n" + MARK)
         kept = -1
         while at >= 0:
@@ -148,20 +148,20 @@ class RankOutput:
             point = parse_line(text[at + 1 : end].rstrip(b"\r"))
             if point:
                 point["t"] = round(time.time(), 6)
-                found.append(point)
+                points.append(point)
             at = text.find(b"\n" + MARK, end)
         if kept >= 0 and len(text) - kept <= LONGEST:
             self._line_start = text[kept:]
         else:
             self._line_start = text[-len(MARK) :]
-        return found
+        return points
 
 
 def _checkpoint(record: Any) -> List[Dict[str, Any]]:
-    """The record, if it is one: whoever wrote this file, the driver must be able to read it."""
+    """The record if it is valid: users can write this file, and the driver must be able to read it."""
     numbers = ("step",) if isinstance(record, dict) and record.get("error") else ("step", "part", "of", "bytes")
-    whole = isinstance(record, dict) and all(isinstance(record.get(name), int) for name in numbers)
-    return [record] if whole and (len(numbers) == 1 or isinstance(record.get("path"), str)) else []
+    valid = isinstance(record, dict) and all(isinstance(record.get(name), int) for name in numbers)
+    return [record] if valid and (len(numbers) == 1 or isinstance(record.get("path"), str)) else []
 
 
 def _object(line: bytes) -> Dict[str, Any]:

@@ -1,9 +1,8 @@
-"""One life of the user's process: start it, see it end, end it and everything it started.
+"""The user's process of one incarnation: start it, wait for its end, stop it with everything it started.
 
-The process writes straight to its append-only log file: nothing stands between its write(2) and
-the file, so nothing can be lost. It leads a session of its own. When its first process has
-ended, what it left running is ended too, sessions of their own included: the agent is the
-subreaper, so they cannot slip away.
+The process writes straight to its append-only log file, so no output can be lost on the way. It leads its
+own session. When it has ended, what it left running is killed too, including processes in sessions of
+their own: the agent is their subreaper, so they cannot escape.
 """
 
 from __future__ import annotations
@@ -12,24 +11,33 @@ import errno
 import os
 import signal
 import time
+from enum import Enum
 from typing import Dict, List, Optional, Sequence, Tuple
 
 from longboat.runtime.agent import syscalls
 
 
 class ProgramNotFound(Exception):
-    """A program that the command needs is not there."""
+    """A program that the command needs does not exist."""
 
     def __init__(self, message: str, looked_in: Sequence[str]) -> None:
         super().__init__(message)
         self.facts = (f"looked in {', '.join(looked_in)}",)
 
 
-class CannotStart(Exception):
-    """The command could not be executed: `errno` and what was being done tell why."""
+class StartStep(Enum):
+    """Steps on the way to a running command; the value is for messages."""
 
-    def __init__(self, error: int, doing: str, path: str, cwd: str) -> None:
-        super().__init__(f"{doing} {path}: {os.strerror(error)}")
+    START = "start"
+    ENTER_DIRECTORY = "enter the directory"
+    EXECUTE = "execute"
+
+
+class CannotStart(Exception):
+    """The command could not be executed; `error` is the errno, `doing` the failed step."""
+
+    def __init__(self, error: int, doing: StartStep, path: str, cwd: str) -> None:
+        super().__init__(f"{doing.value} {path}: {os.strerror(error)}")
         self.error = error
         self.doing = doing
         self.path = path
@@ -37,6 +45,8 @@ class CannotStart(Exception):
 
 
 class RankProcess:
+    """The user's process and everything it started."""
+
     def __init__(self, command: Sequence[str], env: Dict[str, str], cwd: str, log: str) -> None:
         os.makedirs(os.path.dirname(log), exist_ok=True)
         fd = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -47,12 +57,12 @@ class RankProcess:
             os.close(fd)
         self._first_result: Optional[Tuple[int, int]] = None
         self._kill_at: Optional[float] = None
-        self._told = False
+        self._sigterm_sent = False
         self.asked = False
-        """Somebody told us to end it, and it had not ended by itself."""
+        """It was stopped on order, and had not ended by itself before."""
 
     def ended(self) -> Optional[Tuple[int, int]]:
-        """(exit code, signal) once the process and all it started are gone; the other is -1 or 0."""
+        """(exit code, signal) once the process and everything it started are gone; unused: -1 and 0."""
         if self._all_gone():
             return self._first_result
         if self._first_result is not None and not self._has_grace:
@@ -60,7 +70,7 @@ class RankProcess:
         return None
 
     def _all_gone(self) -> bool:
-        """Takes note of all that has ended; whether nothing is left."""
+        """Collect ended processes; returns whether none is left."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -74,12 +84,12 @@ class RankProcess:
 
     @property
     def _has_grace(self) -> bool:
-        """Told to end and given time for it: a shell dies of SIGTERM at once, the program that it started
-        may still be saving."""
-        return self._told and self._kill_at is not None and time.monotonic() < self._kill_at
+        """SIGTERM is sent and the grace period runs: a shell dies of SIGTERM at once, but the program that it
+        started may still be saving."""
+        return self._sigterm_sent and self._kill_at is not None and time.monotonic() < self._kill_at
 
     def wait(self) -> Tuple[int, int]:
-        """Blocks until the end."""
+        """Block until it has ended."""
         while True:
             result = self.ended()
             if result is not None:
@@ -87,14 +97,14 @@ class RankProcess:
             signal.sigtimedwait((signal.SIGCHLD,), 0.05)
 
     def end(self, grace: float) -> None:
-        """SIGTERM now and SIGKILL after the grace, or SIGKILL now. A peer may have heard of its end before we
-        have: the kernel closes its connections first."""
+        """Send SIGTERM now and SIGKILL after the grace period, or SIGKILL now. Checks first whether it has ended:
+        peers can notice that before we do, because the kernel closes its connections first."""
         if self._all_gone():
             return
         self.asked = self.asked or self._first_result is None
         if grace > 0:
-            if not self._told:
-                self._told = True
+            if not self._sigterm_sent:
+                self._sigterm_sent = True
                 syscalls.ask_to_end(self.pid)
             due = time.monotonic() + grace
             self._kill_at = due if self._kill_at is None else min(self._kill_at, due)
@@ -103,12 +113,12 @@ class RankProcess:
         self.enforce()
 
     def expire(self, seconds: float) -> None:
-        """SIGKILL after so long, though nobody has asked for its end: a part of it has failed."""
+        """Send SIGKILL after some seconds without an order: a part of it has failed."""
         if self._kill_at is None:
             self._kill_at = time.monotonic() + seconds
 
     def enforce(self) -> None:
-        """Kills once the grace is over; call it now and then."""
+        """Kill once the grace period is over; call it regularly."""
         if self._kill_at is not None and time.monotonic() >= self._kill_at:
             try:
                 os.killpg(self.pid, signal.SIGKILL)
@@ -118,18 +128,18 @@ class RankProcess:
 
 
 def _spawn(command: Sequence[str], env: Dict[str, str], cwd: str, log: int) -> Tuple[int, int]:
-    """fork and exec by hand: the agent has one thread, and importing subprocess costs more than this.
-    Gives the process's number here and outside of a PID namespace."""
+    """Fork and exec by hand: the agent has one thread, and importing subprocess takes longer than this. Returns
+    the pid here and outside of the PID namespace."""
     reader, writer = os.pipe()
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
-        doing = ["start"]
+        doing = [StartStep.START]
         try:
             os.write(writer, f"{syscalls.outside_pid()}\n".encode())
             _become(command, env, cwd, log, parent, doing)
         except OSError as error:
-            os.write(writer, f"{error.errno}\n{doing[0]}".encode())
+            os.write(writer, f"{error.errno}\n{doing[0].value}".encode())
         finally:
             os._exit(127)
     os.close(writer)
@@ -137,16 +147,19 @@ def _spawn(command: Sequence[str], env: Dict[str, str], cwd: str, log: int) -> T
         outside, _, failure = pipe.read().decode().partition("\n")
     if failure:
         os.waitpid(pid, 0)
-        number, _, what = failure.partition("\n")
-        path = cwd if what == "enter the directory" else command[0]
-        raise CannotStart(int(number), what, path, cwd)
+        number, _, value = failure.partition("\n")
+        step = StartStep(value)
+        path = cwd if step is StartStep.ENTER_DIRECTORY else command[0]
+        raise CannotStart(int(number), step, path, cwd)
     return pid, int(outside or 0)
 
 
-def _become(command: Sequence[str], env: Dict[str, str], cwd: str, log: int, parent: int, doing: List[str]) -> None:
+def _become(
+    command: Sequence[str], env: Dict[str, str], cwd: str, log: int, parent: int, doing: List[StartStep]
+) -> None:
     os.setsid()
     syscalls.die_with_parent(parent)
-    # Python itself ignores SIGPIPE and SIGXFSZ, and who started us may ignore others: a program expects to be told.
+    # Python ignores SIGPIPE and SIGXFSZ, and our parent may ignore others: programs expect the defaults.
     for signum in range(1, 32):
         if signum not in (signal.SIGKILL, signal.SIGSTOP):
             signal.signal(signum, signal.SIG_DFL)
@@ -155,16 +168,16 @@ def _become(command: Sequence[str], env: Dict[str, str], cwd: str, log: int, par
     os.dup2(null, 0)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    doing[0] = "enter the directory"
+    doing[0] = StartStep.ENTER_DIRECTORY
     os.chdir(cwd)
-    doing[0] = "execute"
-    words, variables = [_encoded(word) for word in command], {_encoded(n): _encoded(v) for n, v in env.items()}
+    doing[0] = StartStep.EXECUTE
+    arguments, variables = [_encoded(text) for text in command], {_encoded(n): _encoded(v) for n, v in env.items()}
     if "/" in command[0]:
-        os.execve(command[0], words, variables)
+        os.execve(command[0], arguments, variables)
     seen = errno.ENOENT
     for directory in env.get("PATH", os.defpath).split(":"):
         try:
-            os.execve(os.path.join(directory or ".", command[0]), words, variables)
+            os.execve(os.path.join(directory or ".", command[0]), arguments, variables)
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.ENOTDIR):
                 seen = error.errno or seen
@@ -172,7 +185,7 @@ def _become(command: Sequence[str], env: Dict[str, str], cwd: str, log: int, par
 
 
 def _encoded(text: str) -> bytes:
-    """As the locale writes it, or in UTF-8 where it has no such characters: a job file has them all."""
+    """Encode as the locale does, or as UTF-8 if the locale lacks a character: job files may contain any."""
     try:
         return os.fsencode(text)
     except UnicodeEncodeError:

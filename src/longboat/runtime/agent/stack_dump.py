@@ -1,4 +1,4 @@
-"""What a process that hangs is doing: its state, and the stacks that Python wrote on request."""
+"""Stacks and state of a hung process, as Python and /proc show them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STATES = {
 
 
 def state_of(pid: int) -> str:
-    """In words, with the command: `stopped by a signal (python train.py)`."""
+    """State and command of a process: `stopped by a signal (python train.py)`."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             stat = file.read()
@@ -28,12 +28,25 @@ def state_of(pid: int) -> str:
             command = file.read().replace(b"\0", b" ").decode("utf-8", "replace").strip()
     except OSError:
         return "gone"
-    letter = stat[stat.rindex(b")") + 2 :][:1].decode()
+    letter = _state_letter(stat)
     return f"{STATES.get(letter, letter)} ({command[:120]})"
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a signal or a debugger has stopped the process."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return _state_letter(file.read()) in ("T", "t")
+    except OSError:
+        return False
+
+
+def _state_letter(stat: bytes) -> str:
+    return stat[stat.rindex(b")") + 2 :][:1].decode()
+
+
 def catches(pid: int, signum: int) -> bool:
-    """Has the process a handler for the signal?"""
+    """Whether the process has a handler for the signal."""
     try:
         with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
             for line in file:
@@ -45,9 +58,9 @@ def catches(pid: int, signum: int) -> bool:
 
 
 def innermost(text: str, most: int = 4) -> Tuple[str, ...]:
-    """Of stacks as Python writes them, the innermost frames of each process's main thread, one a line:
-    `work.py:6 in update`, and how many threads there are besides."""
-    found: List[str] = []
+    """The innermost frames of each process's main thread, one a line (`work.py:6 in update`), and the number of
+    other threads."""
+    frames: List[str] = []
     others = shown = 0
     for line in text.splitlines():
         thread = _THREAD.match(line)
@@ -59,10 +72,10 @@ def innermost(text: str, most: int = 4) -> Tuple[str, ...]:
         frame = _FRAME.match(line)
         if frame and shown < most:
             shown += 1
-            found.append(f"{frame['file']}:{frame['line']} in {frame['name']}")
-    if found and others:
-        found.append(f"and {others} other thread{'s' if others > 1 else ''}")
-    return tuple(found)
+            frames.append(f"{frame['file']}:{frame['line']} in {frame['name']}")
+    if frames and others:
+        frames.append(f"and {others} other thread{'s' if others > 1 else ''}")
+    return tuple(frames)
 
 
 def size(path: str) -> int:
@@ -73,7 +86,7 @@ def size(path: str) -> int:
 
 
 def tidy(path: str) -> None:
-    """A rank that was never asked leaves no file."""
+    """Remove an empty stacks file."""
     if os.path.exists(path) and size(path) == 0:
         try:
             os.unlink(path)
@@ -83,7 +96,7 @@ def tidy(path: str) -> None:
 
 
 def written(path: str, start: int) -> str:
-    """What was written behind an offset, the beginning of it if it is long."""
+    """Text written after an offset, cut to the first MOST bytes."""
     try:
         with open(path, "rb") as file:
             file.seek(start)

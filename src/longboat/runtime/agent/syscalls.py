@@ -1,4 +1,4 @@
-"""The few system calls that Python's os module lacks, and what to do where they do not exist."""
+"""System calls that Python's os module lacks, with fallbacks where they do not exist."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PR_SET_NAME = 15
 PR_SET_CHILD_SUBREAPER = 36
 
 RELAY = b"longboat-relay"
-"""The name of a process that, asked to end, asks all below it, and once, however often it is asked itself."""
+"""Name of a relay: a process that passes SIGTERM on to everything below it, once, however often it gets it."""
 
 
 @functools.cache
@@ -29,7 +29,7 @@ def libc() -> ctypes.CDLL:
 
 
 def die_with_parent(parent: int) -> None:
-    """SIGKILL for this process when its parent ends, also if that has happened already."""
+    """Kill this process when its parent ends, also if it has ended already."""
     if not LINUX:
         return
     libc().prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -38,13 +38,13 @@ def die_with_parent(parent: int) -> None:
 
 
 def adopt_orphans() -> None:
-    """Grandchildren whose parent ends become children of this process, and so can be found."""
+    """Make this process the parent of orphaned descendants, so that it can find them."""
     if LINUX:
         libc().prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def become_relay() -> None:
-    """From now on whoever asks this process to end leaves it to it to ask what is below it (`ask_to_end`)."""
+    """Make this process a relay: `ask_to_end` leaves everything below it to it."""
     if LINUX:
         libc().prctl(PR_SET_NAME, RELAY, 0, 0, 0)
 
@@ -70,23 +70,23 @@ def process_tree() -> Dict[int, List[int]]:
 
 
 def below(tree: Dict[int, List[int]], root: int) -> List[int]:
-    found: List[int] = []
+    pids: List[int] = []
     queue = list(tree.get(root, ()))
     while queue:
         pid = queue.pop()
-        found.append(pid)
+        pids.append(pid)
         queue += tree.get(pid, ())
-    return found
+    return pids
 
 
 def descendants(root: int) -> List[int]:
-    """All processes below `root`; none where there is no /proc."""
+    """All processes below `root`; none without /proc."""
     return below(process_tree(), root)
 
 
 def ask_to_end(group: int) -> None:
-    """SIGTERM for all below this process; for the process group where there is no /proc. Once for each, for a second
-    one makes many programs drop what they are saving: what is below a relay is left to that."""
+    """Send SIGTERM to everything below this process, or to the process group if there is no /proc. Each process
+    gets it once: a second one makes many programs drop what they are saving. Relays pass it on themselves."""
     if not process_tree():
         try:
             os.killpg(group, signal.SIGTERM)
@@ -94,25 +94,25 @@ def ask_to_end(group: int) -> None:
         except (ProcessLookupError, PermissionError):
             pass
         return
-    told: Set[int] = set()
+    signalled: Set[int] = set()
     for _ in range(3):  # a process may have been in the middle of a fork
-        untold = [pid for pid in _audience(os.getpid()) if pid not in told]
-        signal_all(untold, signal.SIGTERM)
-        signal_all(untold, signal.SIGCONT)
-        told.update(untold)
+        pids = [pid for pid in _without_relayed(os.getpid()) if pid not in signalled]
+        signal_all(pids, signal.SIGTERM)
+        signal_all(pids, signal.SIGCONT)
+        signalled.update(pids)
 
 
-def _audience(root: int) -> List[int]:
-    """All processes below `root` but those below a relay."""
+def _without_relayed(root: int) -> List[int]:
+    """All processes below `root`, except those below a relay."""
     tree = process_tree()
-    found: List[int] = []
+    pids: List[int] = []
     queue = list(tree.get(root, ()))
     while queue:
         pid = queue.pop()
-        found.append(pid)
+        pids.append(pid)
         if not _is_relay(pid):
             queue += tree.get(pid, ())
-    return found
+    return pids
 
 
 def _is_relay(pid: int) -> bool:
@@ -124,11 +124,11 @@ def _is_relay(pid: int) -> bool:
 
 
 outer_proc = -1
-"""The /proc of the machine, kept open by whoever moved into a PID namespace; -1 outside of one."""
+"""The machine's /proc, kept open by a process that moved into a PID namespace; -1 outside of one."""
 
 
 def outside_pid() -> int:
-    """The number by which the rest of the machine knows this process."""
+    """This process's pid outside of the PID namespace."""
     try:
         return int(os.readlink("self", dir_fd=outer_proc)) if outer_proc >= 0 else os.getpid()
     except OSError:  # there is no process file system at /proc
@@ -136,7 +136,7 @@ def outside_pid() -> int:
 
 
 def outside_pid_of(pid: int) -> int:
-    """The same for another process of this namespace; 0 when it has ended."""
+    """The pid of another process of this namespace outside of it; 0 if it has ended."""
     if outer_proc < 0:
         return pid
     ours = os.readlink("self/ns/pid", dir_fd=outer_proc)
@@ -154,8 +154,8 @@ def outside_pid_of(pid: int) -> int:
 
 
 def fork(work: Callable[[], int]) -> int:
-    """A child that does the work and ends with the code that it gives (1 if it breaks off); its number. Nothing of
-    the parent's own code goes on in it, whatever happens."""
+    """Fork a child that runs `work` and exits with its result (1 if it raises); returns its pid. The child never
+    continues with the parent's code."""
     pid = os.fork()
     if pid:
         return pid
@@ -175,7 +175,7 @@ def signal_all(pids: List[int], signum: int) -> None:
 
 
 def size(count: float) -> str:
-    """Memory or disk for a person, in the units that jobs ask in. (Of files `runs.words` tells.)"""
+    """Bytes of memory or disk as text, in the units of job files. (`runs.formatting` does it for files.)"""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"

@@ -1,4 +1,4 @@
-"""What wakes the agent's loop from its select: signals, and threads that have done something for it."""
+"""Wakes the agent's select: signals, and threads that have results for it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 
 
 class Wakeup:
-    """From when it is made, SIGTERM does not end this process: it rings, as the end of a child does."""
+    """A pipe that signals and threads write to. Once created, SIGTERM and SIGCHLD wake the loop instead of acting."""
 
     def __init__(self) -> None:
         self._read, self._write = os.pipe()
@@ -21,14 +21,15 @@ class Wakeup:
         return self._read
 
     def ring(self) -> None:
-        """From any thread."""
+        """Wake the loop; callable from any thread."""
         try:
             os.write(self._write, b"\0")
         except BlockingIOError:
             pass
 
     def signals(self) -> bytes:
-        """The numbers of those that rang it, 0 for a thread."""
+        """Numbers of the signals received, 0 for a thread."""
+
         return os.read(self._read, 4096)
 
     def close(self) -> None:
