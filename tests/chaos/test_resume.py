@@ -196,5 +196,7 @@ def test_a_full_disk_costs_checkpoints_and_a_warning_and_training_goes_on(place:
     place.home = copy
     assert place.log() == "".join(f"step {step}\n" for step in range(1, 9))
     warnings = [e["text"] for e in place.events("note") if e.get("level") == "warning"]
-    assert warnings == ["worker-0 could not write the checkpoint of step 5: No space left on device; training goes on"]
+    assert warnings == [
+        "worker-0 could not write the checkpoint of step 5: No space left on device; training continues"
+    ]
     assert [e["step"] for e in place.events("checkpoint")] == [1, 2, 3, 4, 6, 7, 8]

@@ -59,7 +59,7 @@ RUNS = (
         ONE,
         where="",
         state="stopped",
-        says=("was stopped", "the terminal's end"),
+        says=("was stopped", "closing the terminal"),
         work=UP,
         inject=do.supervisor_signalled(signal.SIGHUP),
     ),
@@ -94,7 +94,7 @@ RUNS = (
         "the run's disk full",
         CauseKind.DISK_FULL,
         "run: [python, work.py]\nretries: 3\n",
-        says=("the disk is full", "are free where the run is kept"),
+        says=("the disk is full", "free in the run's directory"),
         work="""\
             import os
             with open(os.environ["LONGBOAT_OUTPUT_DIR"] + "/big", "wb") as file:

@@ -165,7 +165,7 @@ def test_a_home_without_file_locks_stops_a_run_before_it_begins(longboat: Place,
     )
     said = longboat.run("run: 'true'\n", env={"PYTHONPATH": str(tmp_path)})
     assert said.code == 2
-    assert "cannot be locked" in said.err
+    assert "cannot lock files" in said.err
     assert "No locks available" in said.err
     assert "export LONGBOAT_HOME" in said.err
     assert longboat.runs == []

@@ -166,7 +166,7 @@ def test_of_two_that_resume_a_run_at_once_the_later_one_changes_nothing(longboat
     said, _ = rival.communicate("")
     longboat.file("go", "")
     assert winner.said().code == 0
-    words = "somebody else has just resumed" if ended or way == "detach" else "is being driven by another process"
+    words = "somebody else has just resumed" if ended or way == "detach" else "is already driven by another process"
     assert words in said
     assert kept(longboat.dir, *names) == before
     assert "echo 1" in before[run_layout.PLAN]

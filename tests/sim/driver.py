@@ -120,7 +120,7 @@ class SimDriver:
             pass  # as the driver: what it has to say comes first
         elif kind in ("join", "alive"):
             self.watcher.heard(seat)
-            self._handle(codec.seen(seat, message))
+            self._handle(codec.heartbeat(seat, message))
             self._answer(connection, message)
         elif kind in _HEARD:
             if "word" in message:
@@ -151,7 +151,7 @@ class SimDriver:
         self._handle(g.Progress(seat, message["incarnation"][0], max(point["step"] for point in message["points"])))
 
     def _exited(self, seat: g.Seat, message: wire.Message) -> None:
-        self._handle(codec.exited(seat, codec.life_of(message), message))
+        self._handle(codec.exited(seat, codec.incarnation_of(message), message))
 
     def _noticed(self, seat: g.Seat, message: wire.Message) -> None:
         self._handle(g.PreemptionNotice(seat))

@@ -52,9 +52,9 @@ class Coordinator:
             for message in self.decoders[seat].feed(data):
                 self.messages += 1
                 if message["is"] == "exited":
-                    event: g.GangEvent = codec.exited(seat, codec.life_of(message), message)
+                    event: g.GangEvent = codec.exited(seat, codec.incarnation_of(message), message)
                 else:
-                    event = codec.seen(seat, message)
+                    event = codec.heartbeat(seat, message)
                 for action in self.gang.handle(event, 1.0):
                     self._do(action)
                 if message["is"] != "exited" and self.gang.renews(seat):

@@ -1,8 +1,8 @@
-"""Who drives a run: the process that holds the lock on its `driver.lock`.
+"""The lock of a run: the process that holds `driver.lock` drives the run.
 
-A POSIX lock belongs to one process, is not inherited by a fork and ends with its holder, however
-that dies; so neither a stale file nor a reused process id can lie about a run being alive. The
-process that holds it must not open the file a second time: closing that would drop the lock.
+A POSIX lock belongs to one process, is not inherited by a fork, and is released when its holder dies. So
+neither a stale file nor a reused pid can make a run look alive. The holder must not open the file a second
+time: closing it would release the lock.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _LINUX = sys.platform.startswith("linux")
 _FORM = "hhqqi" if _LINUX else "qqihh"
 _WRITE = (fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0) if _LINUX else (0, 0, 0, fcntl.F_WRLCK, os.SEEK_SET)
 _TYPE, _PID = (0, 4) if _LINUX else (3, 2)
-"""struct flock on Linux and macOS: its layout, a write lock on the whole file, where type and holder stand."""
+"""struct flock on Linux and macOS: its layout, a write lock on the whole file, positions of type and holder."""
 
 
 def try_take(run_dir: str) -> Optional[int]:
-    """Makes this process the run's driver: a descriptor that must stay open, or None when another
-    process is."""
+    """Make this process the run's driver: returns a descriptor that must stay open, or None if another process
+    drives the run."""
     fd = os.open(os.path.join(run_dir, run_layout.LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -39,17 +39,16 @@ def try_take(run_dir: str) -> Optional[int]:
 
 
 def take(run_dir: str) -> int:
-    """The same, or an error that says so."""
+    """Make this process the run's driver, or raise an error if another process drives it."""
     fd = try_take(run_dir)
     if fd is None:
         name = os.path.basename(run_dir)
-        raise LongboatError(f"run {name} is being driven by another process", f"watch it: longboat attach {name}")
+        raise LongboatError(f"run {name} is already driven by another process", f"watch it: longboat attach {name}")
     return fd
 
 
 def holder(run_dir: str) -> int:
-    """Process id of the run's driver, 0 when nobody drives it; -1 when it cannot be told from here
-    who does (another PID namespace). Asks without taking the lock."""
+    """Pid of the run's driver; 0 if there is none; -1 if it is in another PID namespace. Does not take the lock."""
     try:
         fd = os.open(os.path.join(run_dir, run_layout.LOCK), os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -66,8 +65,8 @@ def holder(run_dir: str) -> int:
 
 
 def _unlockable(run_dir: str, error: OSError) -> LongboatError:
-    """Some NFS, Lustre and FUSE mounts have no locks, or lose the server that keeps them."""
+    """Some NFS, Lustre and FUSE mounts have no locks, or lose their lock server."""
     return LongboatError(
-        f"files in {run_dir} cannot be locked, so nobody can tell who drives the run: {error.strerror}",
-        "keep runs on another file system, a local disk for one: `export LONGBOAT_HOME=DIRECTORY`",
+        f"cannot lock files in {run_dir}: {error.strerror}; without a lock it is unknown which process drives the run",
+        "keep runs on another file system, e.g. a local disk: export LONGBOAT_HOME=DIRECTORY",
     )

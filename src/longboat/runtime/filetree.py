@@ -1,8 +1,8 @@
-"""Files on their way in and out of a tree: listed, read one after another, stored whole or not at all.
+"""Files of a directory tree: list, read and store them; a file is stored completely or not at all.
 
-`ls`, `cat` and `cp` work on runs of this machine and, through a pod, on those of a cluster: the rules
-are the same because this room is on both sides. A path never leads out of its tree, not by dots and
-not by a link. Between two machines a parcel travels as a tar stream. Nothing here knows of runs.
+`ls`, `cat` and `cp` use this on local runs, and in a pod on runs of a cluster, so the rules are the same.
+A path never leads out of its tree, neither by `..` nor by a link. Between machines, files travel as a tar
+stream. Nothing here knows about runs.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import BinaryIO, Callable, Iterable, Iterator, List, Optional, Seque
 
 PIECE = 1 << 20
 PART = ".longboat-part"
-"""Ending of a file that is not whole yet."""
+"""Suffix of an incomplete file."""
 
 
 class PathNotFound(Exception):
-    """What was asked for does not exist, or leads out of the tree."""
+    """A path does not exist, or leads out of the tree."""
 
     def __init__(self, path: str, near: str = "", outside: bool = False) -> None:
         super().__init__(path)
@@ -30,18 +30,20 @@ class PathNotFound(Exception):
 
 @dataclass(frozen=True)
 class FileEntry:
+    """A line of a listing."""
+
     path: str
-    """Within the tree; a directory's ends with a slash."""
+    """In the tree; a directory's ends with a slash."""
     size: int
     depth: int
 
 
 @dataclass(frozen=True)
 class FileItem:
-    """One file or directory of a parcel."""
+    """A file or directory on its way from one tree to another."""
 
     path: str
-    """Below what was asked for; empty: that itself."""
+    """Relative to the requested path; empty: the requested path itself."""
     size: int
     mode: int
     time: float
@@ -50,20 +52,20 @@ class FileItem:
 
 
 def inside(top: str, path: str) -> str:
-    """The place that a path means, which is there."""
-    found = joined(top, path)
-    if not os.path.exists(found):
+    """Path on disk of an existing file or directory of the tree."""
+    target_path = joined(top, path)
+    if not os.path.exists(target_path):
         raise PathNotFound(path, nearest(path, (entry.path for entry in _walk(top, top, 9, 0))))
-    return found
+    return target_path
 
 
 def joined(top: str, path: str) -> str:
-    """The place that a path means, there or not."""
-    found = os.path.normpath(os.path.join(top, path.lstrip("/")))
-    real, root = os.path.realpath(found), os.path.realpath(top)
+    """Path on disk of a file or directory of the tree, existing or not."""
+    target_path = os.path.normpath(os.path.join(top, path.lstrip("/")))
+    real, root = os.path.realpath(target_path), os.path.realpath(top)
     if os.path.commonpath([real, root]) != root:
         raise PathNotFound(path, outside=True)
-    return found
+    return target_path
 
 
 def nearest(path: str, names: Iterable[str]) -> str:
@@ -74,7 +76,7 @@ def nearest(path: str, names: Iterable[str]) -> str:
 
 
 def entries(top: str, path: str, depth: int) -> List[FileEntry]:
-    """What a path means: a file, or all in a directory down to a depth. Hidden names at the top are left out."""
+    """A file, or the contents of a directory down to a depth. Hidden names at the top are skipped."""
     start = inside(top, path)
     if not os.path.isdir(start):
         return [FileEntry(os.path.relpath(start, top), os.path.getsize(start), 0)]
@@ -82,10 +84,10 @@ def entries(top: str, path: str, depth: int) -> List[FileEntry]:
 
 
 def _walk(top: str, start: str, depth: int, level: int) -> Iterator[FileEntry]:
-    """Names in order; a directory's size is that of all in it."""
+    """Entries sorted by name; a directory's size is that of everything in it."""
     with os.scandir(start) as listed:
-        found = sorted((e for e in listed if start != top or not e.name.startswith(".")), key=lambda e: e.name)
-    for entry in found:
+        children = sorted((e for e in listed if start != top or not e.name.startswith(".")), key=lambda e: e.name)
+    for entry in children:
         name = os.path.relpath(entry.path, top)
         if entry.is_dir(follow_symlinks=False):
             yield FileEntry(name + "/", tree_size(entry.path), level)
@@ -107,7 +109,7 @@ def tree_size(path: Union[str, os.PathLike[str]]) -> int:
 
 
 def items(top: str, path: str) -> Iterator[FileItem]:
-    """A file, or a directory with all in it. A link counts as the file that it names, if that is in the tree."""
+    """A file, or a directory with everything in it. A link counts as the file it points to, if that is in the tree."""
     start = inside(top, path)
     if not os.path.isdir(start):
         yield from _opened(start, "")
@@ -115,57 +117,58 @@ def items(top: str, path: str) -> Iterator[FileItem]:
     for folder, folders, names in os.walk(start):
         folders.sort()
         below = os.path.relpath(folder, start)
-        found = os.stat(folder)
-        yield FileItem("" if below == "." else below, 0, stat.S_IMODE(found.st_mode), found.st_mtime)
+        stats = os.stat(folder)
+        yield FileItem("" if below == "." else below, 0, stat.S_IMODE(stats.st_mode), stats.st_mtime)
         for name in sorted(names):
-            place = os.path.join(folder, name)
+            path_on_disk = os.path.join(folder, name)
             with contextlib.suppress(PathNotFound):
-                if os.path.isfile(joined(top, os.path.relpath(place, top))):
-                    yield from _opened(place, os.path.relpath(place, start))
+                if os.path.isfile(joined(top, os.path.relpath(path_on_disk, top))):
+                    yield from _opened(path_on_disk, os.path.relpath(path_on_disk, start))
 
 
-def _opened(place: str, path: str) -> Iterator[FileItem]:
-    with open(place, "rb") as file:
-        found = os.fstat(file.fileno())
-        yield FileItem(path, found.st_size, stat.S_IMODE(found.st_mode), found.st_mtime, file)
+def _opened(path_on_disk: str, path: str) -> Iterator[FileItem]:
+    with open(path_on_disk, "rb") as file:
+        stats = os.fstat(file.fileno())
+        yield FileItem(path, stats.st_size, stat.S_IMODE(stats.st_mode), stats.st_mtime, file)
 
 
-def pack(parcel: Iterable[FileItem], out: BinaryIO) -> None:
-    """Writes a tar stream. A file that grows meanwhile is sent as long as it was when it was opened."""
+def pack(tree: Iterable[FileItem], out: BinaryIO) -> None:
+    """Write a tar stream. A file that grows meanwhile is sent with the size it had when opened."""
     import tarfile
 
     with tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as tar:
-        for item in parcel:
-            told = tarfile.TarInfo(os.path.join("x", item.path).rstrip("/"))
-            told.mode, told.mtime, told.size = item.mode, int(item.time), item.size
+        for item in tree:
+            info = tarfile.TarInfo(os.path.join("x", item.path).rstrip("/"))
+            info.mode, info.mtime, info.size = item.mode, int(item.time), item.size
             if item.source is None:
-                told.type = tarfile.DIRTYPE
-            tar.addfile(told, item.source)
+                info.type = tarfile.DIRTYPE
+            tar.addfile(info, item.source)
     out.flush()
 
 
 def unpack(stream: BinaryIO) -> Iterator[FileItem]:
+    """Read a tar stream."""
     import tarfile
 
     with tarfile.open(fileobj=stream, mode="r|") as tar:
-        for told in tar:
-            path = told.name.partition("/")[2]
-            if told.isdir() or told.isreg():
-                source = tar.extractfile(told) if told.isreg() else None
-                yield FileItem(path, told.size, told.mode, float(told.mtime), source)  # type: ignore[arg-type]
+        for info in tar:
+            path = info.name.partition("/")[2]
+            if info.isdir() or info.isreg():
+                source = tar.extractfile(info) if info.isreg() else None
+                yield FileItem(path, info.size, info.mode, float(info.mtime), source)  # type: ignore[arg-type]
 
 
 def target(top: str, path: str, name: str) -> str:
-    """Where a parcel goes that is called `name`: into a directory, or to a name that is given to it."""
-    place = joined(top, path)
-    return os.path.join(place, name) if path.endswith("/") or os.path.isdir(place) else place
+    """Path on disk for files called `name`: inside an existing directory, or exactly the given path."""
+    chosen = joined(top, path)
+    return os.path.join(chosen, name) if path.endswith("/") or os.path.isdir(chosen) else chosen
 
 
-def store(parcel: Iterable[FileItem], place: str, tell: Callable[[int], None] = lambda _count: None) -> int:
-    """Puts a parcel at a place; how many files. A file appears under its name when it is whole; `tell` hears of
-    bytes as they are written."""
+def store(tree: Iterable[FileItem], place: str, tell: Callable[[int], None] = lambda _count: None) -> int:
+    """Store files at a path; returns their number. A file gets its name only when it is complete; `tell` is called
+    with the bytes written."""
     count = 0
-    for item in parcel:
+    for item in tree:
         path = os.path.normpath(item.path) if item.path else ""
         if os.path.isabs(path) or path.split(os.sep)[0] == os.pardir:
             raise PathNotFound(item.path, outside=True)
@@ -173,9 +176,9 @@ def store(parcel: Iterable[FileItem], place: str, tell: Callable[[int], None] = 
             os.makedirs(joined(place, path), exist_ok=True)
         else:
             folder, name = os.path.split(path)  # a link of that name is replaced, not followed
-            found = os.path.join(joined(place, folder), name) if path else place
-            os.makedirs(os.path.dirname(found) or ".", exist_ok=True)
-            _store_file(item, found, tell)
+            destination = os.path.join(joined(place, folder), name) if path else place
+            os.makedirs(os.path.dirname(destination) or ".", exist_ok=True)
+            _store_file(item, destination, tell)
             count += 1
     return count
 
@@ -184,10 +187,10 @@ def _store_file(item: FileItem, place: str, tell: Callable[[int], None]) -> None
     if os.path.isdir(place):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), place)
     folder, name = os.path.split(place)
-    aside = os.path.join(folder, f".{name[:200]}.{os.getpid()}{PART}")
+    part = os.path.join(folder, f".{name[:200]}.{os.getpid()}{PART}")
     assert item.source is not None
     try:
-        with open(aside, "wb") as file:
+        with open(part, "wb") as file:
             rest = item.size
             while rest:
                 data = item.source.read(min(PIECE, rest))
@@ -196,16 +199,16 @@ def _store_file(item: FileItem, place: str, tell: Callable[[int], None]) -> None
                 file.write(data)
                 rest -= len(data)
                 tell(len(data))
-        os.chmod(aside, item.mode & 0o777 | 0o200)
-        os.utime(aside, (item.time, item.time))
-        os.replace(aside, place)
+        os.chmod(part, item.mode & 0o777 | 0o200)
+        os.utime(part, (item.time, item.time))
+        os.replace(part, place)
     finally:
         with contextlib.suppress(OSError):
-            os.unlink(aside)
+            os.unlink(part)
 
 
 class PieceStream(io.RawIOBase):
-    """A stream that is read from pieces as they come."""
+    """A readable stream over an iterator of byte strings."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces
@@ -227,6 +230,6 @@ class PieceStream(io.RawIOBase):
         return count
 
 
-def total(found: Sequence[FileEntry]) -> int:
-    """Bytes that a parcel will have, from a list of what is in it."""
-    return sum(entry.size for entry in found if entry.depth == 0)
+def total(listing: Sequence[FileEntry]) -> int:
+    """Bytes of all files in a listing."""
+    return sum(entry.size for entry in listing if entry.depth == 0)

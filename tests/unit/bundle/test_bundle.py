@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from safetensors.numpy import load_file
 
 from longboat.runtime import bundle
-from longboat.runtime.driver.archive import put_aside
+from longboat.runtime.driver.archive import archive_results
 from longboat.runtime.driver.history import RunHistory
 from longboat.runtime.errors import LongboatError
 
@@ -86,7 +86,7 @@ def test_a_number_is_not_given_again_when_the_versions_were_put_aside(tmp_path: 
     place = tmp_path / "output" / "train" / "linear"
     for _ in range(2):
         bundle.save(place, linear())
-    put_aside(str(tmp_path), before, ["train"])
+    archive_results(str(tmp_path), before, ["train"])
     assert (tmp_path / "superseded" / "train-3" / "output" / "linear" / "2" / "bundle.json").is_file()
     assert bundle.versions(str(place)) == ()
     assert bundle.save(place, linear()).version == 3

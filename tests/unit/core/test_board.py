@@ -132,6 +132,6 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path, writer: journal
     writer.write("rank.report", **SEAT, points=[point(1, 1.0)])
     (tmp_path / DIRECTORY).mkdir()
     (tmp_path / DIRECTORY / "train").write_text("a file")
-    with pytest.raises(LongboatError, match="the board's files cannot be written") as error:
+    with pytest.raises(LongboatError, match="cannot write TensorBoard files") as error:
         look(tmp_path)
     assert str(tmp_path / DIRECTORY) in str(error.value.hint)

@@ -35,7 +35,7 @@ def test_another_driver_knows_the_words_that_are_in_the_journal() -> None:
         {"ev": "rank.started", **told, "word": 5},
         {"ev": "rank.ended", **told},
     ]
-    doubles = Deduplicator(look_back(events).words)
+    doubles = Deduplicator(look_back(events).last_messages)
     assert doubles.again("train", word(4, (2, 1)))
     assert not doubles.again("train", word(3, (2, 1), kind="checkpoint")), "no event tells that it was heard"
     assert doubles.again("train", word(5, (2, 1), kind="observed_start"))

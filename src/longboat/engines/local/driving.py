@@ -24,10 +24,10 @@ from longboat.runtime.agent import mpi
 from longboat.runtime.agent.agent_config import AgentConfig
 from longboat.runtime.causes import Cause, CauseKind
 from longboat.runtime.driver.agent_links import Seat
-from longboat.runtime.driver.archive import put_aside
+from longboat.runtime.driver.archive import archive_results
 from longboat.runtime.driver.driver import Driver
 from longboat.runtime.driver.history import RunHistory, look_back, run_anew
-from longboat.runtime.driver.stop_signals import ENDING, who
+from longboat.runtime.driver.stop_signals import ENDING, stopped_by
 from longboat.runtime.errors import FAILED, INTERRUPTED, LongboatError
 from longboat.runtime.journal import FULL, JournalFull, JournalWriter, stream
 from longboat.runtime.plan import Plan, Stage
@@ -126,7 +126,7 @@ def drive(
     values = secret_values.values(plan, environ)
     told = driver_orders.read(run_dir)
     before = look_back(stream(run_dir))
-    put_aside(run_dir, before, told.again)
+    archive_results(run_dir, before, told.again)
     before = run_anew(before, told.again)
     journal = JournalWriter(run_dir, redact=tuple(values.values()))
     place = ""
@@ -141,7 +141,7 @@ def drive(
         _end(journal, "failed", error.code, cause)
         raise
     except KeyboardInterrupt as interrupt:
-        cause = Cause(CauseKind.STOPPED, f"stopped by {who(interrupt.args[0], run_dir)}")
+        cause = Cause(CauseKind.STOPPED, f"stopped by {stopped_by(interrupt.args[0], run_dir)}")
         return _end(journal, "stopped", INTERRUPTED, cause)
     except SupervisorLost as error:
         cause = Cause(CauseKind.SUPERVISOR_LOST, str(error), evidence=("the driver itself was alive",))

@@ -167,7 +167,7 @@ def numbered(output: str) -> Mapping[str, int]:
     return found
 
 
-def go_on_behind(directory: str, last: int) -> None:
+def continue_numbering(directory: str, last: int) -> None:
     """The versions of a model are being put aside: the next one gets a number that none of them had, because clients
     and servers tell versions apart by it."""
     os.makedirs(directory, exist_ok=True)

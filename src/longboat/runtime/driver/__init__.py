@@ -1,5 +1,4 @@
-"""The one program that runs a Plan: it coordinates gangs and walks the stages.
+"""The driver: the program that runs a Plan. It coordinates gangs and walks through the stages.
 
-Locally it is the supervisor process, on a cluster a pod. Ships into strangers' images: standard
-library only, Python 3.9.
+Locally it is the process you start, on a cluster a pod.
 """

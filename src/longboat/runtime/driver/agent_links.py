@@ -1,8 +1,7 @@
-"""The driver's end of its agents' connections: accept, authenticate, read, write.
+"""The driver's connections to its agents: accept, authenticate, read, write.
 
-A connection that has not proven itself within a few seconds is closed; until then nothing it
-says is believed. A peer that does not read must not hold the driver up: what it does not take is
-kept for later.
+A connection that has not authenticated within a few seconds is closed; until then nothing it sends is
+believed. A peer that does not read never blocks the driver: unsent bytes are kept for later.
 """
 
 from __future__ import annotations
@@ -26,20 +25,20 @@ def name_of(seat: Seat) -> str:
 
 
 class AgentLink:
-    """One connection."""
+    """One connection to an agent."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.socket = sock
         self.nonce = wire.nonce()
         self.seat: Optional[Seat] = None
-        self.told: Optional[wire.Message] = None
+        self.state: Optional[wire.Message] = None
         self.opened = time.monotonic()
         self.decoder = wire.Decoder(wire.STRANGER_LIMIT)
         self.unsent = bytearray()
 
 
 class AgentLinks:
-    """All connections, and who sits at the other end."""
+    """All connections, by seat."""
 
     def __init__(self, listener: socket.socket, token: bytes, selector: selectors.BaseSelector) -> None:
         self._listener = listener
@@ -57,7 +56,7 @@ class AgentLinks:
                 sock, _ = self._listener.accept()
             except (BlockingIOError, ConnectionAbortedError):
                 return
-            except OSError:  # no more files: those who wait are let in once some are closed
+            except OSError:  # out of file descriptors: the rest is accepted once some are closed
                 self._selector.unregister(self._listener)
                 self._listening = False
                 return
@@ -70,26 +69,26 @@ class AgentLinks:
             self._write(link, wire.encode({"is": "hello", "nonce": link.nonce}))
 
     def read(self, link: AgentLink) -> List[wire.Message]:
-        """What a connection said; a join only once it is proven. Closes what misbehaves or has ended."""
-        found: List[wire.Message] = []
+        """Messages of a connection; a join only once it is authenticated. Closes connections that misbehave or end."""
+        received: List[wire.Message] = []
         if self._open.get(link.socket.fileno()) is not link:
-            return found
+            return received
         while True:
             try:
                 data = link.socket.recv(1 << 18)
             except BlockingIOError:
-                return found
+                return received
             except OSError:
                 data = b""
             if not data:
                 self._close(link)
-                return found
+                return received
             try:
                 messages = link.decoder.feed(data)
-                found += [m for m in messages if link.seat is not None or self._admit(link, m)]
+                received += [m for m in messages if link.seat is not None or self._admit(link, m)]
             except (wire.WireError, KeyError, OverflowError, TypeError, ValueError):
                 self._close(link)
-                return found
+                return received
 
     def flush(self, link: AgentLink) -> None:
         self._write(link, b"")
@@ -102,32 +101,32 @@ class AgentLinks:
         return True
 
     def remember(self, seat: Seat, message: Optional[wire.Message]) -> None:
-        """What the agent there says of itself; None: it leaves."""
+        """Store the last state that the seat's agent sent; None: it is leaving."""
         link = self._seated.get(seat)
         if link is not None:
-            link.told = message
+            link.state = message
 
-    def told(self, seat: Seat) -> Optional[wire.Message]:
-        """What the agent there last said of itself; None when nobody sits there."""
+    def state(self, seat: Seat) -> Optional[wire.Message]:
+        """The last state that the seat's agent sent; None if no agent is connected."""
         link = self._seated.get(seat)
-        return None if link is None else link.told
+        return None if link is None else link.state
 
     def dismiss(self, seat: Seat, message: bytes) -> None:
-        """The last word to an agent. What it says from now on is not the seat's any more: another may sit there."""
+        """Send an agent its last message. What it sends from now on no longer counts for the seat."""
         if self.send(seat, message):
             self._seated.pop(seat).seat = None
 
     def drain(self, seat: Seat) -> List[wire.Message]:
-        """The last words of an agent that is gone; its connection is closed after them."""
+        """The last messages of an agent that is gone; closes its connection."""
         link = self._seated.get(seat)
         if link is None:
             return []
-        found = self.read(link)
+        messages = self.read(link)
         self._close(link)
-        return found
+        return messages
 
     def sweep(self) -> None:
-        """Closes connections that never proved themselves; looks again for new ones."""
+        """Close connections that never authenticated; accept new ones again."""
         late = time.monotonic() - HANDSHAKE
         for link in [x for x in self._open.values() if x.seat is None and x.opened < late]:
             self._close(link)
@@ -159,7 +158,7 @@ class AgentLinks:
             message.get("proof"), self._token, "agent", nonces, name_of(seat)
         )
         if not known:
-            raise wire.WireError("not an agent of this run")
+            raise wire.WireError("the peer is not an agent of this run: wrong proof")
         old = self._seated.get(seat)
         if old is not None:
             self._close(old)

@@ -1,7 +1,6 @@
-"""What driver and gang say in the words of the wire: events out of messages, messages out of actions.
+"""Converts between wire messages and the gang's events and actions.
 
-Pure, and the one place for it: the driver speaks it over sockets, the simulator over a network
-that it makes up.
+Pure, and the only place that does it: the driver uses it over sockets, the simulator over a simulated network.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from longboat.runtime.rank_env import Address, Peers
 BYE = wire.encode({"is": "bye"})
 
 
-def seen(seat: g.Seat, message: Mapping[str, Any]) -> g.Heartbeat:
+def heartbeat(seat: g.Seat, message: Mapping[str, Any]) -> g.Heartbeat:
     host, ports = message["address"]
-    incarnation = life_of(message)
+    incarnation = incarnation_of(message)
     ended = message["exit"]
     return g.Heartbeat(
         seat,
@@ -44,7 +43,7 @@ def exited(seat: g.Seat, incarnation: g.Incarnation, message: Mapping[str, Any])
     )
 
 
-def life_of(message: Mapping[str, Any]) -> g.Incarnation:
+def incarnation_of(message: Mapping[str, Any]) -> g.Incarnation:
     generation, restart = message.get("incarnation", g.NO_INCARNATION)
     return (generation, restart)
 
@@ -52,7 +51,7 @@ def life_of(message: Mapping[str, Any]) -> g.Incarnation:
 def start(
     action: g.Start, attempt: int, round_: int, resume_from: str, merge_role: str, launcher: bool, spread: bool = False
 ) -> bytes:
-    """launcher: a shape in which one rank starts the others; spread: and those have agents of their own."""
+    """The start message. launcher: one rank starts the others; spread: and those have agents of their own."""
     return wire.encode(
         {
             "is": "start",
@@ -75,8 +74,8 @@ def order(action: Union[g.Kill, g.DumpStacks]) -> bytes:
 
 
 def answer(message: Mapping[str, Any]) -> bytes:
-    """To a heartbeat: names the one that is answered, for the agent's lease runs from its sending, and the last word
-    before it, for that was heard."""
+    """The answer to a heartbeat: names the heartbeat, because the agent's lease runs from its sending, and the last
+    message before it, which it acknowledges."""
     return wire.encode({"is": "alive", "beat": message["beat"], "said": message.get("said", 0)})
 
 
@@ -85,10 +84,10 @@ def _encoded(peers: Peers) -> Dict[str, List[Any]]:
 
 
 def event(kind: str, seat: g.Seat, message: Mapping[str, Any], wall: float) -> g.GangEvent:
-    """What an agent says of its rank's end: it exited, it will be taken away, it has gone with its machine."""
+    """The event for a message about a rank's end: it exited, its machine will be preempted, or its agent has left."""
     if kind == "exited":
-        return exited(seat, life_of(message), message)
+        return exited(seat, incarnation_of(message), message)
     if kind == "notice":
         return g.PreemptionNotice(seat)
-    taken = Cause(CauseKind.PREEMPTED, "its machine was preempted", role=seat[0], rank=seat[1])
-    return g.AgentLost(seat, taken, wall)  # it says itself that nothing of it runs
+    preempted = Cause(CauseKind.PREEMPTED, "its machine was preempted", role=seat[0], rank=seat[1])
+    return g.AgentLost(seat, preempted, wall)  # the agent says itself that nothing runs

@@ -1,33 +1,33 @@
-"""Which words of agents have been heard before: an agent that finds its driver again, or another one, repeats those
-that may have been lost.
-"""
+"""Recognises repeated messages: an agent that reconnects sends again what may have been lost."""
 
 from __future__ import annotations
 
 from typing import Any, Dict, Mapping, Tuple
 
-Teller = Tuple[str, str, int, str]
-"""Stage, role and rank of whom it is told, and the kind of message."""
-Word = Tuple[int, int, int]
-"""Generation, restart and number: a life is lived once and by one agent, whose numbers only grow."""
+MessageSource = Tuple[str, str, int, str]
+"""Stage, role and rank that a message is about, and its kind."""
+MessageNumber = Tuple[int, int, int]
+"""Generation, restart and number: one agent sends all messages of an incarnation, with growing numbers."""
 
 WRITTEN_AS = {"rank.report": "report", "rank.started": "observed_start", "rank.ended": "observed_end"}
-"""Events that a word becomes. Parts of checkpoints become none, and are taken in again by another driver."""
+"""Journal events that numbered messages become. Checkpoint parts become none; another driver handles them again."""
 
 
 class Deduplicator:
-    def __init__(self, before: Mapping[Teller, Word]) -> None:
-        """before: the last ones that earlier drivers have written down."""
-        self._heard: Dict[Teller, Word] = dict(before)
+    """The last message number seen from each source."""
+
+    def __init__(self, before: Mapping[MessageSource, MessageNumber]) -> None:
+        """before: the last numbers that earlier drivers recorded."""
+        self._heard: Dict[MessageSource, MessageNumber] = dict(before)
 
     def again(self, stage: str, message: Mapping[str, Any]) -> bool:
-        """Whether this was heard before; from now on it was."""
+        """Whether this message was seen before; remembers it."""
         if "word" not in message:
             return False
-        teller = (stage, str(message["role"]), int(message["rank"]), str(message["is"]))
+        source = (stage, str(message["role"]), int(message["rank"]), str(message["is"]))
         generation, restart = message["incarnation"]
-        word = (int(generation), int(restart), int(message["word"]))
-        if word <= self._heard.get(teller, (0, 0, 0)):
+        number = (int(generation), int(restart), int(message["word"]))
+        if number <= self._heard.get(source, (0, 0, 0)):
             return True
-        self._heard[teller] = word
+        self._heard[source] = number
         return False

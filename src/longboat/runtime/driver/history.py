@@ -1,4 +1,4 @@
-"""What earlier parts of a resumed run left behind, read from its journal."""
+"""What the journal says about the earlier parts of a resumed run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Callable, Dict, Iterable, Mapping, Optional, Sequence, Tuple
 
 from longboat.runtime.causes import Cause, CauseKind
-from longboat.runtime.driver.dedup import WRITTEN_AS, Teller, Word
+from longboat.runtime.driver.dedup import WRITTEN_AS, MessageNumber, MessageSource
 from longboat.runtime.driver.metrics import Metrics
 from longboat.runtime.errors import FAILED, GATE_NOT_MET
 from longboat.runtime.gang.gang_events import Incarnation
@@ -16,7 +16,7 @@ from longboat.runtime.pipeline import Finished
 
 @dataclass(frozen=True)
 class UnfinishedStage:
-    """A stage that was under way when the journal stopped."""
+    """A stage that was running when the journal stopped."""
 
     attempt: int = 1
     round: int = 1
@@ -26,42 +26,43 @@ class UnfinishedStage:
     restarts_left: Optional[int] = None
     """None: all of them."""
     decided: str = ""
-    """How the gang ended, when only the stage's own end is missing: succeeded, failed or stopped."""
+    """How the gang ended, if only the end of the stage is missing: succeeded, failed or stopped."""
     cause: Optional[Cause] = None
     refused: bool = False
-    """It serves a model that a gate has refused."""
+    """It serves a model that a gate rejected."""
 
 
 @dataclass(frozen=True)
 class RunHistory:
-    """What the journal tells of earlier parts of a run."""
+    """State of a run according to its journal."""
 
     passed: Tuple[str, ...] = ()
     attempts: Mapping[str, int] = field(default_factory=dict)
     retries: Mapping[str, int] = field(default_factory=dict)
-    """Retries that stages and gates have used since somebody last said that the run is to go on."""
+    """Retries that stages and gates have used since a user last resumed the run."""
     generations: Mapping[str, int] = field(default_factory=dict)
     metrics: Metrics = field(default_factory=Metrics)
     unfinished: Mapping[str, UnfinishedStage] = field(default_factory=dict)
     rounds: Mapping[str, Tuple[int, bool]] = field(default_factory=dict)
-    """Round in which a stage stands that has not succeeded, and whether that was being merged."""
+    """Round of each stage that has not succeeded, and whether it was being merged."""
     left_out: Tuple[str, ...] = ()
-    """Stages that the newest order leaves out."""
+    """Stages that the latest order leaves out."""
     order: str = ""
-    """The newest order that a driver has taken up."""
+    """The latest order that a driver accepted."""
     end: Optional[Finished] = None
-    """A stage failed for good, and the run's own end is missing."""
+    """How the run ends, if a stage failed for good and the end of the run is missing."""
     serving: bool = False
-    """All was done, and servers went on."""
+    """All stages were done, and servers kept running."""
     last: str = ""
-    """The last event's name; empty: nothing has happened yet."""
-    words: Mapping[Teller, Word] = field(default_factory=dict)
-    """The last of each kind that was heard of each rank."""
+    """Name of the last event; empty: no events yet."""
+    last_messages: Mapping[MessageSource, MessageNumber] = field(default_factory=dict)
+    """The last message of each source."""
     incarnations: Mapping[Tuple[str, str, int], Incarnation] = field(default_factory=dict)
-    """The last one of each seat that has begun."""
+    """The last incarnation of each seat that started."""
 
 
 def look_back(events: Iterable[Event]) -> RunHistory:
+    """Read the history of a run from its journal."""
     reading = _Reading()
     last = ""
     for event in events:
@@ -69,8 +70,8 @@ def look_back(events: Iterable[Event]) -> RunHistory:
         if last in reading.read:
             reading.read[last](event.get("stage", ""), event)
         if last in WRITTEN_AS and "word" in event:
-            teller = (event["stage"], event["role"], event["rank"], WRITTEN_AS[last])
-            reading.words[teller] = event["gen"], event["restart"], event["word"]
+            source = (event["stage"], event["role"], event["rank"], WRITTEN_AS[last])
+            reading.last_messages[source] = event["gen"], event["restart"], event["word"]
     return RunHistory(
         passed=tuple(stage for stage, ok in reading.passed.items() if ok),
         attempts=reading.attempts,
@@ -84,13 +85,13 @@ def look_back(events: Iterable[Event]) -> RunHistory:
         end=reading.end,
         serving=reading.serving,
         last=last,
-        words=reading.words,
+        last_messages=reading.last_messages,
         incarnations=reading.incarnations,
     )
 
 
 class _Reading:
-    """What is known after the events so far."""
+    """State after the events so far."""
 
     def __init__(self) -> None:
         self.passed: Dict[str, bool] = {}
@@ -100,7 +101,7 @@ class _Reading:
         self.metrics = Metrics()
         self.unfinished: Dict[str, UnfinishedStage] = {}
         self.rounds: Dict[str, Tuple[int, bool]] = {}
-        self.words: Dict[Teller, Word] = {}
+        self.last_messages: Dict[MessageSource, MessageNumber] = {}
         self.incarnations: Dict[Tuple[str, str, int], Incarnation] = {}
         self.order: Event = {}
         self.end: Optional[Finished] = None
@@ -121,8 +122,8 @@ class _Reading:
         }
 
     def _ordered(self, _: str, event: Event) -> None:
-        """Somebody has said how the run is to go on: these stages run anew. Nothing is under way but servers, which
-        are brought up again when their turn comes. (A driver that takes over has no order.)"""
+        """A user resumed the run: the given stages run again. Nothing runs except servers, which are started again
+        when their turn comes. (A driver that takes over has no order.)"""
         if not event.get("order"):
             return
         self.order, self.end, self.serving = event, None, False
@@ -149,7 +150,7 @@ class _Reading:
         if state == "succeeded":
             self.rounds.pop(stage, None)
         for name in self._missed.pop(stage, ()):
-            self.passed[name] = False  # to go on after a missed gate is to train on
+            self.passed[name] = False  # after a missed gate, resuming means training on
         if state == "failed" and self.end is None:
             cause = cause_of(event)
             gate = cause is not None and cause.kind is CauseKind.GATE_NOT_MET
@@ -201,6 +202,6 @@ class _Reading:
 
 
 def run_anew(before: RunHistory, stages: Sequence[str]) -> RunHistory:
-    """As if these stages had never passed. Their attempts and generations go on counting."""
+    """The history without the success of these stages. Their attempts and generations count on."""
     before.metrics.forget(stages)
     return replace(before, passed=tuple(name for name in before.passed if name not in stages))

@@ -1,4 +1,4 @@
-"""What an engine gives the driver: a way to bring agents to seats, and news of those that are gone."""
+"""The interface of an engine's launcher: it brings agents to seats and reports those that are gone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class AgentGone:
 
 @dataclass(frozen=True)
 class Unrecoverable:
-    """Whatever else is tried at this seat would end like this: the stage fails."""
+    """A problem at a seat that another attempt cannot fix: the stage fails."""
 
     seat: Seat
     cause: Cause
@@ -27,7 +27,7 @@ class Unrecoverable:
 
 @dataclass(frozen=True)
 class StageNote:
-    """Something an engine knows of a stage that a reader of the journal should: what its agents wait for."""
+    """A note for the journal about a stage, e.g. what its pods wait for."""
 
     stage: str
     text: str
@@ -37,25 +37,26 @@ LauncherEvent = Union[AgentGone, Unrecoverable, StageNote]
 
 
 class Launcher(Protocol):
-    """What an engine gives the driver: a way to bring agents to seats."""
+    """Brings agents to seats; each engine has its own."""
 
     def launch(self, seat: Seat, ports: Sequence[int]) -> None:
         """Start an agent; it will join by itself."""
 
     def fence(self, seat: Seat) -> None:
-        """Kill the seat's agent and all below it; Gone follows."""
+        """Kill the seat's agent and everything below it; `AgentGone` follows."""
 
     def release(self, seat: Seat) -> None:
-        """Its agent was told goodbye and ends by itself: that is no news, and the seat may be launched anew."""
+        """Forget the seat's agent: it was dismissed and ends by itself, which is not reported. The seat may be launched
+        again."""
 
     def is_current(self, seat: Seat, agent: str) -> bool:
-        """Whether an agent is the one that was brought to the seat; one that was given up is not let in again."""
+        """Whether this agent is the one launched for the seat; an agent that was given up is not accepted again."""
 
     def fileno(self) -> int:
-        """Readable when `poll` has something to tell."""
+        """Readable when `poll` has events."""
 
     def poll(self) -> Sequence[LauncherEvent]:
-        """Agents that have ended since the last call, and what else there is to say."""
+        """Events since the last call."""
 
     def close(self) -> None:
-        """End every agent and process; returns when nothing is left."""
+        """Kill every agent and process; returns when nothing is left."""

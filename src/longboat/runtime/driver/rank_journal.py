@@ -1,6 +1,6 @@
-"""Writes down what happens to the ranks of a stage: starts, reports, stacks, workers that mpirun started, verdicts.
+"""Journals what happens to the ranks of a stage: starts, reports, stacks, workers that mpirun started, verdicts.
 
-It decides nothing. What is written and when a decision is taken stand in `driver`.
+It decides nothing; `driver` does.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from longboat.runtime.driver.stage_run import StageRun
 from longboat.runtime.journal import JournalWriter, cause_of
 
 SERVING_KEYS = ("url", "page", "grpc", "model", "version", "example", "label", "prediction", "answer")
-"""What a server leaves about itself that the journal repeats."""
+"""Keys of a server's description that the journal repeats."""
 
 
 class RankJournal:
+    """Writes rank events to the journal."""
+
     def __init__(self, journal: JournalWriter, run_dir: str) -> None:
         self._journal = journal
         self._run_dir = run_dir
@@ -58,24 +60,24 @@ class RankJournal:
             "rank.stacks", stage=run.stage.name, role=role, rank=rank, gen=gen, states=states, text=text
         )
 
-    def no_checkpoint(self, run: StageRun, who: str, step: int, problem: str) -> None:
-        text = f"{who} could not write the checkpoint of step {step}: {problem}; training goes on"
+    def no_checkpoint(self, run: StageRun, rank: str, step: int, problem: str) -> None:
+        text = f"{rank} could not write the checkpoint of step {step}: {problem}; training continues"
         self._journal.write("note", stage=run.stage.name, level="warning", text=text)
 
-    def checkpoint(self, run: StageRun, found: CompleteCheckpoint, seconds: Any) -> None:
+    def checkpoint(self, run: StageRun, checkpoint: CompleteCheckpoint, seconds: Any) -> None:
         self._journal.write(
             "checkpoint",
             stage=run.stage.name,
             gen=run.gang.generation,
-            step=found.step,
-            path=found.path,
-            owner=found.owner or None,
-            bytes=sum(size for _, size in found.parts),
+            step=checkpoint.step,
+            path=checkpoint.path,
+            owner=checkpoint.owner or None,
+            bytes=sum(size for _, size in checkpoint.parts),
             seconds=seconds,
         )
 
     def observed_end(self, run: StageRun, message: Mapping[str, Any], stopping: bool) -> None:
-        """A worker that mpirun started has ended."""
+        """A worker started by mpirun has ended."""
         rank, code = message["rank"], message.get("code")
         run.observed.discard(rank)
         cause = cause_of(dict(message))
@@ -83,9 +85,9 @@ class RankJournal:
         if code != 0 and (stopping or run.halted):
             state = "stopped"
         elif code != 0:
-            state = "killed" if run.first_fall else "failed"
-            because = run.first_fall or None
-            run.first_fall = run.first_fall or f"worker-{rank}"
+            state = "killed" if run.first_failure else "failed"
+            because = run.first_failure or None
+            run.first_failure = run.first_failure or f"worker-{rank}"
         self._journal.write(
             "rank.ended",
             stage=run.stage.name,
@@ -102,7 +104,7 @@ class RankJournal:
         )
 
     def end_observed(self, run: StageRun, generation: int, state: str) -> None:
-        """Workers whose end nobody could write down: they went with mpirun."""
+        """Workers whose end is not recorded: they died with mpirun."""
         for rank in sorted(run.observed):
             self._journal.write(
                 "rank.ended",
@@ -112,26 +114,26 @@ class RankJournal:
                 gen=generation,
                 restart=0,
                 state="stopped" if state == "stopped" else "killed",
-                because=run.first_fall or "launcher-0",
+                because=run.first_failure or "launcher-0",
             )
         run.observed.clear()
 
     def explained(self, run: StageRun, cause: Cause) -> Cause:
-        """The cause with its stage, and for a hang with what the ranks were doing."""
+        """The cause with its stage, and for a stall with what the ranks were doing."""
         if cause.kind is CauseKind.STALLED and not cause.evidence:
-            states = [f"{name}: {state}" for name, told in run.stacks.items() for state in told[0]]
+            states = [f"{name}: {state}" for name, (states_, _) in run.stacks.items() for state in states_]
             lines = [line for _, text in run.stacks.values() for line in text.splitlines()]
             cause = dataclasses.replace(cause, evidence=tuple(states[:20]), lines=tuple(lines[:60]))
         return cause if cause.stage else dataclasses.replace(cause, stage=run.stage.name)
 
     def serving(self, stage: str) -> Dict[str, Any]:
-        """What a server left about itself: where it answers, and one answer."""
+        """What a server wrote about itself: its address and an example."""
         try:
             with open(
                 os.path.join(run_layout.output(self._run_dir, stage), run_layout.SERVING), encoding="utf-8"
             ) as file:
-                told = json.load(file)
-            return {key: told[key] for key in SERVING_KEYS if key in told}
+                description = json.load(file)
+            return {key: description[key] for key in SERVING_KEYS if key in description}
         except (OSError, ValueError, TypeError):
             return {}
 
@@ -158,7 +160,7 @@ class RankJournal:
 
 
 def _tries(path: str) -> List[Dict[str, Any]]:
-    """Verdicts of this run, of earlier drivers too."""
+    """Verdicts of this run, including those of earlier drivers."""
     try:
         with open(path, encoding="utf-8") as file:
             return list(json.load(file)["tries"])

@@ -1,6 +1,6 @@
-"""Stages that somebody else keeps up: a cluster's Deployments. The driver begins and ends them, and hears of them.
+"""Serve stages that the engine keeps running, e.g. Deployments: the driver starts and stops them and gets their events.
 
-Where an engine gives no Services, a stage that serves is a gang as any other.
+If an engine provides no `Services`, a serve stage is a gang like any other.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from longboat.runtime.journal import JournalWriter
 
 @dataclass(frozen=True)
 class ServiceReady:
-    """All that was asked for answers."""
+    """All requested servers of a stage respond."""
 
     stage: str
 
 
 @dataclass(frozen=True)
 class ServiceEnded:
-    """Nothing of it is left, or what there was before stands again."""
+    """Nothing of a stage is left, or its previous version is restored."""
 
     stage: str
     cause: Optional[Cause] = None
-    """Why it could not be brought up; None: it was asked to end."""
+    """Why it could not be started; None: it was stopped on request."""
 
 
 @dataclass(frozen=True)
 class ServiceEvent:
-    """Something happened to one server: an event for the journal."""
+    """A journal event about one server."""
 
     ev: str
     stage: str
@@ -43,29 +43,29 @@ News = Union[ServiceReady, ServiceEnded, ServiceEvent, StageNote]
 
 
 class Services(Protocol):
-    """What an engine gives the driver when it serves by itself."""
+    """What an engine provides if it runs serve stages itself."""
 
     def begin(self, stage: str) -> None:
-        """Bring the stage up, or find it up already; Ready follows, or Over with a cause."""
+        """Start the stage, or find it running; `ServiceReady` follows, or `ServiceEnded` with a cause."""
 
     def end(self, stage: str) -> None:
-        """Take it down; Over follows."""
+        """Stop the stage; `ServiceEnded` follows."""
 
     def settled(self) -> None:
-        """All else is done: the run serves."""
+        """All other stages are done: the run only serves now."""
 
     def fileno(self) -> int:
-        """Readable when `poll` has something to tell."""
+        """Readable when `poll` has events."""
 
     def poll(self) -> Sequence[News]:
-        """What happened since the last call."""
+        """Events since the last call."""
 
     def close(self) -> None:
-        """The driver ends; what serves goes on."""
+        """The driver ends; servers keep running."""
 
 
 class ServiceStages:
-    """Between the pipeline and the services: wishes one way, news the other."""
+    """Connects the pipeline with the services: orders one way, events the other."""
 
     def __init__(self, services: Services, pipeline: p.Pipeline, journal: JournalWriter) -> None:
         self.services = services
@@ -77,14 +77,14 @@ class ServiceStages:
         self.services.begin(stage)
 
     def halt(self, stage: str) -> bool:
-        """False when the stage is none of ours."""
+        """Stop the stage; False if it is not one of the services."""
         if stage not in self._up:
             return False
         self.services.end(stage)
         return True
 
     def hear(self) -> List[p.Step]:
-        """Writes down what happened; what the pipeline wants next."""
+        """Journal the events; returns the pipeline's next steps."""
         steps: List[p.Step] = []
         for news in self.services.poll():
             if isinstance(news, StageNote):

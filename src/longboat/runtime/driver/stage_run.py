@@ -1,4 +1,4 @@
-"""A stage that is under way, and the rules that its gang lives by."""
+"""A running stage, and the rules of its gang."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from longboat.runtime.plan import Stage
 from longboat.runtime.shapes import MERGE_ROLE, SHAPES
 
 LEASE, LEASE_PER_SEAT = 15.0, 0.05
-"""Seconds of silence after which an agent is fenced. A crowd on one machine is slow, not dead."""
+"""Seconds of silence after which an agent is fenced. Many agents on one machine are slow, not dead."""
 
 
 @dataclass
 class StageRun:
-    """A stage that is under way: the gang of its trainers or of its merge."""
+    """A running stage: the gang of its trainers or of its merge."""
 
     stage: Stage
     attempt: int
@@ -25,19 +25,20 @@ class StageRun:
     round: int = 1
     merging: bool = False
     observed: Set[int] = field(default_factory=set)
-    """MPI workers that are known to run."""
+    """MPI workers known to be running."""
     ready: Set[int] = field(default_factory=set)
-    """Servers that answer."""
-    first_fall: str = ""
+    """Servers that respond."""
+    first_failure: str = ""
     halted: bool = False
     swept: int = 0
-    """The generation before which nothing half done is left on the disk."""
+    """Incomplete checkpoints of generations before this one are removed."""
     stacks: Dict[str, Tuple[List[str], str]] = field(default_factory=dict)
-    """What hung ranks were doing: the state of their processes, and Python's stacks."""
+    """What hung ranks were doing: process states, and Python stacks."""
 
 
 def rules_of(stage: Stage, merging: bool, pods: bool) -> g.GangRules:
-    """pods: agents come when there is room for them, and the ranks that a launcher starts have agents too."""
+    """The gang's rules from the plan. pods: agents may wait for resources, and ranks that a launcher starts have
+    agents too."""
     shape = SHAPES[stage.shape]
     seats = {
         (role.name, rank): (role.finishes or bool(shape.launcher), role.alone)

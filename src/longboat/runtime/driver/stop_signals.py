@@ -1,4 +1,4 @@
-"""Signals that ask a run to end, caught so that the driver's loop hears of them in its turn."""
+"""Catches the signals that stop a run, so that the driver's loop handles them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class StopSignals:
-    """From when it is made, none of them ends this process; they wait to be read."""
+    """Once created, these signals no longer end the process; they wait to be read."""
 
     def __init__(self, leave_on_term: bool) -> None:
-        """leave_on_term: SIGTERM is for this process alone, and not for the run."""
+        """leave_on_term: SIGTERM ends only this process, not the run."""
         self._wake, write = os.pipe()
         for fd in (self._wake, write):
             os.set_blocking(fd, False)
@@ -35,11 +35,11 @@ class StopSignals:
         signal.set_wakeup_fd(-1)
 
 
-def who(signum: int, run_dir: str) -> str:
-    """Who asked: `longboat stop` leaves its name, a key or a kill does not."""
+def stopped_by(signum: int, run_dir: str) -> str:
+    """Who stopped the run: `longboat stop` writes its user down, Ctrl-C and kill do not."""
     try:
         with open(os.path.join(run_dir, run_layout.STOP), encoding="utf-8") as file:
             return file.read().strip()
     except OSError:
-        names = {int(signal.SIGINT): "Ctrl-C", int(signal.SIGHUP): "the terminal's end"}
+        names = {int(signal.SIGINT): "Ctrl-C", int(signal.SIGHUP): "closing the terminal"}
         return names.get(signum) or signal.Signals(signum).name

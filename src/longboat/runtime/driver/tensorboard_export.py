@@ -1,9 +1,9 @@
-"""A run as TensorBoard can read it: what ranks reported as event files, and beside them the event files of the stages.
+"""Exports a run for TensorBoard: reported metrics as event files, next to the event files that stages wrote.
 
-Everything stands below `board/` in the run: `board/STAGE/ROLE-RANK/` holds the reports of one rank (`round-N` below it
-where a stage has rounds), `board/STAGE/output` leads to what the stage wrote itself. The files are a pure function of
-the journal: the same events give the same bytes. So a second viewer may go on where the first one stopped, and one
-that was killed in the middle of a record does no harm. One viewer at a time writes; the others only look.
+Everything is below `board/` in the run: `board/STAGE/ROLE-RANK/` holds the reports of one rank (in `round-N` if the
+stage has rounds), `board/STAGE/output` links to what the stage wrote. The files are a pure function of the journal:
+the same events give the same bytes. So a second viewer can continue where the first one stopped, and one that was
+killed in the middle of a record does no harm. Only one viewer writes at a time.
 
 TensorBoard itself is started elsewhere.
 """
@@ -30,20 +30,20 @@ Seat = tuple[str, str, int]
 
 @dataclass
 class _Series:
-    """The event file of one rank while it grows."""
+    """The event file of one rank."""
 
     path: Path
     pending: bytearray = field(default_factory=bytearray)
     step: int = -1
-    """Of the newest point."""
-    new_life: bool = False
-    """Its rank was started since."""
+    """Step of the newest point."""
+    restarted: bool = False
+    """Its rank was restarted since that point."""
     begun: bool = False
     opened: bool = False
 
 
 class TensorBoardExport:
-    """Writes what the journal says; each poll appends what is new."""
+    """Writes the journal's reports as event files; each poll appends what is new."""
 
     def __init__(self, run: Path) -> None:
         self._run = run
@@ -55,7 +55,7 @@ class TensorBoardExport:
 
     def poll(self) -> None:
         try:
-            if self._lock is None and not self._take():
+            if self._lock is None and not self._lock_writer():
                 return
             self._link_outputs()
             for event in self._reader.poll():
@@ -64,8 +64,8 @@ class TensorBoardExport:
                 _write(series)
         except OSError as error:
             raise LongboatError(
-                f"the board's files cannot be written: {error.strerror}: {error.filename or self.directory}",
-                f"they stand in {self.directory}, which must be writable",
+                f"cannot write TensorBoard files: {error.strerror}: {error.filename or self.directory}",
+                f"make {self.directory} writable",
             ) from None
 
     def close(self) -> None:
@@ -74,8 +74,8 @@ class TensorBoardExport:
             os.close(self._lock)
             self._lock = None
 
-    def _take(self) -> bool:
-        """Makes this process the one that writes, unless another does."""
+    def _lock_writer(self) -> bool:
+        """Become the writer; False if another process is."""
         self.directory.mkdir(exist_ok=True)
         fd = os.open(self.directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -87,7 +87,7 @@ class TensorBoardExport:
         return True
 
     def _link_outputs(self) -> None:
-        """Event files of a stage's own are read where they are."""
+        """Link the outputs of stages: their event files are read where they are."""
         outputs = Path(run_layout.output(str(self._run), ""))
         for stage in sorted(outputs.iterdir()) if outputs.is_dir() else ():
             link = self.directory / stage.name / "output"
@@ -96,12 +96,12 @@ class TensorBoardExport:
                 link.symlink_to(os.path.relpath(stage, link.parent), target_is_directory=True)
 
     def _feed(self, event: Event) -> None:
-        """Readers are lenient: an event that lacks what it should have changes nothing."""
+        """Handle an event. Readers are lenient: an incomplete event changes nothing."""
         try:
             if event["ev"] == "gen.started":
                 self._rounds[event["stage"]] = int(event.get("round") or 0)
             elif event["ev"] == "rank.started":
-                self._of(event).new_life = True
+                self._of(event).restarted = True
             elif event["ev"] == "rank.report":
                 series = self._of(event)
                 for point in event["points"]:
@@ -111,11 +111,11 @@ class TensorBoardExport:
 
     def _of(self, event: Event) -> _Series:
         seat = (str(event["stage"]), str(event["role"]), int(event["rank"]))
-        turn = self._rounds.get(seat[0], 0)
-        if (seat, turn) not in self._series:
-            place = self.directory / seat[0] / f"{seat[1]}-{seat[2]}" / (f"round-{turn}" if turn else "")
-            self._series[seat, turn] = _Series(place / EVENTS)
-        return self._series[seat, turn]
+        round_ = self._rounds.get(seat[0], 0)
+        if (seat, round_) not in self._series:
+            directory = self.directory / seat[0] / f"{seat[1]}-{seat[2]}" / (f"round-{round_}" if round_ else "")
+            self._series[seat, round_] = _Series(directory / EVENTS)
+        return self._series[seat, round_]
 
 
 def _add(series: _Series, point: dict[str, object], when: float) -> None:
@@ -127,9 +127,9 @@ def _add(series: _Series, point: dict[str, object], when: float) -> None:
     if not series.begun:
         series.pending += tensorboard.opening(when) + tensorboard.restart(0, when)
         series.begun = True
-    if series.new_life and number <= series.step:  # computed again: what was told of it before is superseded
+    if series.restarted and number <= series.step:  # computed again: replaces earlier points
         series.pending += tensorboard.restart(number, when)
-    series.new_life = False
+    series.restarted = False
     series.step = number
     series.pending += tensorboard.scalars(metrics, number, when)
 
@@ -141,7 +141,7 @@ def _value(value: object) -> float:
 
 
 def _write(series: _Series) -> None:
-    """Appends what is new. At the first time an earlier viewer may have left a beginning of it."""
+    """Append what is new. The first time, an earlier viewer may have written the beginning already."""
     if not series.pending:
         return
     data = bytes(series.pending)
@@ -149,10 +149,10 @@ def _write(series: _Series) -> None:
     if not series.opened:
         series.opened = True
         series.path.parent.mkdir(parents=True, exist_ok=True)
-        there = series.path.read_bytes() if series.path.exists() else b""
-        if there and not data.startswith(there):
-            series.path.unlink()  # of another version of Longboat
-            there = b""
-        data = data[len(there) :]
+        existing = series.path.read_bytes() if series.path.exists() else b""
+        if existing and not data.startswith(existing):
+            series.path.unlink()  # written by another version of Longboat
+            existing = b""
+        data = data[len(existing) :]
     with open(series.path, "ab") as file:
         file.write(data)

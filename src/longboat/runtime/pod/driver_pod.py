@@ -1,10 +1,11 @@
-"""The driver's pod: takes the run up where the journal stands, drives it to its end, then stays to be read.
+"""The driver's pod: continues the run from its journal, drives it to its end, then stays readable for a while.
 
-Whoever kills it, at whatever moment, the next one goes on: nothing is kept but what is in the run
-directory and in the cluster. Once the run has ended and nobody has asked for anything for a while,
-it sends itself home (its StatefulSet is scaled to nothing); a reader brings it back.
+It may be killed at any moment; the next one continues. All state is in the run directory and in the
+cluster. Once the run has ended and no request came for a while, it scales its StatefulSet to zero; a
+reader brings it back.
 
-A gang waits for it, and an image may have to compile all that it imports: what only some runs need is imported there.
+The gang waits for this pod, and an image may have to compile everything it imports: what only some runs
+need is imported where it is used.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from longboat import __version__
 from longboat.runtime import driver_lock, journal, run_layout
 from longboat.runtime import plan as plans
 from longboat.runtime.causes import Cause, CauseKind
-from longboat.runtime.driver.archive import put_aside
+from longboat.runtime.driver.archive import archive_results
 from longboat.runtime.driver.driver import Driver
 from longboat.runtime.driver.history import RunHistory, look_back
 from longboat.runtime.driver.stop_signals import StopSignals
@@ -39,11 +40,11 @@ from longboat.runtime.pod.pod_launcher import PodLauncher
 from longboat.runtime.rank_env import bracketed
 
 LINGER = 900.0
-"""Seconds that a driver stays reachable after the run has ended and the last reader was there."""
+"""Seconds that the driver stays reachable after the end of the run and the last request."""
 
 
 def main(environ: Mapping[str, str]) -> int:
-    signals = StopSignals(leave_on_term=True)  # a stop that comes while this driver starts waits for it
+    signals = StopSignals(leave_on_term=True)  # a stop during the start waits for the driver
     run_dir, run = names.RUN, environ["LONGBOAT_RUN"]
     for directory in (environ.get("HOME", ""), run_dir):
         if directory:
@@ -53,21 +54,21 @@ def main(environ: Mapping[str, str]) -> int:
     api = Api(server)
     lease = float(environ.get("LONGBOAT_DRIVER_LEASE", names.DRIVER_LEASE))
     Leadership(Api(server, patience=0.0), names.driver_pod(run), environ["LONGBOAT_POD_UID"], lease).begin()
-    held = _take(run_dir)
+    held = _take_lock(run_dir)
     before = look_back(journal.stream(run_dir))
     if before.last == "run.ended":
-        _stop_is_done(run_dir)
+        _clear_stop(run_dir)
     if before.last != "run.ended" or _new_order(api.get("ConfigMap", run), before):
         _drive(api, run, run_dir, environ, before, signals)
     else:
-        _say_end_again(api, run, run_dir)
+        _repeat_end(api, run, run_dir)
     os.close(held)
     _linger(api, run, run_dir)
     return 0
 
 
-def _take(run_dir: str) -> int:
-    """The run's lock: a predecessor that is just being ended may still hold it."""
+def _take_lock(run_dir: str) -> int:
+    """Take the run's lock; a predecessor that is being deleted may still hold it."""
     while True:
         held = driver_lock.try_take(run_dir)
         if held is not None:
@@ -76,40 +77,40 @@ def _take(run_dir: str) -> int:
 
 
 def _new_order(root: Manifest, before: RunHistory) -> Dict[str, Any]:
-    """What was asked for last, as `run.started` keeps it; empty when it was taken up already."""
-    told = names.order_in(root)
-    return told if told and told["order"] != before.order else {}
+    """The latest order as `run.started` records it; empty if it was accepted already."""
+    order = names.order_in(root)
+    return order if order and order["order"] != before.order else {}
 
 
 def _drive(
     api: Api, run: str, run_dir: str, environ: Mapping[str, str], before: RunHistory, signals: StopSignals
 ) -> None:
-    """To the run's end, whatever happens: that it has ended is in the journal and on the root."""
+    """Drive the run to its end. Whatever happens, the end is recorded in the journal and on the root ConfigMap."""
     redact = tuple(value for name, value in environ.items() if name.startswith("LONGBOAT_REDACT_") and value)
     writer = journal.JournalWriter(run_dir, redact=redact)
     code, state = FAILED, "failed"
-    beside = contextlib.ExitStack()
+    cleanup = contextlib.ExitStack()
     order: Dict[str, Any] = {}
     try:
-        met = _patiently(api, run)
-        order = _new_order(met[0], before)
-        code, state = _follow(api, met, run, run_dir, environ, before, order, signals, writer, beside)
+        connected = _connect_patiently(api, run)
+        order = _new_order(connected[0], before)
+        code, state = _follow(api, connected, run, run_dir, environ, before, order, signals, writer, cleanup)
     except ApiError as error:
         cause = pod_status.refused(error, ("", "", -1))
         writer.write("run.ended", state="failed", code=FAILED, cause=cause, order=order.get("order"))
     except Exception:
-        # With the order, which may not have got as far as `run.started`: else whoever reads this would wait for that.
-        writer.write("run.ended", state="failed", code=FAILED, cause=_own_failure(run_dir), order=order.get("order"))
+        # With the order, which may not have reached `run.started`: else readers would wait for it.
+        writer.write("run.ended", state="failed", code=FAILED, cause=_internal_error(run_dir), order=order.get("order"))
     finally:
         writer.close()
-        beside.close()
-        _say_end(api, run, state, code)
-        _stop_is_done(run_dir)
+        cleanup.close()
+        _publish_end(api, run, state, code)
+        _clear_stop(run_dir)
 
 
 def _follow(
     api: Api,
-    met: Tuple[Manifest, bytes, str],
+    connected: Tuple[Manifest, bytes, str],
     run: str,
     run_dir: str,
     environ: Mapping[str, str],
@@ -117,24 +118,24 @@ def _follow(
     order: Mapping[str, Any],
     signals: StopSignals,
     writer: journal.JournalWriter,
-    beside: contextlib.ExitStack,
+    cleanup: contextlib.ExitStack,
 ) -> Tuple[int, str]:
-    """The plan, from where the run stands; what it ended with. What runs beside it is put into `beside`."""
-    root, token, address = met
+    """Follow the plan from where the run stands; returns exit code and state. What to close later goes to `cleanup`."""
+    root, token, address = connected
     resumed = bool(before.last)
     recover = resumed and before.last != "run.ended" and not order
     if order:
-        _take_up(root, run_dir, before, order)
+        _accept_order(root, run_dir, before, order)
         before = look_back(itertools.chain(journal.stream(run_dir), [{"ev": "run.started", **order}]))
     plan = plans.from_json(root["data"][run_layout.PLAN])
     if not _has_shared_disk(root):
-        beside.callback(_keep_files(run_dir, token, before).close)
+        cleanup.callback(_start_file_server(run_dir, token, before).close)
     listener = _listener()
-    telling = threading.Thread(target=say, args=(api, root, "running"), daemon=True)
-    telling.start()
-    beside.callback(telling.join, 30.0)  # else the end could be overwritten by the beginning
+    publishing = threading.Thread(target=publish_state, args=(api, root, "running"), daemon=True)
+    publishing.start()
+    cleanup.callback(publishing.join, 30.0)  # else "running" could overwrite the final state
     if plan.board is not None:
-        threading.Thread(target=_draw, args=(run_dir,), daemon=True).start()
+        threading.Thread(target=_export_board, args=(run_dir,), daemon=True).start()
     pending = float(environ.get("LONGBOAT_PENDING", "600"))
     launcher = PodLauncher(api, root, _templates(root), address, pending)
     servers = None
@@ -142,7 +143,7 @@ def _follow(
         from longboat.runtime.pod.model_servers import ModelServers
 
         secret = environ.get("LONGBOAT_SERVE_TOKEN", "")
-        serving = functools.partial(say, api, root, "serving")
+        serving = functools.partial(publish_state, api, root, "serving")
         servers = ModelServers(api, root, plan, address, run_dir, pending, serving, secret)
     driver = Driver(
         plan,
@@ -178,18 +179,18 @@ def _follow(
 
 
 def _has_shared_disk(root: Manifest) -> bool:
-    """Agents see the run directory themselves: nobody has to carry files."""
+    """Whether agents share the run directory, so that no files have to be copied."""
     return names.SHARED in (root["metadata"].get("annotations") or {})
 
 
-def _keep_files(run_dir: str, token: bytes, before: RunHistory) -> file_server.FileServerProcess:
+def _start_file_server(run_dir: str, token: bytes, before: RunHistory) -> file_server.FileServerProcess:
     return file_server.FileServerProcess(
         run_dir, token, names.DEPOT_PORT, WriteFence(before.generations, before.incarnations)
     )
 
 
 def _listener() -> socket.socket:
-    """Where agents call, by both families where there are two."""
+    """The socket that agents connect to; IPv4 and IPv6 if both exist."""
     listener = socket.socket(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET)
     if listener.family is socket.AF_INET6:
         listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
@@ -199,8 +200,8 @@ def _listener() -> socket.socket:
     return listener
 
 
-def _own_failure(run_dir: str) -> Cause:
-    """The exception that is being handled, told to the log of the driver too."""
+def _internal_error(run_dir: str) -> Cause:
+    """A cause for the current exception, which is also written to the driver's log."""
     import traceback
 
     text = traceback.format_exc()
@@ -210,8 +211,8 @@ def _own_failure(run_dir: str) -> Cause:
     return Cause(CauseKind.INTERNAL, "longboat itself failed", lines=tuple(text.splitlines()[-8:]))
 
 
-def _draw(run_dir: str) -> None:
-    """What ranks report, as TensorBoard reads it."""
+def _export_board(run_dir: str) -> None:
+    """Write reported metrics for TensorBoard, for ever."""
     import pathlib
 
     from longboat.runtime.driver.tensorboard_export import TensorBoardExport
@@ -225,35 +226,35 @@ def _draw(run_dir: str) -> None:
         time.sleep(2.0)
 
 
-def _take_up(root: Manifest, run_dir: str, before: RunHistory, order: Mapping[str, Any]) -> None:
-    """The plan that is to be followed from now on, and room for the results of stages that run anew."""
+def _accept_order(root: Manifest, run_dir: str, before: RunHistory, order: Mapping[str, Any]) -> None:
+    """Install the plan of a new order, and archive the results of stages that run again."""
     path = os.path.join(run_dir, run_layout.PLAN)
     with open(path + ".new", "w", encoding="utf-8") as file:
         file.write(root["data"][run_layout.PLAN])
     os.replace(path + ".new", path)
-    put_aside(run_dir, before, order.get("again", ()))
+    archive_results(run_dir, before, order.get("again", ()))
 
 
-def _patiently(api: Api, run: str) -> Tuple[Manifest, bytes, str]:
-    """Rights that were given a moment ago may not be known everywhere yet; a server that is away comes back."""
+def _connect_patiently(api: Api, run: str) -> Tuple[Manifest, bytes, str]:
+    """Connect to the API server; retries while new rights spread (15 s) and while the server is away."""
     due = time.monotonic() + 15.0
     while True:
         try:
-            return _met(api, run)
+            return _connect(api, run)
         except ApiError as error:
             if not error.transient and (error.status != 403 or time.monotonic() > due):
                 raise
             time.sleep(0.1)
 
 
-def _met(api: Api, run: str) -> Tuple[Manifest, bytes, str]:
-    """The root, the run's token (made here if nobody has), and the address of the driver."""
+def _connect(api: Api, run: str) -> Tuple[Manifest, bytes, str]:
+    """The root ConfigMap, the run's token (created if it does not exist), and the driver's address."""
     root = api.get("ConfigMap", run)
     name = names.token(run)
-    found = api.find("Secret", name)
-    if found is None:
+    secret = api.find("Secret", name)
+    if secret is None:
         labels = dict(root["metadata"]["labels"], **{names.PART_LABEL: "token"})
-        made = {
+        manifest = {
             "apiVersion": "v1",
             "kind": "Secret",
             "metadata": {"name": name, "labels": labels, "ownerReferences": [pod_templates.owner(root)]},
@@ -261,29 +262,37 @@ def _met(api: Api, run: str) -> Tuple[Manifest, bytes, str]:
             "stringData": {"token": os.urandom(32).hex()},
         }
         try:
-            found = api.create(made)
+            secret = api.create(manifest)
         except ApiError as error:
             if error.status != 409:
                 raise
-            found = api.get("Secret", name)
+            secret = api.get("Secret", name)
     import base64
 
     address = str(api.get("Service", names.driver(run))["spec"]["clusterIP"])
-    return root, base64.b64decode(found["data"]["token"]), bracketed(address)
+    return root, base64.b64decode(secret["data"]["token"]), bracketed(address)
 
 
 def _templates(root: Manifest) -> Dict[Tuple[str, str], Manifest]:
-    found = {}
+    templates = {}
     for name, text in root["data"].items():
-        word, _, rest = name.partition(".")
-        if word == "pod" and rest.endswith(".json"):
+        kind, _, rest = name.partition(".")
+        if kind == "pod" and rest.endswith(".json"):
             stage, _, role = rest[: -len(".json")].rpartition(".")
-            found[stage, role] = json.loads(text)
-    return found
+            templates[stage, role] = json.loads(text)
+    return templates
 
 
-def say(api: Api, root: Manifest, state: str) -> None:
-    """On the root, for who lists runs; and as an Event, for who looks with kubectl."""
+_STATE_TEXTS = {
+    "gate_missed": "missed its gate",
+    "succeeded": "succeeded",
+    "failed": "failed",
+    "stopped": "was stopped",
+}
+
+
+def publish_state(api: Api, root: Manifest, state: str) -> None:
+    """Publish the run's state on the root ConfigMap, for `longboat ps`, and as an Event, for kubectl."""
     meta = root["metadata"]
     notes: Dict[str, Any] = {names.STATE: state}
     if names.STARTED not in (meta.get("annotations") or {}):
@@ -296,7 +305,7 @@ def say(api: Api, root: Manifest, state: str) -> None:
         "metadata": {"generateName": f"{meta['name']}.", "labels": dict(meta["labels"])},
         "involvedObject": {"kind": "ConfigMap", "apiVersion": "v1", **about},
         "reason": state.title().replace("_", ""),
-        "message": f"the run {meta['name']} is {state.replace('_', ' ')}",
+        "message": f"the run {meta['name']} {_STATE_TEXTS.get(state, f'is {state}')}",
         "type": "Warning" if state in ("failed", "gate_missed") else "Normal",
         "source": {"component": "longboat"},
         "firstTimestamp": now,
@@ -307,44 +316,44 @@ def say(api: Api, root: Manifest, state: str) -> None:
         api.patch("ConfigMap", meta["name"], {"metadata": {"annotations": notes}})
         api.create(event)
     except ApiError:
-        pass  # the journal is what counts
+        pass  # only the journal counts
 
 
-def _say_end(api: Api, run: str, state: str, code: int) -> None:
+def _publish_end(api: Api, run: str, state: str, code: int) -> None:
     try:
         root = api.get("ConfigMap", run)
-        say(api, root, state)
+        publish_state(api, root, state)
         api.patch("ConfigMap", run, {"metadata": {"annotations": {names.EXIT_CODE: str(code)}}})
     except ApiError:
         pass
 
 
-def _say_end_again(api: Api, run: str, run_dir: str) -> None:
-    """The driver that ended the run may not have lived to say so."""
+def _repeat_end(api: Api, run: str, run_dir: str) -> None:
+    """Publish the end of the run if the driver that ended it could not."""
     ended = journal.last(run_dir)
     try:
         notes = api.get("ConfigMap", run)["metadata"].get("annotations") or {}
     except ApiError:
         return
     if names.EXIT_CODE not in notes or notes.get(names.STATE) != ended["state"]:
-        _say_end(api, run, ended["state"], ended["code"])
+        _publish_end(api, run, ended["state"], ended["code"])
 
 
-def _stop_is_done(run_dir: str) -> None:
+def _clear_stop(run_dir: str) -> None:
     with contextlib.suppress(FileNotFoundError):
         os.remove(os.path.join(run_dir, run_layout.STOP))
 
 
 def _linger(api: Api, run: str, run_dir: str) -> None:
-    """Reachable until nobody has asked for a while. While servers stand that the end of the run has left, their next
-    pods get the model from here."""
+    """Stay reachable until no request came for a while. While model servers outlive the run, their new pods get the
+    model from here."""
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
-    if _standing(api, run):
-        root, token, _ = _met(api, run)
+    if _has_servers(api, run):
+        root, token, _ = _connect(api, run)
         if not _has_shared_disk(root):
-            _keep_files(run_dir, token, look_back(journal.stream(run_dir)))
+            _start_file_server(run_dir, token, look_back(journal.stream(run_dir)))
     idle_tracker.note()
-    while idle_tracker.quiet() < LINGER or _standing(api, run):
+    while idle_tracker.quiet() < LINGER or _has_servers(api, run):
         time.sleep(10.0)
     try:
         api.patch("StatefulSet", names.driver(run), {"spec": {"replicas": 0}})
@@ -354,8 +363,8 @@ def _linger(api: Api, run: str, run_dir: str) -> None:
         time.sleep(60.0)
 
 
-def _standing(api: Api, run: str) -> bool:
+def _has_servers(api: Api, run: str) -> bool:
     try:
         return bool(api.list("Deployment", names.selector(run, names.SERVER)))
     except ApiError:
-        return False  # a run that serves nothing has no right to look
+        return False  # a run without servers lacks the right to list them
