@@ -51,7 +51,7 @@ def test_a_pod_asks_for_all_its_ranks(tmp_path: Path) -> None:
         "requests": {"cpu": "1", "memory": "2Gi"},
         "limits": {"nvidia.com/gpu": "2"},
     }
-    assert pod_templates.crew(pod) == 2
+    assert pod_templates.seats_per_pod(pod) == 2
     assert pod_templates.first_of(("main", "worker", 3), 2) == ("main", "worker", 2)
 
 

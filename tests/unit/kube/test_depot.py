@@ -316,7 +316,7 @@ else:
 """
 
 
-@pytest.mark.parametrize(("how", "code", "said"), [("close", 0, "goes on"), ("kill", 1, "its depot has ended")])
+@pytest.mark.parametrize(("how", "code", "said"), [("close", 0, "goes on"), ("kill", 1, "its file server ended")])
 def test_a_driver_ends_with_its_depot_unless_it_ended_it_itself(tmp_path: Path, how: str, code: int, said: str) -> None:
     command = [sys.executable, "-c", DRIVER, str(tmp_path), str(free_port()), how]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=30)

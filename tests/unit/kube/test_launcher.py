@@ -16,7 +16,7 @@ from longboat.runtime.driver.launcher import AgentGone, LauncherEvent, StageNote
 from longboat.runtime.kube_client import names
 from longboat.runtime.kube_client.api import ApiError, Manifest
 from longboat.runtime.pod import pod_status
-from longboat.runtime.pod.pod_launcher import NEW_RIGHTS, UNHEEDED, PodLauncher
+from longboat.runtime.pod.pod_launcher import NEW_RIGHTS, START_PATIENCE, PodLauncher
 from tests.unit.kube.listening import listening
 from tests.unit.kube.test_api import Answer, Script, client, script, status
 
@@ -125,7 +125,7 @@ def test_a_pod_that_was_made_unnoticed_is_not_tried_again(cluster: Cluster) -> N
     (told,) = news(launcher, PATIENCE)
     assert isinstance(told, StageNote)
     cluster.there = True
-    until(lambda: not any(pod.barred for pod in launcher._all()))
+    until(lambda: not any(pod.held_by_quota for pod in launcher._all()))
 
 
 def test_a_quota_that_stays_used_up_is_the_cause_in_the_end(cluster: Cluster) -> None:
@@ -210,13 +210,13 @@ def test_a_pod_that_waited_for_its_node_has_its_time_from_then_on(script: Script
     while not launcher._pods["p"].placed:
         assert time.monotonic() < due
         time.sleep(0.01)
-    clock.now += UNHEEDED - 1.0
+    clock.now += START_PATIENCE - 1.0
     assert not news(launcher, 2.5), "its node has only just been given it"
     clock.now += 1.0
     (gone,) = news(launcher, PATIENCE)
     assert isinstance(gone, AgentGone)
     assert gone.cause.kind is CauseKind.NODE_LOST
-    assert "node1 does not answer" in gone.cause.message
+    assert "no response from node1" in gone.cause.message
 
 
 class Fed:

@@ -22,7 +22,7 @@ from longboat.runtime.kube_client.api import Manifest
 from longboat.runtime.plan import Plan, Serve, Stage
 from longboat.runtime.pod import pod_status
 from longboat.runtime.pod.model_servers import ModelServers, rolled
-from longboat.runtime.pod.model_snapshots import lay_in
+from longboat.runtime.pod.model_snapshots import snapshot_model
 from longboat.runtime.pod.server_logs import ServerLogs
 from tests.local.place import until
 from tests.unit.kube.listening import listening
@@ -40,8 +40,8 @@ def version(run: Path, number: int, content: str = "one", model: str = "digits",
 
 
 def laid(run: Path, saved: bool = False) -> tuple[int, int, str]:
-    stock = lay_in(str(run), "serve", str(run / "output" / "train"), saved)
-    return stock.number, stock.version, stock.place
+    snapshot = snapshot_model(str(run), "serve", str(run / "output" / "train"), saved)
+    return snapshot.number, snapshot.version, snapshot.directory
 
 
 def test_the_newest_version_is_put_aside_and_stays_as_it_was(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_a_stock_server_is_given_the_newest_version_that_has_a_saved_model(tmp_p
 
 @pytest.mark.parametrize(
     ("models", "saved", "wrong"),
-    [((), False, "left no model"), (("a", "b"), False, "several models .a, b."), (("a",), True, "no SavedModel")],
+    [((), False, "wrote no model"), (("a", "b"), False, "several models .a, b."), (("a",), True, "no SavedModel")],
 )
 def test_what_cannot_be_served_is_said_with_a_fix(
     tmp_path: Path, models: tuple[str, ...], saved: bool, wrong: str
@@ -103,30 +103,30 @@ def ended(code: int, message: str = "", **more: Any) -> dict[str, Any]:
             "the image plain:1 lacks what the server needs: onnxruntime",
         ),
         (
-            ended(2, "error: the server needs Python 3.11, and this image has 3.9"),
+            ended(2, "error: the server needs Python 3.11, but this image has 3.9"),
             CauseKind.MISSING_INPUT,
             "Python 3.11",
         ),
-        (ended(137, reason="OOMKilled"), CauseKind.OUT_OF_MEMORY, "for memory"),
-        (ended(1, "Traceback\nValueError: no"), CauseKind.USER_ERROR, "ended with code 1: ValueError: no"),
+        (ended(137, reason="OOMKilled"), CauseKind.OUT_OF_MEMORY, "because memory ran out"),
+        (ended(1, "Traceback\nValueError: no"), CauseKind.USER_ERROR, "exited with code 1: ValueError: no"),
         (ended(128, 'exec: "python3": executable file not found in $PATH'), CauseKind.NO_PYTHON, "has no python3"),
     ],
 )
 def test_a_server_that_fell_says_why(state: dict[str, Any], kind: CauseKind, said: str) -> None:
-    falls, cause = pod_status.fallen(pod(state={"waiting": {}}, lastState=state, restartCount=2), SEAT)
+    falls, cause = pod_status.failures(pod(state={"waiting": {}}, lastState=state, restartCount=2), SEAT)
     assert cause is not None
     assert (falls, cause.kind) == (2, kind)
     assert said in cause.message
 
 
 def test_a_server_that_ended_well_or_runs_has_not_fallen() -> None:
-    assert pod_status.fallen(pod(state={"running": {}}), SEAT) == (0, None)
-    assert pod_status.fallen(pod(state=ended(0)), SEAT) == (0, None)
+    assert pod_status.failures(pod(state={"running": {}}), SEAT) == (0, None)
+    assert pod_status.failures(pod(state=ended(0)), SEAT) == (0, None)
 
 
 def test_a_quota_that_keeps_servers_from_being_made_is_a_cause() -> None:
     condition = {"type": "ReplicaFailure", "status": "True", "message": "pods exceeded quota: small"}
-    cause = pod_status.unmade({"status": {"conditions": [condition]}})
+    cause = pod_status.replica_failure({"status": {"conditions": [condition]}})
     assert cause is not None
     assert cause.kind is CauseKind.QUOTA
 
@@ -203,9 +203,9 @@ def test_a_book_is_not_written_for_every_line(tmp_path: Path) -> None:
     class Written(ServerLogs):
         times = 0
 
-        def _keep(self, stage: str) -> None:
+        def _write_index(self, stage: str) -> None:
             self.times += 1
-            super()._keep(stage)
+            super()._write_index(stage)
 
     lines = [f"2026-01-01T00:00:01.{number:09d}Z {number}" for number in range(2000)]
     logs = Written(_Cluster(*lines), str(tmp_path), lambda _news: None)  # type: ignore[arg-type]

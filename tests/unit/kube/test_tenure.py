@@ -36,9 +36,9 @@ class Hands:
     ("found", "why"),
     [
         (pod(), None),
-        (pod(uid="b"), "another pod has taken its place"),
-        (pod(told="2026-01-01T00:00:00Z"), "its pod was told to go"),
-        (None, "another pod has taken its place"),
+        (pod(uid="b"), "another pod has replaced it"),
+        (pod(told="2026-01-01T00:00:00Z"), "its pod is being deleted"),
+        (None, "another pod has replaced it"),
     ],
 )
 def test_a_driver_goes_by_what_has_become_of_its_pod(script: Script, found: object, why: str | None) -> None:
@@ -55,7 +55,7 @@ def test_a_driver_that_nobody_answers_leaves_when_its_lease_is_over(script: Scri
     clock.now += 19.0
     assert tenure.over() is None, "the lease runs from the last answer"
     clock.now += 1.0
-    assert tenure.over() == "the API server has not answered for 20 s: away"
+    assert tenure.over() == "no response from the API server for 20 s: away"
     assert tenure.over() is None, "it is back"
     clock.now += 19.0
     assert tenure.over() is None
@@ -81,7 +81,7 @@ def test_a_driver_asks_several_times_in_each_lease_and_leaves_at_its_end(
     unlucky: list[Answer] = [away, away, (200, {}, [pod()])]
     script.answers = [*unlucky, *unlucky, *[away] * 1000]
     with pytest.raises(Left):
-        tenure._keep()
+        tenure._check_regularly()
     assert 1000 - len(script.answers) >= TRIES
     assert clock.now == pytest.approx(100.0 + 6 * min(LOOK, lease / TRIES) + lease), "from the last answer on"
 

@@ -39,7 +39,7 @@ NO_PYTHON = 'exec: "python3": executable file not found in $PATH'
     ("status", "kind", "words"),
     [
         (over("OOMKilled", 137), CauseKind.OUT_OF_MEMORY, "1Gi"),
-        (over("Error", 1, "the agent gave up: no route"), CauseKind.AGENT_LOST, "no route"),
+        (over("Error", 1, "the agent stopped: no route"), CauseKind.AGENT_LOST, "no route"),
         (over("StartError", 128, NO_PYTHON), CauseKind.NO_PYTHON, "x:1 has no python3"),
         ({"phase": "Failed", "reason": "Evicted", "message": "low on memory"}, CauseKind.PREEMPTED, "low on memory"),
         (
@@ -68,7 +68,7 @@ def test_a_pod_that_was_deleted_was_taken_away() -> None:
 @pytest.mark.parametrize(
     ("status", "kind", "words"),
     [
-        (held("ImagePullBackOff", "not found"), CauseKind.IMAGE_PULL, "x:1 cannot be pulled: not found"),
+        (held("ImagePullBackOff", "not found"), CauseKind.IMAGE_PULL, "cannot pull image x:1: not found"),
         (held("RunContainerError", NO_PYTHON), CauseKind.NO_PYTHON, "no python3"),
         (held("CreateContainerConfigError", 'secret "s" not found'), CauseKind.NOT_EXECUTABLE, 'secret "s" not found'),
     ],
@@ -86,7 +86,7 @@ def test_a_pod_without_a_place_is_told_with_what_it_asks_for() -> None:
     cause = pod_status.waiting(pod({"conditions": [condition]}, node=""), SEAT)
     assert cause is not None
     assert cause.kind is CauseKind.UNSCHEDULABLE
-    assert cause.message.startswith("0/3 nodes are available: 3 Insufficient cpu. (each worker asks for")
+    assert cause.message.startswith("0/3 nodes are available: 3 Insufficient cpu. (each worker requests")
     assert "4 cpu" in cause.message
 
 
@@ -132,7 +132,7 @@ def test_a_container_that_ends_again_and_again_is_explained_by_its_last_end() ->
     cause = pod_status.waiting(pod(status), SEAT)
     assert cause is not None
     assert "No module named 'json'" in cause.message
-    assert "it ended 3 times and is started again" in cause.evidence
+    assert "it exited 3 times and is being restarted" in cause.evidence
 
 
 def test_a_right_that_is_lacking_is_told_with_what_gives_it() -> None:
@@ -143,7 +143,7 @@ def test_a_right_that_is_lacking_is_told_with_what_gives_it() -> None:
     cause = pod_status.refused(ApiError(403, "Forbidden", message), SEAT)
     assert cause.kind is CauseKind.FORBIDDEN
     assert cause.evidence == (
-        'a Role with this rule would do: {apiGroups: [""], resources: ["pods"], verbs: ["create"]}',
+        'a Role with this rule grants it: {apiGroups: [""], resources: ["pods"], verbs: ["create"]}',
         "kubectl create role longboat-create-pods --verb=create --resource=pods -n team",
         (
             "kubectl create rolebinding longboat-create-pods --role=longboat-create-pods "

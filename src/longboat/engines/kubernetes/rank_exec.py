@@ -27,13 +27,15 @@ def execute(cluster: Cluster, run: str, rank: RankState, words: Sequence[str], e
     selector += f",{names.STAGE_LABEL}={rank.stage},{names.ROLE_LABEL}={rank.role}"
     running = [p for p in cluster.api.list("Pod", selector) if p.get("status", {}).get("phase") == "Running"]
     pods = [
-        p for p in running if 0 <= rank.rank - pod_templates.seat_of(p["metadata"]["labels"])[2] < pod_templates.crew(p)
+        p
+        for p in running
+        if 0 <= rank.rank - pod_templates.seat_of(p["metadata"]["labels"])[2] < pod_templates.seats_per_pod(p)
     ]
     if not pods:
         raise LongboatError(f"the pod of {rank.stage}/{rank.role}-{rank.rank} does not run", f"longboat status {run}")
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
     asked = command("beside", environ.get("TERM", "") if terminal else "", *(words or ["/bin/sh"]))
-    if pod_templates.crew(pods[-1]) > 1:
+    if pod_templates.seats_per_pod(pods[-1]) > 1:
         asked = command("beside-rank", str(rank.rank), *asked[asked.index("beside") + 1 :])
     try:
         with PodExec(cluster.api, pods[-1]["metadata"]["name"], asked, names.CONTAINER, True, terminal) as program:

@@ -1,7 +1,7 @@
-"""As much of HTTP/1.1 as an API server speaks: requests in turn on one connection, answers whole or line by line.
+"""A minimal HTTP/1.1 client for API servers: one connection, responses complete or line by line.
 
-Not http.client, because that imports the mail parser and a dozen other modules, which an image whose
-library was never compiled pays for at each start of a driver: a tenth of a second of its processor.
+Not http.client: that imports the mail parser and a dozen other modules, which costs an image without compiled
+bytecode a tenth of a second of CPU time at each start of a driver.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456
 
 
 class ConnectionClosed(ConnectionError):
-    """The server has closed the connection before it answered: it may have lain idle for too long."""
+    """The server closed the connection before it responded; it may have been idle for too long."""
 
 
 class BadResponse(Exception):
-    """What came is not HTTP, or ended in the middle."""
+    """The response is not HTTP, or is incomplete."""
 
 
 def quoted(text: str, safe: str = "") -> str:
-    """Percent-encoded for a path or a query."""
+    """Percent-encode text for a path or a query."""
     plain = _PLAIN | set(safe.encode())
     return "".join(chr(byte) if byte in plain else f"%{byte:02X}" for byte in text.encode())
 
 
 class HttpConnection:
-    """Dials when it is first used."""
+    """A connection that is opened at the first request."""
 
     def __init__(self, dial: Callable[[], socket.socket], host: str) -> None:
         self._dial, self._host = dial, host
@@ -54,22 +54,22 @@ class HttpConnection:
         while True:
             head = self._until(b"\r\n\r\n")
             first, *lines = head.decode("latin-1").split("\r\n")
-            words = first.split(None, 2)
-            if len(words) < 2 or not words[0].startswith("HTTP/1.") or not words[1].isdigit():
-                raise BadResponse(f"not an answer of HTTP: {first[:80]!r}")
+            fields = first.split(None, 2)
+            if len(fields) < 2 or not fields[0].startswith("HTTP/1.") or not fields[1].isdigit():
+                raise BadResponse(f"not an HTTP response: {first[:80]!r}")
             pairs = (line.partition(":") for line in lines)
             answer = HttpResponse(
-                self, int(words[1]), {name.strip().lower(): value.strip() for name, _, value in pairs}
+                self, int(fields[1]), {name.strip().lower(): value.strip() for name, _, value in pairs}
             )
-            if answer.status >= 200:  # else more is to come
+            if answer.status >= 200:  # else another response follows
                 return answer
 
     def wait_for_ever(self) -> None:
-        """From now on, for the next byte."""
+        """Remove the timeout for the next bytes."""
         if self._socket is not None:
             self._socket.settimeout(None)
 
-    # For the answer.
+    # For HttpResponse.
 
     def more(self) -> bool:
         assert self._socket is not None
@@ -82,35 +82,35 @@ class HttpConnection:
         while have < count:
             self._rest = b""
             if not self.more():
-                raise BadResponse("the answer ended in the middle")
+                raise BadResponse("the response is incomplete: the server closed the connection")
             parts.append(self._rest)
             have += len(self._rest)
-        whole = b"".join(parts)
-        self._rest = whole[count:]
-        return whole[:count]
+        data = b"".join(parts)
+        self._rest = data[count:]
+        return data[:count]
 
     def rest(self) -> bytes:
-        """What has come and was not taken."""
+        """Bytes that were received and not taken."""
         data, self._rest = self._rest, b""
         return data
 
     def _until(self, mark: bytes) -> bytes:
         while mark not in self._rest:
             if len(self._rest) > HEAD_MOST:
-                raise BadResponse("the head of an answer has no end")
+                raise BadResponse(f"the head of the response is longer than {HEAD_MOST} bytes")
             if not self.more():
                 if self._rest:
-                    raise BadResponse("the answer ended in its head")
+                    raise BadResponse("the response is incomplete: the server closed the connection within its head")
                 raise ConnectionClosed("the server closed the connection")
-        found, _, self._rest = self._rest.partition(mark)
-        return found
+        data, _, self._rest = self._rest.partition(mark)
+        return data
 
     def line(self) -> bytes:
         return self._until(b"\r\n")
 
 
 class HttpResponse:
-    """Read it to its end before the next request on its connection."""
+    """A response; read it to its end before the next request on its connection."""
 
     def __init__(self, connection: HttpConnection, status: int, headers: Dict[str, str]) -> None:
         self.status = status
@@ -126,12 +126,11 @@ class HttpResponse:
         return data
 
     def lines(self, keep: bool = False) -> Iterator[bytes]:
-        """Each as soon as it has come. keep: with the newline that ends it, so that one can tell a last line that has
-        none."""
+        """Lines as they arrive. keep: with their newline, so that an incomplete last line can be recognised."""
         rest, end = b"", b"\n" if keep else b""
         for piece in self._pieces():
-            *whole, rest = (rest + piece).split(b"\n")
-            yield from (line + end for line in whole)
+            *complete, rest = (rest + piece).split(b"\n")
+            yield from (line + end for line in complete)
         if rest:
             yield rest
 

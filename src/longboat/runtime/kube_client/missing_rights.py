@@ -1,4 +1,4 @@
-"""A right that somebody lacks, as the API server says it, and what an admin types to give it. Pure."""
+"""The missing right in the message of a 403, and the commands to grant it. Pure."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ class MissingRight:
     resource: str
     group: str
     namespace: str
-    """Empty: the right is one of the whole cluster."""
+    """Empty: the right is cluster-wide."""
 
     @property
     def rule(self) -> str:
-        """As it stands in a Role."""
+        """The rule for a Role."""
         return f'{{apiGroups: ["{self.group}"], resources: ["{self.resource}"], verbs: ["{self.verb}"]}}'
 
     @property
     def commands(self) -> List[str]:
-        """What makes a Role with it and gives it to the one who lacks it."""
+        """kubectl commands that create a Role with the right and bind it to the user."""
         kind, where = ("role", f" -n {self.namespace}") if self.namespace else ("clusterrole", "")
         name = f"longboat-{self.verb}-{self.resource.replace('/', '-')}"
         what = self.resource + (f".{self.group}" if self.group else "")
@@ -48,9 +48,8 @@ class MissingRight:
 
 
 def lacking(message: str) -> Optional[MissingRight]:
-    """What the message of a 403 says is missing; None when it speaks of something else."""
-    found = _LACKS.search(message)
-    if found is None:
+    """The missing right in the message of a 403; None if it is about something else."""
+    match = _LACKS.search(message)
+    if match is None:
         return None
-    told = found.groupdict()
-    return MissingRight(told["user"], told["verb"], told["resource"], told["group"], told["namespace"] or "")
+    return MissingRight(match["user"], match["verb"], match["resource"], match["group"], match["namespace"] or "")

@@ -1,4 +1,4 @@
-"""What a ResourceQuota's refusal says: pods that have ended may make room, or nothing ever will. Pure."""
+"""What the refusal of a ResourceQuota means: wait for pods that end, or it never fits. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _AMOUNTS = re.compile(r"(requested|limited): ([^ ]+?)(?:, |$)")
 
 
 def amount(text: object) -> float:
-    """A quantity as Kubernetes writes it: 500m, 2, 4Gi, 1e3."""
+    """A Kubernetes quantity as a number: 500m, 2, 4Gi, 1e3."""
     value = str(text or "0")
     for unit, factor in (*_UNITS.items(), *_TENS.items()):
         if value.endswith(unit):
@@ -27,13 +27,14 @@ def exceeded(error: ApiError) -> bool:
 
 
 def never_fits(message: str, pods: int) -> bool:
-    """Whether so many pods like the one that was refused are more than the quota allows, were all else gone."""
-    told: Dict[str, Dict[str, float]] = {"requested": {}, "limited": {}}
+    """Whether this many pods like the refused one exceed the quota even if nothing else used it."""
+    amounts: Dict[str, Dict[str, float]] = {"requested": {}, "limited": {}}
     try:
-        for word, amounts in _AMOUNTS.findall(message):
-            told[word].update(
-                (name, amount(value)) for name, _, value in (a.partition("=") for a in amounts.split(","))
+        for kind, pairs in _AMOUNTS.findall(message):
+            amounts[kind].update(
+                (name, amount(value)) for name, _, value in (p.partition("=") for p in pairs.split(","))
             )
     except ValueError:
         return False
-    return any(asked * pods > told["limited"].get(name, float("inf")) for name, asked in told["requested"].items())
+    limits = amounts["limited"]
+    return any(value * pods > limits.get(name, float("inf")) for name, value in amounts["requested"].items())

@@ -1,5 +1,4 @@
-"""Longboat inside a cluster: the driver's pod, and the small API client that it and the laptop share.
+"""Longboat inside a cluster: what runs in the pods of driver, ranks and model servers.
 
-Everything that must run in a pod of a stranger's image stands here; what only a laptop does is
-in `engines.kubernetes`. Ships into strangers' images: standard library only, Python 3.9.
+What runs only on the user's machine is in `engines.kubernetes`.
 """

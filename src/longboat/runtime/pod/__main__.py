@@ -1,17 +1,17 @@
-"""`python longboat.pyz WORD`: what the zipapp can be asked to do in a pod.
+"""`python longboat.pyz COMMAND`: the commands of the zipapp in a pod.
 
-| word | who asks | what it does |
+| command | where | what it does |
 |---|---|---|
-| agent | the pod of a seat | unpacks the code, then is the agent of the seat |
-| fetch | the pod of a server | brings the model from the driver |
-| board | the pod of a TensorBoard | brings what it shows, as that grows |
-| server | the pod of a server | becomes the model server, whose words follow |
-| drive | the driver's pod | drives the run; once it has ended, stays reachable for a while |
-| read | `longboat` on a laptop | streams files of the run to stdout, from offsets, until the run ends if asked |
-| list, give, take | the same, in the driver's or a helper's pod | lists files, sends them, stores them |
-| rest | a helper's pod | waits for readers of storage, and ends when none comes |
-| stop | the same | asks the driver to stop the run |
-| beside, beside-rank | the same, in a rank's pod | executes a command with the environment of a rank |
+| agent | a rank's pod | unpacks the code, then runs the agent of the seat |
+| fetch | a model server's pod | fetches the model from the driver |
+| board | a TensorBoard pod | fetches its event files as they grow |
+| server | a model server's pod | becomes the model server; its arguments follow |
+| drive | the driver's pod | drives the run; afterwards stays reachable for a while |
+| read | the driver's pod, for the CLI | streams files from given offsets to stdout, on request until the run ends |
+| list, give, take | the driver's or a helper pod, for the CLI | lists, sends and stores files |
+| rest | a helper pod | waits for requests, and ends when none comes |
+| stop | the driver's pod, for the CLI | stops the run |
+| beside, beside-rank | a rank's pod, for the CLI | executes a command with the environment of a rank |
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ import sys
 from typing import List, Mapping
 
 
-def main(words: List[str], environ: Mapping[str, str]) -> int:
-    word, rest = words[0], words[1:]
+def main(arguments: List[str], environ: Mapping[str, str]) -> int:
+    word, rest = arguments[0], arguments[1:]
     if word == "agent":
         from longboat.runtime.pod import rank_pod
 
         environ = rank_pod.prepare(environ)
         if environ.get("LONGBOAT_AGENT_CREW"):
-            from longboat.runtime.pod.multi_rank import main as be_crew
+            from longboat.runtime.pod import multi_rank
 
-            return be_crew(environ)
-        from longboat.runtime.agent.__main__ import main as be_agent
+            return multi_rank.main(environ)
+        from longboat.runtime.agent.__main__ import main as run_agent
 
-        return be_agent(environ)
+        return run_agent(environ)
     if word == "fetch":
         from longboat.runtime.pod import server_pod
 
@@ -58,7 +58,7 @@ def main(words: List[str], environ: Mapping[str, str]) -> int:
 
     if word in file_access.WORDS:
         return file_access.WORDS[word](rest)
-    sys.stderr.write(f"error: there is no word {word!r}\n")
+    sys.stderr.write(f"error: unknown command {word!r}\n")
     return 2
 
 

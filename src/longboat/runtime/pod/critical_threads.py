@@ -9,12 +9,12 @@ from typing import Any, Callable
 
 
 def begin(task: Callable[..., None], *args: Any) -> None:
-    """A thread that is meant to run for ever."""
+    """Start a thread that must run for ever."""
 
     def work() -> None:
         try:
             task(*args)
-            sys.stderr.write(f"the driver leaves: {task.__name__} has ended\n")
+            sys.stderr.write(f"the driver exits: its thread {task.__name__} ended\n")
         except BaseException:
             import traceback
 

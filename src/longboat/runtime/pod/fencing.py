@@ -1,9 +1,9 @@
-"""Which agents may still write into the depot: at each seat the newest life, in each stage the newest generation.
+"""Fencing of writes to the file server: only the latest incarnation of a seat, in the latest generation of its stage.
 
-An agent that was given up may live on behind a network that is cut. When that is mended, it has bytes left to send, and
-its successor has written in the same places meanwhile. So a life claims its seat before it looks at what is there, and
-from then on nothing is taken from an older one. The driver gives every life once and the next one only when nothing
-may run of those before, which makes the order certain: no clock is asked, and no time passes between look and write.
+An agent that was given up may still live behind a broken network. When the network is back, it has bytes left to
+send, but its successor has written to the same paths meanwhile. So an incarnation claims its seat before it looks at
+the files, and from then on the file server rejects older ones. The driver starts each incarnation once, and the next
+one only when nothing of the earlier ones may run, so the order is certain without any clock.
 """
 
 from __future__ import annotations
@@ -18,39 +18,41 @@ from longboat.runtime.gang.gang_events import NO_INCARNATION, Incarnation
 
 
 class WriteFence:
-    """By name of the seat, `STAGE/ROLE-RANK`. For many threads."""
+    """Latest incarnation by seat name, `STAGE/ROLE-RANK`. Thread-safe."""
 
     def __init__(
         self, generations: Optional[Mapping[str, int]] = None, incarnations: Optional[Mapping[Seat, Incarnation]] = None
     ) -> None:
-        """What the journal knows: the last generation of each stage, the last life of each seat."""
+        """From the journal: the last generation of each stage and the last incarnation of each seat."""
         self._generations: Dict[str, int] = dict(generations or {})
-        self._lives: Dict[str, Incarnation] = {
+        self._incarnations: Dict[str, Incarnation] = {
             name_of(seat): incarnation for seat, incarnation in (incarnations or {}).items()
         }
         self._locks: Dict[str, threading.Lock] = {}
 
     def claim(self, name: str, incarnation: Incarnation) -> None:
-        """Waits for what an older life is writing; Stale when there is a newer one."""
+        """Claim a seat; waits for writes of an older incarnation. Raises StaleIncarnation if there is a newer one."""
         with self._locked(name), self._locked(_stage(name)):
             self._check(name, incarnation)
-            self._lives[name], self._generations[_stage(name)] = incarnation, incarnation[0]
+            self._incarnations[name], self._generations[_stage(name)] = incarnation, incarnation[0]
 
     @contextlib.contextmanager
     def writing(self, name: str, incarnation: Incarnation, shared: bool) -> Iterator[None]:
-        """Around a write, with which no claim of the seat coincides; shared: nor any of the stage."""
+        """Guard a write: no claim of the seat happens meanwhile; shared: nor any of the stage."""
         with self._locked(_stage(name) if shared else name):
             self._check(name, incarnation)
             yield
 
     def _check(self, name: str, incarnation: Incarnation) -> None:
-        if incarnation < self._lives.get(name, NO_INCARNATION) or incarnation[0] < self._generations.get(
+        if incarnation < self._incarnations.get(name, NO_INCARNATION) or incarnation[0] < self._generations.get(
             _stage(name), 0
         ):
-            raise StaleIncarnation(f"{name} has a later life than {incarnation[0]}.{incarnation[1]}")
+            raise StaleIncarnation(
+                f"incarnation {incarnation[0]}.{incarnation[1]} of {name} was replaced by a later one"
+            )
 
-    def _locked(self, what: str) -> threading.Lock:
-        return self._locks.setdefault(what, threading.Lock())
+    def _locked(self, key: str) -> threading.Lock:
+        return self._locks.setdefault(key, threading.Lock())
 
 
 def _stage(name: str) -> str:

@@ -1,8 +1,8 @@
-"""What a laptop asks of the files that a pod sees: lists, reads, puts. The pod is the driver's, or a helper's.
+"""File access in a pod: list, read and write on behalf of the CLI. The pod is the driver's or a helper.
 
-A helper's pod (`rest`) mounts storage that no running pod has at hand; it ends by itself when nobody
-has asked it for anything for a while. Each other word takes one word of JSON: `top` is a directory or
-the URL of a bucket. What is not there is said on stderr as JSON, with the exit code MISSING.
+A helper pod (`rest`) mounts storage that no running pod has mounted, and ends by itself when no request came
+for a while. Every other command takes one JSON argument; `top` is a directory or the URL of a bucket. A path
+that does not exist is reported on stderr as JSON, with the exit code MISSING.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from longboat.runtime.filetree import FileEntry, FileItem, PathNotFound
 from longboat.runtime.pod import idle_tracker
 
 IDLE = 60.0
-"""Seconds without a reader after which a helper's pod ends."""
+"""Seconds without a request after which a helper pod ends."""
 MISSING = 4
 REFUSED = 5
 
 
-def rest(_words: List[str]) -> int:
-    """Waits in a helper's pod for readers, and ends when none has come for a while."""
+def rest(_arguments: List[str]) -> int:
+    """Wait in a helper pod for requests, and end when none came for a while."""
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     idle_tracker.note()
     while idle_tracker.quiet() < IDLE:
@@ -36,22 +36,22 @@ def rest(_words: List[str]) -> int:
     return 0
 
 
-def listed(asked: Mapping[str, Any]) -> None:
-    """{"top", "path", "depth"}: a line of JSON for each entry."""
-    for entry in tree(asked["top"]).entries(asked["path"], int(asked["depth"])):
+def listed(request: Mapping[str, Any]) -> None:
+    """{"top", "path", "depth"}: print a line of JSON for each entry."""
+    for entry in tree(request["top"]).entries(request["path"], int(request["depth"])):
         sys.stdout.write(json.dumps([entry.path, entry.size, entry.depth]) + "\n")
     sys.stdout.flush()
 
 
-def give(asked: Mapping[str, Any]) -> None:
-    """{"top", "path"}: a tar stream of a file, or of a directory with all in it."""
-    filetree.pack(_used(tree(asked["top"]).items(asked["path"])), sys.stdout.buffer)
+def give(request: Mapping[str, Any]) -> None:
+    """{"top", "path"}: print a tar stream of a file, or of a directory with everything in it."""
+    filetree.pack(_used(tree(request["top"]).items(request["path"])), sys.stdout.buffer)
 
 
-def take(asked: Mapping[str, Any]) -> None:
-    """{"top", "path", "name"}: stores the tar stream that comes in; then says where."""
-    place = tree(asked["top"]).store(asked["path"], asked["name"], _used(filetree.unpack(sys.stdin.buffer)))
-    sys.stdout.write(place + "\n")
+def take(request: Mapping[str, Any]) -> None:
+    """{"top", "path", "name"}: store the tar stream from stdin; then print its path."""
+    path = tree(request["top"]).store(request["path"], request["name"], _used(filetree.unpack(sys.stdin.buffer)))
+    sys.stdout.write(path + "\n")
     sys.stdout.flush()
 
 
@@ -63,30 +63,30 @@ def _used(items: Iterable[FileItem]) -> Iterator[FileItem]:
 
 
 class _Used:
-    """A file whose reading counts as use: a large one may take longer than a helper waits."""
+    """A file whose reading counts as use: a large one may take longer than a helper pod waits."""
 
     def __init__(self, file: BinaryIO) -> None:
-        self._file, self._told = file, 0.0
+        self._file, self._noted_at = file, 0.0
 
     def read(self, count: int = -1) -> bytes:
-        if time.monotonic() - self._told > 5.0:
-            self._told = time.monotonic()
+        if time.monotonic() - self._noted_at > 5.0:
+            self._noted_at = time.monotonic()
             idle_tracker.note()
         return self._file.read(count)
 
 
 def _answer(work: Callable[[Mapping[str, Any]], None]) -> Callable[[List[str]], int]:
-    def answered(words: List[str]) -> int:
+    def answered(arguments: List[str]) -> int:
         idle_tracker.note()
         try:
-            work(json.loads(words[0]))
+            work(json.loads(arguments[0]))
             return 0
         except PathNotFound as error:
             sys.stderr.write(json.dumps({"path": error.path, "near": error.near, "outside": error.outside}))
             return MISSING
-        except OSError as error:  # a bucket's refusal is one, too
-            told = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-            sys.stderr.write(f"{told} (user {os.getuid()}, group {os.getgid()})")
+        except OSError as error:  # also a bucket's refusal
+            text = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+            sys.stderr.write(f"{text} (user {os.getuid()}, group {os.getgid()})")
             return REFUSED
 
     return answered
@@ -101,6 +101,8 @@ WORDS: Mapping[str, Callable[[List[str]], int]] = {
 
 
 class _Directory:
+    """A directory as a tree."""
+
     def __init__(self, top: str) -> None:
         self._top = top
 
@@ -111,38 +113,38 @@ class _Directory:
         return filetree.items(self._top, path)
 
     def store(self, path: str, name: str, items: Iterable[FileItem]) -> str:
-        place = filetree.target(self._top, path, name)
-        filetree.store(items, place)
-        return os.path.relpath(place, self._top)
+        target = filetree.target(self._top, path, name)
+        filetree.store(items, target)
+        return os.path.relpath(target, self._top)
 
 
 class _Bucket:
-    """A prefix of a bucket as a tree: what stands between slashes is a directory."""
+    """A prefix of a bucket as a tree: slashes separate directories."""
 
     def __init__(self, url: str) -> None:
         self._bucket, self._prefix = directory_sync.opened(url, os.environ)
 
     def _below(self, path: str) -> Dict[str, int]:
-        """Name within the prefix -> size, of a file or of all in a directory."""
+        """Name in the prefix -> size, for a file or everything in a directory."""
         wanted = os.path.normpath(path.strip("/")) if path.strip("/") else ""
         if wanted.startswith(".."):
             raise PathNotFound(path, outside=True)
         names = {each.key[len(self._prefix) :]: each.size for each in self._bucket.list(self._prefix + wanted)}
-        found = {
+        sizes = {
             name: size
             for name, size in names.items()
             if name and not name.endswith("/") and (not wanted or name == wanted or name.startswith(wanted + "/"))
         }
-        if not found and wanted:
+        if not sizes and wanted:
             raise PathNotFound(path, filetree.nearest(wanted, (e.key[len(self._prefix) :] for e in self._all())))
-        return found
+        return sizes
 
     def _all(self) -> Iterable[Any]:
         return self._bucket.list(self._prefix)
 
     def entries(self, path: str, depth: int) -> List[FileEntry]:
         wanted = path.strip("/")
-        found: Dict[str, int] = {}
+        sizes: Dict[str, int] = {}
         for name, size in self._below(path).items():
             if name == wanted:
                 return [FileEntry(name, size, 0)]
@@ -150,33 +152,33 @@ class _Bucket:
             start = f"{wanted}/" if wanted else ""
             for level in range(1, min(max(depth, 1), len(parts)) + 1):
                 key = start + "/".join(parts[:level]) + ("/" if level < len(parts) else "")
-                found[key] = found.get(key, 0) + size
+                sizes[key] = sizes.get(key, 0) + size
         base = wanted.count("/") + 1 if wanted else 0
-        return [FileEntry(key, size, key.rstrip("/").count("/") - base) for key, size in sorted(found.items())]
+        return [FileEntry(key, size, key.rstrip("/").count("/") - base) for key, size in sorted(sizes.items())]
 
     def items(self, path: str) -> Iterator[FileItem]:
         wanted = path.strip("/")
         for name, size in sorted(self._below(path).items()):
-            with tempfile.TemporaryDirectory() as aside:
-                place = os.path.join(aside, "file")
-                self._bucket.get(self._prefix + name, place)
-                with open(place, "rb") as file:
+            with tempfile.TemporaryDirectory() as directory:
+                copy = os.path.join(directory, "file")
+                self._bucket.get(self._prefix + name, copy)
+                with open(copy, "rb") as file:
                     below = "" if name == wanted else name[len(wanted) :].lstrip("/")
                     yield FileItem(below, size, 0o644, os.fstat(file.fileno()).st_mtime, file)
 
     def store(self, path: str, name: str, items: Iterable[FileItem]) -> str:
-        place = path.strip("/")
-        if path.endswith("/") or not place or any(True for _ in self._bucket.list(f"{self._prefix}{place}/")):
-            place = f"{place}/{name}".lstrip("/")
+        target = path.strip("/")
+        if path.endswith("/") or not target or any(True for _ in self._bucket.list(f"{self._prefix}{target}/")):
+            target = f"{target}/{name}".lstrip("/")
         for item in items:
             if item.source is not None:
-                with tempfile.TemporaryDirectory() as aside:
+                with tempfile.TemporaryDirectory() as directory:
                     filetree.store(
-                        [FileItem("", item.size, item.mode, item.time, item.source)], os.path.join(aside, "file")
+                        [FileItem("", item.size, item.mode, item.time, item.source)], os.path.join(directory, "file")
                     )
-                    key = f"{place}/{item.path}" if item.path else place
-                    self._bucket.put(self._prefix + key, os.path.join(aside, "file"))
-        return place
+                    key = f"{target}/{item.path}" if item.path else target
+                    self._bucket.put(self._prefix + key, os.path.join(directory, "file"))
+        return target
 
 
 def tree(top: str) -> Any:

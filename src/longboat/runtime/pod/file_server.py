@@ -1,9 +1,8 @@
-"""The run directory's door for agents without a disk in common: a process beside the driver that takes and gives files.
+"""The file server next to the driver: stores and sends files of agents that do not share a disk with it.
 
-A process of its own, so that a large checkpoint never delays a heartbeat, and one thread for each
-agent. It serves the parts of the run directory that agents share (`freight.PLACES`) and never the
-journal, which is the driver's. From an agent whose place another one has taken it takes nothing (`claims`). It dies
-with the driver.
+It is a process of its own, so that a large checkpoint never delays a heartbeat, with one thread for each agent.
+It serves the directories of the run that agents share (`file_transfer.PLACES`), never the journal, which only the
+driver writes. It rejects writes of agents that were replaced (`fencing`). It dies with the driver.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ from longboat.runtime.gang.gang_events import NO_INCARNATION, Incarnation
 from longboat.runtime.pod.fencing import WriteFence
 
 NEVER = (errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.ENOTDIR)
-"""How a path is refused that no second try would make room for."""
+"""Errors of a path that no retry can fix."""
 PAGE = 1000
-"""Files that are told in one frame."""
+"""Files listed in one frame."""
 
 
-def serve(run_dir: str, token: bytes, port: int, claims: Optional[WriteFence] = None) -> int:
-    """Forks the depot; its process id."""
+def serve(run_dir: str, token: bytes, port: int, fence: Optional[WriteFence] = None) -> int:
+    """Fork the file server; returns its pid."""
     parent = os.getpid()
-    server = _Server(("", port), _Visit)
-    server.run_dir, server.token, server.claims = run_dir, token, claims or WriteFence()
+    server = _Server(("", port), _Connection)
+    server.run_dir, server.token, server.fence = run_dir, token, fence or WriteFence()
 
     def work() -> int:
         syscalls.die_with_parent(parent)
@@ -47,19 +46,19 @@ def serve(run_dir: str, token: bytes, port: int, claims: Optional[WriteFence] = 
 
 
 class FileServerProcess:
-    """The depot of a driver: without it no rank's end would ever be told, so the driver ends with it, and the next one
-    brings both back."""
+    """The driver's file server process. Without it no rank's end would ever be reported, so the driver exits if it
+    dies, and the next driver starts both."""
 
-    def __init__(self, run_dir: str, token: bytes, port: int, claims: Optional[WriteFence] = None) -> None:
-        self._pid = serve(run_dir, token, port, claims)
+    def __init__(self, run_dir: str, token: bytes, port: int, fence: Optional[WriteFence] = None) -> None:
+        self._pid = serve(run_dir, token, port, fence)
         self._closed = False
-        self._keeper = threading.Thread(target=self._keep, daemon=True)
-        self._keeper.start()
+        self._watcher = threading.Thread(target=self._wait_for_end, daemon=True)
+        self._watcher.start()
 
-    def _keep(self) -> None:
+    def _wait_for_end(self) -> None:
         os.waitpid(self._pid, 0)
         if not self._closed:
-            sys.stderr.write("the driver leaves: its depot has ended\n")
+            sys.stderr.write("the driver exits: its file server ended\n")
             sys.stderr.flush()
             os._exit(1)
 
@@ -67,7 +66,7 @@ class FileServerProcess:
         self._closed = True
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGKILL)
-        self._keeper.join()
+        self._watcher.join()
 
 
 class _Server(socketserver.ThreadingTCPServer):
@@ -77,7 +76,7 @@ class _Server(socketserver.ThreadingTCPServer):
     address_family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
     run_dir = ""
     token = b""
-    claims: WriteFence
+    fence: WriteFence
 
     def server_bind(self) -> None:
         if self.address_family == socket.AF_INET6:
@@ -87,10 +86,12 @@ class _Server(socketserver.ThreadingTCPServer):
     def handle_error(self, request: object, client_address: object) -> None:
         error = sys.exc_info()[1]
         if not isinstance(error, (OSError, wire.WireError)):
-            sys.stderr.write(f"depot: {client_address}: {error!r}\n")
+            sys.stderr.write(f"file server: {client_address}: {error!r}\n")
 
 
-class _Visit(socketserver.BaseRequestHandler):
+class _Connection(socketserver.BaseRequestHandler):
+    """One agent's connection."""
+
     server: _Server
     name = ""
     incarnation: Incarnation = NO_INCARNATION
@@ -99,9 +100,9 @@ class _Visit(socketserver.BaseRequestHandler):
         wire.lively(self.request)
         self.request.settimeout(30.0)
         stream = FileStream(self.request)
-        self._greet(stream)
+        self._handshake(stream)
         self.request.settimeout(None)
-        answers: Dict[str, Callable[[FileStream, wire.Message], None]] = {
+        handlers: Dict[str, Callable[[FileStream, wire.Message], None]] = {
             "claim": self._claim,
             "size": self._size,
             "put": self._put,
@@ -112,11 +113,11 @@ class _Visit(socketserver.BaseRequestHandler):
         while True:
             message = stream.receive()
             try:
-                answers[message["is"]](stream, message)
+                handlers[message["is"]](stream, message)
             except StaleIncarnation as stale:
                 stream.send("stale", why=str(stale))
 
-    def _greet(self, stream: FileStream) -> None:
+    def _handshake(self, stream: FileStream) -> None:
         ours = wire.nonce()
         stream.send("hello", nonce=ours)
         message = stream.receive()
@@ -124,34 +125,34 @@ class _Visit(socketserver.BaseRequestHandler):
         if message["is"] != "deposit" or not wire.proven(
             message.get("proof"), self.server.token, "agent", nonces, name
         ):
-            raise wire.WireError("not an agent of this run")
+            raise wire.WireError("the peer is not an agent of this run: wrong proof")
         self.name, stream.limit = name, wire.LIMIT
         stream.send("welcome", proof=wire.proof(self.server.token, "driver", nonces, name))
 
-    def _place(self, message: wire.Message) -> str:
-        """Where a path is; nothing leads out of the parts that agents share."""
+    def _path(self, message: wire.Message) -> str:
+        """Path on disk; must be inside the directories that agents share."""
         path = os.path.normpath(str(message["path"]))
         if path.startswith(("/", "..")) or path.split("/")[0] not in PLACES:
-            raise wire.WireError(f"{path} is not an agent's to touch")
+            raise wire.WireError(f"agents have no access to {path}")
         return os.path.join(self.server.run_dir, path)
 
     def _claim(self, stream: FileStream, message: wire.Message) -> None:
         generation, restart = message["incarnation"]
-        self.server.claims.claim(self.name, (int(generation), int(restart)))
+        self.server.fence.claim(self.name, (int(generation), int(restart)))
         self.incarnation = (int(generation), int(restart))
         stream.send("ok")
 
     def _size(self, stream: FileStream, message: wire.Message) -> None:
         try:
-            size = os.path.getsize(self._place(message))
+            size = os.path.getsize(self._path(message))
         except OSError:
             size = 0
         stream.send("size", n=size)
 
     def _put(self, stream: FileStream, message: wire.Message) -> None:
-        path = self._place(message)
+        path = self._path(message)
         data = stream.bytes(int(message["n"]))
-        with self.server.claims.writing(self.name, self.incarnation, shared=False):
+        with self.server.fence.writing(self.name, self.incarnation, shared=False):
             os.makedirs(os.path.dirname(path), exist_ok=True)
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
@@ -163,16 +164,16 @@ class _Visit(socketserver.BaseRequestHandler):
         stream.send("ok")
 
     def _file(self, stream: FileStream, message: wire.Message) -> None:
-        path, count = self._place(message), int(message["n"])
-        aside = f"{path}.{os.getpid()}-{id(stream)}.part"
+        path, count = self._path(message), int(message["n"])
+        part = f"{path}.{os.getpid()}-{id(stream)}.part"
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            file = open(aside, "wb")
+            file = open(part, "wb")
         except OSError as error:
             if error.errno not in NEVER:
                 raise
-            with open(os.devnull, "wb") as nowhere:
-                stream.receive_file(nowhere, count)
+            with open(os.devnull, "wb") as null:
+                stream.receive_file(null, count)
             stream.send("never", why=error.strerror)
             return
         try:
@@ -180,14 +181,14 @@ class _Visit(socketserver.BaseRequestHandler):
                 stream.receive_file(file, count)
                 file.flush()
                 os.fsync(file.fileno())
-            with self.server.claims.writing(self.name, self.incarnation, shared=True):
-                os.replace(aside, path)
+            with self.server.fence.writing(self.name, self.incarnation, shared=True):
+                os.replace(part, path)
         except StaleIncarnation:
-            os.unlink(aside)
+            os.unlink(part)
             raise
         except OSError as error:
-            if os.path.exists(aside):
-                os.unlink(aside)
+            if os.path.exists(part):
+                os.unlink(part)
             if error.errno in NEVER:
                 stream.send("never", why=error.strerror)
                 return
@@ -197,26 +198,26 @@ class _Visit(socketserver.BaseRequestHandler):
 
     def _get(self, stream: FileStream, message: wire.Message) -> None:
         try:
-            with open(self._place(message), "rb") as file:
-                found = os.fstat(file.fileno())
-                stream.send("file", n=found.st_size, at=found.st_mtime_ns)
-                stream.send_file(file, found.st_size)
+            with open(self._path(message), "rb") as file:
+                stats = os.fstat(file.fileno())
+                stream.send("file", n=stats.st_size, at=stats.st_mtime_ns)
+                stream.send_file(file, stats.st_size)
         except FileNotFoundError:
             stream.send("none")
 
     def _list(self, stream: FileStream, message: wire.Message) -> None:
-        """Page by page: a tree may have more files than one frame has room for."""
+        """Send a list page by page: a tree may have more files than fit into one frame."""
         page: List[List[object]] = []
-        for folder, folders, names in os.walk(self._place(message)):
+        for folder, folders, names in os.walk(self._path(message)):
             folders.sort()
             for name in sorted(names):
                 path = os.path.join(folder, name)
                 try:
-                    found = os.stat(path)
+                    stats = os.stat(path)
                 except FileNotFoundError:
                     continue
                 if not name.endswith(".part"):
-                    page.append([os.path.relpath(path, self.server.run_dir), found.st_size, found.st_mtime_ns])
+                    page.append([os.path.relpath(path, self.server.run_dir), stats.st_size, stats.st_mtime_ns])
                 if len(page) == PAGE:
                     stream.send("list", files=page, more=True)
                     page = []

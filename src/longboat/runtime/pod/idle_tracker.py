@@ -1,4 +1,4 @@
-"""When somebody last asked something of this pod: one that waits for readers goes home when none comes."""
+"""Tracks when this pod last got a request, so that an idle one can end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ USED = "/tmp/used"
 
 
 def note() -> None:
-    """Whoever waits for readers counts from here."""
+    """Note a request."""
     try:
         with open(USED, "a", encoding="utf-8"):
             os.utime(USED)
@@ -18,5 +18,5 @@ def note() -> None:
 
 
 def quiet() -> float:
-    """Seconds since somebody asked."""
+    """Seconds since the last request."""
     return time.time() - os.path.getmtime(USED)

@@ -1,4 +1,4 @@
-"""The job's `requirements:`: what a Python has of them, and in a pod its pip installs the rest."""
+"""The job's `requirements:` in a pod: which are installed, and installing the rest with pip."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import subprocess
 import sys
 from typing import Mapping, Sequence
 
-# Where there is no pip, the common forms can be understood without it.
+# Without pip, the common forms are parsed here.
 _HAS = r"""
 import operator, re, sys
 from importlib.metadata import PackageNotFoundError, version
@@ -50,7 +50,7 @@ for text in sys.argv[1:]:
 
 
 def has(requirements: Sequence[str], environ: Mapping[str, str], python: str = sys.executable) -> bool:
-    """Whether the Python has all of them; options of pip are not packages."""
+    """Whether this Python has all requirements; options of pip are ignored."""
     named = [line for line in requirements if not line.startswith("-")]
     command = [python, "-c", _HAS, *named]
     done = subprocess.run(command, env=dict(environ), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
@@ -58,22 +58,22 @@ def has(requirements: Sequence[str], environ: Mapping[str, str], python: str = s
 
 
 def install(requirements: Sequence[str], target: str, code: str, environ: Mapping[str, str]) -> None:
-    """With the image's own pip; what stands in its way is the last thing that the pod says."""
+    """Install with the image's pip; exits with a message if that fails."""
     listed = f"{target}.txt"
     with open(listed, "w", encoding="utf-8") as file:
         file.write("".join(f"{line}\n" for line in requirements))
     pip = [sys.executable, "-m", "pip"]
-    told = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "cwd": code, "env": dict(environ)}
-    if subprocess.run([*pip, "--version"], check=False, **told).returncode:  # type: ignore[call-overload]
-        _give_up(requirements, "the image has no pip; choose one that has, or build one: longboat run --build")
+    how = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "cwd": code, "env": dict(environ)}
+    if subprocess.run([*pip, "--version"], check=False, **how).returncode:  # type: ignore[call-overload]
+        _fail(requirements, "the image has no pip; use an image with pip, or build one: longboat run --build")
     options = ["--quiet", "--disable-pip-version-check", "--no-cache-dir", "--no-input", "--target", target]
-    done = subprocess.run([*pip, "install", *options, "-r", listed], check=False, **told)  # type: ignore[call-overload]
+    done = subprocess.run([*pip, "install", *options, "-r", listed], check=False, **how)  # type: ignore[call-overload]
     if done.returncode:
-        said = [line.strip() for line in done.stdout.decode("utf-8", "replace").splitlines() if line.strip()]
-        errors = [line[7:] for line in said if line.startswith("ERROR: ")]
-        _give_up(requirements, (errors or said or ["no message"])[-1])
+        lines = [line.strip() for line in done.stdout.decode("utf-8", "replace").splitlines() if line.strip()]
+        errors = [line[7:] for line in lines if line.startswith("ERROR: ")]
+        _fail(requirements, (errors or lines or ["no message"])[-1])
 
 
-def _give_up(requirements: Sequence[str], why: str) -> None:
-    sys.stderr.write(f"requirements: {' '.join(requirements)} could not be installed in the pod: {why}\n")
+def _fail(requirements: Sequence[str], why: str) -> None:
+    sys.stderr.write(f"requirements: cannot install {' '.join(requirements)} in the pod: {why}\n")
     sys.exit(1)

@@ -1,12 +1,12 @@
-"""What a laptop asks of a run, inside its pods: streams of what is new, a stop, a command beside a rank.
+"""Commands of the CLI inside a run's pods: stream what is new, stop the run, execute a command next to a rank.
 
-It is started by an exec of the cluster, so whoever may do that has proven to be allowed. It imports
-little: it is started together with the driver, and each takes the other's time.
+The cluster starts them by exec, which also checks that the user may do that. Little is imported: they start at
+the same time as the driver and would slow it down.
 
-`read` writes blocks: a line of JSON, and as many bytes as its `n` says. {"path", "at", "n"} is
-a piece of a file; {"beat"} says that nothing is new; {"end"} that all was sent. Logs are sent
-before the journal's lines that were there when they were looked at, so that a reader never
-learns of an end before the words that led to it.
+`read` writes blocks: a line of JSON, then as many bytes as its `n` says. {"path", "at", "n"} is a piece of a
+file; {"beat"} says that nothing is new; {"end"} that everything was sent. Logs are sent before the journal
+lines that existed when the logs were read, so that a reader never learns of an end before the lines that led
+to it.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from longboat.runtime.pod import idle_tracker
 
 PIECE = 1 << 20
 PAUSE = (0.02, 0.1)
-"""How often files are looked at: while they grow, and once they have been quiet for some seconds."""
+"""Seconds between two looks at the files: while they grow, and after some quiet seconds."""
 BEAT = 3.0
 PATIENCE = 30.0
-"""Seconds that a stop waits for a driver that is about to come."""
+"""Seconds that a stop waits for a driver that is starting."""
 ANEW = (run_layout.PLAN, run_layout.VERDICT)
-"""Files that are not appended to but written anew, under another inode."""
+"""Files that are replaced (a new inode), not appended to."""
 
 
-def read(words: List[str]) -> int:
-    """One word of JSON: {"files": [path], "logs": bool, "follow": bool, "at": {path: offset}}. `-`: it is the first
-    line of the input, for a word can be too long for a command line."""
-    asked: Dict[str, Any] = json.loads(sys.stdin.readline() if words[0] == "-" else words[0])
+def read(arguments: List[str]) -> int:
+    """Stream files. The argument is JSON: {"files": [path], "logs": bool, "follow": bool, "at": {path: offset}}; with
+    `-` it is the first line of stdin, because it can be too long for a command line."""
+    request: Dict[str, Any] = json.loads(sys.stdin.readline() if arguments[0] == "-" else arguments[0])
     out = sys.stdout.buffer
-    offsets: Dict[str, int] = dict(asked.get("at", {}))
+    offsets: Dict[str, int] = dict(request.get("at", {}))
     written: Dict[str, int] = {}
     over = False
     beat = grown = time.monotonic()
@@ -46,7 +46,7 @@ def read(words: List[str]) -> int:
         events = os.path.join(names.RUN, run_layout.JOURNAL)
         until = _size(events)
         over = _over()
-        for path in _wanted(asked):
+        for path in _wanted(request):
             if path in ANEW and written.get(path) != _inode(path):
                 written[path] = _inode(path)
                 offsets[path] = 0
@@ -61,7 +61,7 @@ def read(words: List[str]) -> int:
                 _block(out, {"path": path, "at": at, "n": len(data)}, data)
                 offsets[path] = at + len(data)
                 sent = True
-        if not asked.get("follow") or over and not sent:
+        if not request.get("follow") or over and not sent:
             _block(out, {"end": True})
             return 0
         if not sent and time.monotonic() - beat > BEAT:
@@ -76,8 +76,8 @@ def read(words: List[str]) -> int:
             time.sleep(min(max((time.monotonic() - grown) / 50, PAUSE[0]), PAUSE[1]))
 
 
-def stop(words: List[str]) -> int:
-    """Who asks, and `now` for a stop without grace. Exit code 3: the run has ended."""
+def stop(arguments: List[str]) -> int:
+    """Stop the run. Arguments: who stops it, and `now` to skip the grace period. Exit code 3: the run has ended."""
     from longboat.runtime import driver_lock
 
     due = time.monotonic() + PATIENCE
@@ -86,11 +86,11 @@ def stop(words: List[str]) -> int:
         if pid <= 0 and _ended():
             return 3
         with open(os.path.join(names.RUN, run_layout.STOP), "w", encoding="utf-8") as file:
-            file.write(words[0])
+            file.write(arguments[0])
         if pid > 0:
-            os.kill(pid, signal.SIGQUIT if "now" in words[1:] else signal.SIGINT)
+            os.kill(pid, signal.SIGQUIT if "now" in arguments[1:] else signal.SIGINT)
         if pid > 0 or time.monotonic() > due:
-            return 0  # whoever drives next finds it written down
+            return 0  # the next driver reads the file
         time.sleep(0.1)
 
 
@@ -100,20 +100,21 @@ def _ended() -> bool:
     return journal.last(names.RUN).get("ev") == "run.ended"
 
 
-def beside(words: List[str]) -> int:
-    """The terminal's kind, then a command: executed with the environment and directory of the rank in this pod."""
+def beside(arguments: List[str]) -> int:
+    """Execute a command with the environment and directory of this pod's rank. Arguments: TERM, then the command."""
     from longboat.runtime.agent import syscalls
 
-    return _beside([(pid, _environ(pid)) for pid in syscalls.process_tree().get(1, [])], words[0], words[1:])
+    return _beside([(pid, _environ(pid)) for pid in syscalls.process_tree().get(1, [])], arguments[0], arguments[1:])
 
 
-def beside_rank(words: List[str]) -> int:
-    """The same in a pod with several ranks: the first word says which."""
+def beside_rank(arguments: List[str]) -> int:
+    """Like `beside` in a pod with several ranks: the first argument is the rank."""
     from longboat.runtime.agent import syscalls
 
     tree = syscalls.process_tree()
     ranks = [(pid, _environ(pid)) for agent in tree.get(1, []) for pid in tree.get(agent, [])]
-    return _beside([each for each in ranks if each[1].get("LONGBOAT_RANK") == words[0]], words[1], words[2:])
+    mine = [(pid, env) for pid, env in ranks if env.get("LONGBOAT_RANK") == arguments[0]]
+    return _beside(mine, arguments[1], arguments[2:])
 
 
 def _environ(pid: int) -> Dict[str, str]:
@@ -127,7 +128,7 @@ def _environ(pid: int) -> Dict[str, str]:
 
 def _beside(ranks: List[Tuple[int, Dict[str, str]]], term: str, command: List[str]) -> int:
     if not ranks:
-        sys.stderr.write("no process of the rank runs here\n")
+        sys.stderr.write("error: no process of the rank runs in this pod\n")
         return 1
     pid, env = ranks[0]
     if term:
@@ -148,12 +149,12 @@ WORDS: Mapping[str, Callable[[List[str]], int]] = {
 }
 
 
-def _wanted(asked: Mapping[str, Any]) -> List[str]:
-    """The journal comes last."""
-    found = [path for path in asked.get("files", ()) if path != run_layout.JOURNAL and _inside(path)]
-    if asked.get("logs"):
-        found += list(_walk(os.path.join(names.RUN, "logs")))
-    return found + [path for path in asked.get("files", ()) if path == run_layout.JOURNAL]
+def _wanted(request: Mapping[str, Any]) -> List[str]:
+    """Paths to send, the journal last."""
+    paths = [path for path in request.get("files", ()) if path != run_layout.JOURNAL and _inside(path)]
+    if request.get("logs"):
+        paths += list(_walk(os.path.join(names.RUN, "logs")))
+    return paths + [path for path in request.get("files", ()) if path == run_layout.JOURNAL]
 
 
 def _inside(path: str) -> bool:
@@ -162,15 +163,15 @@ def _inside(path: str) -> bool:
 
 
 def _walk(top: str) -> Iterator[str]:
-    for folder, folders, found in os.walk(top):
+    for folder, folders, files in os.walk(top):
         folders.sort()
-        for name in sorted(found):
+        for name in sorted(files):
             if not name.startswith("."):
                 yield os.path.relpath(os.path.join(folder, name), names.RUN)
 
 
 def _over() -> bool:
-    """The journal's last line says so; only its end is read."""
+    """Whether the journal's last line is the end of the run; reads only the end of the file."""
     try:
         with open(os.path.join(names.RUN, run_layout.JOURNAL), "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - 65536))

@@ -1,12 +1,11 @@
-"""Brings agents to seats as plain Pods, and tells the driver when one is gone for good.
+"""Launches agents as plain Pods, and reports to the driver when one is gone for good.
 
-Plain Pods, because whoever else replaces a lost pod waits before it does. Threads talk to the API
-server, so that the driver's loop never does: one watches the run's pods, a few make and delete.
-What the pods are like is the root's business (templates); what a pod's state means is `verdicts`'.
+Plain Pods, because any controller waits before it replaces a lost pod. Threads talk to the API server, so that
+the driver's loop never does: one watches the run's pods, a few create and delete them. Templates on the root
+ConfigMap define the pods; `pod_status` knows what a pod's state means.
 
-A seat's agent is gone when it says so itself, when its pod's containers have ended, or when its
-pod is out of sight and the lease on which it trains has run out, margin included. From then on
-it is not let in again.
+An agent is gone when it says so itself, when its pod's containers have ended, or when its pod is no longer
+visible and its lease plus a margin has run out. From then on it is not accepted again.
 """
 
 from __future__ import annotations
@@ -28,59 +27,59 @@ from longboat.runtime.kube_client import names, quota
 from longboat.runtime.kube_client.api import Api, ApiError, Manifest
 from longboat.runtime.pod import critical_threads, pod_status, pod_templates
 
-HANDS = 8
-"""Threads that make and delete pods."""
+WORKERS = 8
+"""Threads that create and delete pods."""
 MARGIN = 5.0
-"""Seconds beyond a lease: a late look at it, a clock that drifts, a kill that takes a moment."""
+"""Seconds beyond a lease: for a late check, a drifting clock, a slow kill."""
 LOOK = 1.0
-"""Seconds between two looks at what has come due."""
-UNHEEDED = 45.0
-"""Seconds that a node may take before it begins to start a pod."""
-QUESTIONS = 4
-"""Pods whose events are asked for in one look: a thousand that pull a large image must not flood the API server."""
+"""Seconds between two checks for what is due."""
+START_PATIENCE = 45.0
+"""Seconds for a node to begin starting a pod."""
+MAX_EVENT_QUERIES = 4
+"""Pods whose events are queried in one check: a thousand pods that pull a large image must not flood the API server."""
 SELDOM = 30.0
-"""Seconds between two such questions about one pod, in the end."""
+"""Most seconds between two such queries about one pod."""
 SOON = 4.0
-"""How long a pod may wait before the journal says what it waits for."""
+"""Seconds that a pod may wait before the journal says what it waits for."""
 NEW_RIGHTS = 15.0
-"""Seconds in which rights that were given a moment ago become known everywhere."""
+"""Seconds until newly granted rights are known everywhere."""
 
 
 @dataclass
 class _Pod:
-    """One pod that this driver or an earlier one made."""
+    """A pod that this driver or an earlier one created."""
 
     name: str
     seat: Seat
-    """The first, of a pod with several."""
+    """The first seat, if the pod has several."""
     size: int = 1
     ports: Tuple[int, ...] = ()
-    barred: bool = False
-    """A quota is used up: it is not made yet."""
+    held_by_quota: bool = False
+    """A quota is used up: it is not created yet."""
     missed: Set[Seat] = field(default_factory=set)
-    """Of several seats, those whose agents the driver wants anew, before all of the pod has ended."""
+    """If the pod has several seats: those whose agents the driver wants again before the whole pod has ended."""
     uid: str = ""
     made: float = 0.0
     placed: float = 0.0
-    """Since when it has a node; it may have waited for one for long."""
+    """When it got a node; it may have waited for one for long."""
     seen: Optional[Manifest] = None
     dead: bool = False
     """Its containers have ended."""
     leaving: float = 0.0
-    """Since when it has been told to end."""
+    """When its deletion started."""
     release: bool = False
-    """Its agents were told goodbye."""
-    out_of_sight: float = 0.0
-    """Since when its object is gone although nobody saw its containers end."""
+    """Its agents were dismissed."""
+    vanished_at: float = 0.0
+    """When its object disappeared although its containers were not seen to end."""
     fenced: float = 0.0
     waits: str = ""
-    quiet: float = 0.0
-    """Until when its events are not asked for again."""
+    next_event_query: float = 0.0
+    """When its events may be queried again."""
 
     @property
     def gone(self) -> bool:
-        """Its agents are, or will be."""
-        return bool(self.dead or self.leaving or self.out_of_sight or self.release)
+        """Its agents are gone, or will be."""
+        return bool(self.dead or self.leaving or self.vanished_at or self.release)
 
 
 class PodLauncher:
@@ -108,49 +107,49 @@ class PodLauncher:
             os.set_blocking(fd, False)
         self._listed = threading.Event()
         self._blind: Optional[ApiError] = None
-        """Why the run's pods may not be looked at."""
+        """Why the run's pods cannot be watched."""
         self._refused = (0.0, 0.0)
-        """When that was first said, and last."""
-        self._questions = QUESTIONS
+        """When watching was first refused, and last."""
+        self._event_queries = MAX_EVENT_QUERIES
         self._retrying = self._closed = False
-        for task in [self._watch, self._look, *([self._toil] * HANDS)]:
+        for task in [self._watch, self._look, *([self._run_tasks] * WORKERS)]:
             critical_threads.begin(task)
-        self._listed.wait()  # a new driver must know who is there before it hears them
+        self._listed.wait()  # a new driver must know which pods exist before their agents connect
         if self._blind is not None:
             raise self._blind
 
-    # What the driver asks for.
+    # Requests of the driver.
 
     def launch(self, seat: Seat, ports: Sequence[int]) -> None:
         with self._lock:
             pod, size = self._pod(seat), self._size(seat)
             followed = [news for news in self._news if isinstance(news, AgentGone) and news.seat == seat]
-            for news in followed:  # whose end is no news any more
+            for news in followed:  # the driver knows of this end
                 self._news.remove(news)
             if pod is not None and not pod.gone:
                 return
             if pod is not None and not pod.dead and size > 1:
-                pod.missed.add(seat)  # its neighbours may still be there: a new pod comes when all have ended
+                pod.missed.add(seat)  # its neighbours may still run: the new pod is created when all have ended
                 return
             first = pod_templates.first_of(seat, size)
             made = _Pod(pod_templates.new_name(self._run, first), first, size, tuple(ports), made=self._clock())
             self._pods[made.name] = made
             self._current[first] = made.name
             if self._blind is not None:
-                self._tell(Unrecoverable(seat, pod_status.refused(self._blind, seat)))
+                self._emit(Unrecoverable(seat, pod_status.refused(self._blind, seat)))
         self._work.put(functools.partial(self._create, made))
-        if pod is not None and not pod.leaving and not pod.release:  # did its node send it away, and what for?
-            self._work.put(lambda: self._ask_why(pod))
+        if pod is not None and not pod.leaving and not pod.release:  # was it evicted, and why?
+            self._work.put(lambda: self._check_eviction(pod))
         if pod is not None and pod.dead:
             self._work.put(lambda: self._delete(pod, None))
 
     def fence(self, seat: Seat) -> None:
-        """Ask its node to end it; give it up when that does not answer within the lease."""
+        """Delete the seat's pod; give it up if its node does not respond within the lease."""
         with self._lock:
             pod = self._pod(seat)
             if pod is None or pod.dead:
                 cause = Cause(CauseKind.NODE_LOST, "its pod is gone", role=seat[1], rank=seat[2])
-                self._tell(AgentGone(seat, cause))
+                self._emit(AgentGone(seat, cause))
                 return
             pod.fenced = self._clock()
         self._work.put(lambda: self._delete(pod, 1))
@@ -164,7 +163,7 @@ class PodLauncher:
     def is_current(self, seat: Seat, agent: str) -> bool:
         with self._lock:
             pod = self._pod(seat)
-            return pod is not None and pod.name == agent.partition(".")[0] and not pod.dead and not pod.out_of_sight
+            return pod is not None and pod.name == agent.partition(".")[0] and not pod.dead and not pod.vanished_at
 
     def fileno(self) -> int:
         return self._wake
@@ -176,16 +175,16 @@ class PodLauncher:
         except BlockingIOError:
             pass
         with self._lock:
-            found, self._news = list(self._news), collections.deque()
-            return found
+            news, self._news = list(self._news), collections.deque()
+            return news
 
     def close(self) -> None:
-        """The run is over. Agents were told goodbye; what does not go by itself is deleted."""
+        """The run has ended. Agents were dismissed; pods that do not end by themselves are deleted."""
         due = self._clock() + MARGIN
         with self._lock:
             self._closed = True
             for pod in self._pods.values():
-                pod.dead = pod.dead or pod.barred
+                pod.dead = pod.dead or pod.held_by_quota
         while self._clock() < due and any(not pod.dead and not pod.leaving for pod in self._all()):
             time.sleep(0.05)
         for pod in self._all():
@@ -195,30 +194,30 @@ class PodLauncher:
 
     def _size(self, seat: Seat) -> int:
         template = self._templates.get((seat[0], seat[1]))
-        return 1 if template is None else pod_templates.crew(template)
+        return 1 if template is None else pod_templates.seats_per_pod(template)
 
     def _pod(self, seat: Seat) -> Optional[_Pod]:
-        """The one that has, or had last, the agent of a seat."""
+        """The pod that has, or last had, the agent of a seat."""
         return self._pods.get(self._current.get(pod_templates.first_of(seat, self._size(seat)), ""))
 
-    # Hands.
+    # Creating and deleting.
 
     def _all(self) -> List[_Pod]:
         with self._lock:
             return list(self._pods.values())
 
-    def _toil(self) -> None:
+    def _run_tasks(self) -> None:
         while True:
             task = self._work.get()
             try:
                 task()
             except ApiError:
-                pass  # looked at again by _look
+                pass  # checked again by _look
             finally:
                 self._work.task_done()
 
     def _create(self, pod: _Pod) -> bool:
-        """False: a quota is used up, by pods that are about to go perhaps; it is tried again by _look."""
+        """Create a pod. False: a quota is used up, perhaps by pods that are about to end; `_look` tries again."""
         template = self._templates[pod.seat[0], pod.seat[1]]
         manifest = pod_templates.pod(template, pod.name, pod.seat, self._root, self._address, pod.ports)
         while True:
@@ -229,41 +228,42 @@ class PodLauncher:
                 break
             except ApiError as error:
                 if error.status == 409 and error.reason == "AlreadyExists":
-                    pod.barred = False
+                    pod.held_by_quota = False
                     return True
-                if quota.exceeded(error) and self._may_fit(pod, error.message):
+                if quota.exceeded(error) and self._wait_for_quota(pod, error.message):
                     return False
                 if not error.transient or self._clock() >= pod.made + self._pending:
                     self._end(pod, pod_status.refused(error, pod.seat))
                     return True
-                if error.status and error.message != pod.waits:  # one that answers and cannot: a webhook, a full disk
+                if error.status and error.message != pod.waits:  # a response, but an error: a webhook, a full disk
                     pod.waits = error.message
-                    self._tell(StageNote(pod.seat[0], f"{name_of(pod.seat)} cannot be made yet: {error.message}"))
+                    text = f"cannot create the pod of {name_of(pod.seat)} yet: {error.message}"
+                    self._emit(StageNote(pod.seat[0], text))
         with self._lock:
-            pod.uid, pod.barred = str(made["metadata"]["uid"]), False
+            pod.uid, pod.held_by_quota = str(made["metadata"]["uid"]), False
         return True
 
-    def _may_fit(self, pod: _Pod, refusal: str) -> bool:
-        """Whether to wait until a quota has room: not for a pod, or the pods of a role, that it never has room for."""
+    def _wait_for_quota(self, pod: _Pod, refusal: str) -> bool:
+        """Whether to wait for a quota; not if it can never fit this pod, or all pods of its role."""
         with self._lock:
             role = [self._pods[name] for seat, name in self._current.items() if seat[:2] == pod.seat[:2]]
-            wanted = sum(not each.dead and not each.leaving and not each.out_of_sight for each in role)
-            pod.barred = self._clock() < pod.made + self._pending and not quota.never_fits(refusal, wanted)
-            if pod.barred and not pod.waits:
+            wanted = sum(not other.dead and not other.leaving and not other.vanished_at for other in role)
+            pod.held_by_quota = self._clock() < pod.made + self._pending and not quota.never_fits(refusal, wanted)
+            if pod.held_by_quota and not pod.waits:
                 pod.waits = refusal
-                self._tell(StageNote(pod.seat[0], f"{name_of(pod.seat)} waits: {refusal}"))
-            return pod.barred
+                self._emit(StageNote(pod.seat[0], f"{name_of(pod.seat)} is waiting: {refusal}"))
+            return pod.held_by_quota
 
-    def _make_barred(self) -> None:
-        """Tries again what a quota had no room for, role by role until it is used up again. Pods that have ended go
-        first: some quotas count them."""
+    def _create_held(self) -> None:
+        """Retry pods held by a quota, role by role until it is used up again. Ended pods are deleted first: some
+        quotas count them."""
         full: Set[Tuple[str, str]] = set()
         try:
             for pod in self._all():
                 if pod.dead and pod.uid and not pod.leaving:
                     self._delete(pod, None)
             for pod in self._all():
-                if pod.barred and not pod.dead and pod.seat[:2] not in full and not self._create(pod):
+                if pod.held_by_quota and not pod.dead and pod.seat[:2] not in full and not self._create(pod):
                     full.add(pod.seat[:2])
         finally:
             self._retrying = False
@@ -271,30 +271,30 @@ class PodLauncher:
     def _delete(self, pod: _Pod, grace: Optional[int]) -> None:
         self._api.delete("Pod", pod.name, grace=grace, uid=pod.uid)
 
-    # Eyes.
+    # Watching.
 
     def _watch(self) -> None:
-        for event, obj in self._api.watch("Pod", names.selector(self._run, "rank"), trouble=self._troubled):
+        for event, obj in self._api.watch("Pod", names.selector(self._run, "rank"), trouble=self._watch_failed):
             with self._lock:
                 self._blind, self._refused = None, (0.0, 0.0)
                 if event == "LISTED":
-                    there = {str(item["metadata"]["name"]) for item in obj["items"]}
+                    listed = {str(item["metadata"]["name"]) for item in obj["items"]}
                     for item in obj["items"]:
-                        self._saw(item)
+                        self._observed(item)
                     for known in self._pods.values():
-                        if known.name not in there and known.uid:
+                        if known.name not in listed and known.uid:
                             self._vanished(known)
                     self._listed.set()
                 elif event == "DELETED":
-                    self._saw(obj)
+                    self._observed(obj)
                     pod = self._pods.get(str(obj["metadata"]["name"]))
                     if pod is not None:
                         self._vanished(pod)
                 else:
-                    self._saw(obj)
+                    self._observed(obj)
 
-    def _troubled(self, error: Exception) -> None:
-        """A driver that may not look at its pods is blind: it waits a while for the right, then nothing can go on."""
+    def _watch_failed(self, error: Exception) -> None:
+        """Handle a refused watch. A driver without the right to watch its pods waits a while for it, then fails."""
         if not isinstance(error, ApiError) or error.status not in (401, 403):
             return
         now = self._clock()
@@ -306,25 +306,27 @@ class PodLauncher:
             if self._blind is None and now >= first + (NEW_RIGHTS if starting else self._pending):
                 self._blind = error
                 for seat in () if starting else list(self._current):
-                    self._tell(Unrecoverable(seat, pod_status.refused(error, seat)))
+                    self._emit(Unrecoverable(seat, pod_status.refused(error, seat)))
                 self._listed.set()
             elif first == now and not starting:
                 for stage in sorted({seat[0] for seat in self._current}):
-                    self._tell(StageNote(stage, f"the run's pods cannot be looked at: {error.message}"))
+                    self._emit(StageNote(stage, f"cannot watch the run's pods: {error.message}"))
 
-    def _saw(self, obj: Manifest) -> None:
+    def _observed(self, obj: Manifest) -> None:
         meta = obj["metadata"]
         name, seat = str(meta["name"]), pod_templates.seat_of(meta.get("labels"))
         if not seat[0]:
             return
         pod = self._pods.get(name)
         if pod is None:
-            pod = self._pods[name] = _Pod(name, seat, pod_templates.crew(obj), uid=str(meta["uid"]), made=self._clock())
-            self._met(pod, obj)
+            pod = self._pods[name] = _Pod(
+                name, seat, pod_templates.seats_per_pod(obj), uid=str(meta["uid"]), made=self._clock()
+            )
+            self._adopt(pod, obj)
         elif pod.uid == meta["uid"]:
-            pod.out_of_sight = 0.0  # a list may be older than a pod that was being made
+            pod.vanished_at = 0.0  # a list may be older than a pod that was being created
             pod.leaving = pod.leaving if meta.get("deletionTimestamp") else 0.0
-        meta.pop("managedFields", None)  # half of what a pod takes, and of no use here
+        meta.pop("managedFields", None)  # half of a pod's size, and not used here
         pod.uid, pod.seen = str(meta["uid"]), obj
         if pod_status.placed(obj):
             pod.placed = pod.placed or self._clock()
@@ -333,25 +335,25 @@ class PodLauncher:
         if pod_status.over(obj) and not pod.dead:
             self._end(pod, pod_status.ended(obj, seat))
 
-    def _met(self, pod: _Pod, obj: Manifest) -> None:
-        """One that somebody else made: an earlier driver, or who submitted the run, and perhaps later than we did."""
+    def _adopt(self, pod: _Pod, obj: Manifest) -> None:
+        """Adopt a pod that this driver did not create: an earlier driver or the submission did."""
         known = self._pods.get(self._current.get(pod.seat, ""))
-        if known is not None and known.barred:
-            known.dead, known.barred = True, False
-        if known is None or known.gone or not self._listed.is_set() and _born(known.seen) <= _born(obj):
+        if known is not None and known.held_by_quota:
+            known.dead, known.held_by_quota = True, False
+        if known is None or known.gone or not self._listed.is_set() and _created_at(known.seen) <= _created_at(obj):
             self._current[pod.seat] = pod.name
         elif self._listed.is_set():
             self._work.put(lambda: self._delete(pod, 1))
 
     def _vanished(self, pod: _Pod) -> None:
-        """Its object is gone. Where nobody saw it end, it may be running on a node that does not answer."""
+        """Handle a deleted object. If its end was not seen, the pod may still run on a node that does not respond."""
         pod.leaving = pod.leaving or self._clock()
-        if not pod.dead and not pod.out_of_sight:
+        if not pod.dead and not pod.vanished_at:
             if pod.seen is not None and not pod_status.placed(pod.seen):
                 _, role, rank = pod.seat
                 self._end(pod, Cause(CauseKind.PREEMPTED, "its pod was deleted before it ran", role=role, rank=rank))
             else:
-                pod.out_of_sight = self._clock()
+                pod.vanished_at = self._clock()
 
     def _end(self, pod: _Pod, cause: Cause) -> None:
         with self._lock:
@@ -361,11 +363,11 @@ class PodLauncher:
             if self._current.get(pod.seat) == pod.name:
                 for seat in pod_templates.all_of(pod.seat, pod.size):
                     if seat not in pod.missed:
-                        self._tell(AgentGone(seat, replace(cause, rank=seat[2])))
+                        self._emit(AgentGone(seat, replace(cause, rank=seat[2])))
                 for seat in sorted(pod.missed)[:1]:
                     self.launch(seat, ())
 
-    def _tell(self, news: LauncherEvent) -> None:
+    def _emit(self, news: LauncherEvent) -> None:
         with self._lock:
             self._news.append(news)
         try:
@@ -378,62 +380,64 @@ class PodLauncher:
     def _look(self) -> None:
         while True:
             time.sleep(LOOK)
-            now, self._questions = self._clock(), QUESTIONS
+            now, self._event_queries = self._clock(), MAX_EVENT_QUERIES
             for pod in self._all():
                 if not pod.dead:
                     self._due(pod, now)
-            if not self._retrying and any(pod.barred and not pod.dead for pod in self._all()):
+            if not self._retrying and any(pod.held_by_quota and not pod.dead for pod in self._all()):
                 self._retrying = True
-                self._work.put(self._make_barred)
+                self._work.put(self._create_held)
 
     def _due(self, pod: _Pod, now: float) -> None:
         role, rank = pod.seat[1], pod.seat[2]
         patience = names.LEASE + MARGIN
-        if pod.out_of_sight and now >= pod.out_of_sight + patience:
+        if pod.vanished_at and now >= pod.vanished_at + patience:
             self._end(pod, Cause(CauseKind.NODE_LOST, "its pod was deleted by force", role=role, rank=rank))
         elif pod.fenced and now >= pod.fenced + patience - SILENCE:
             self._give_up(pod, f"a lease of {names.LEASE:g} s and {MARGIN:g} s of margin")
         elif pod.leaving and now >= pod.leaving + patience + _grace(pod.seen):
             self._give_up(pod, "its grace period and a lease")
-        elif pod.seen is not None and pod_status.unheeded(pod.seen) and now >= pod.placed + UNHEEDED:
-            self._give_up(pod, f"{UNHEEDED:g} s in which its node did not begin to start it")
+        elif pod.seen is not None and pod_status.not_started(pod.seen) and now >= pod.placed + START_PATIENCE:
+            self._give_up(pod, f"{START_PATIENCE:g} s without its node starting it")
         elif pod.seen is not None and not pod.leaving and self._current.get(pod.seat) == pod.name:
             self._waiting(pod, now)
 
     def _give_up(self, pod: _Pod, after: str) -> None:
-        """Its node does not answer. What may still run there is not let in again, and its lease is over."""
+        """Give up a pod whose node does not respond. What may still run there is not accepted again; its lease is
+        over."""
         _, role, rank = pod.seat
         where = (pod.seen or {}).get("spec", {}).get("nodeName", "its node")
         self._work.put(lambda: self._delete(pod, 0))
-        facts = (f"pod {pod.name} was given up after {after}",)
-        self._end(pod, Cause(CauseKind.NODE_LOST, f"{where} does not answer", role=role, rank=rank, evidence=facts))
+        facts = (f"gave up on pod {pod.name} after {after}",)
+        self._end(pod, Cause(CauseKind.NODE_LOST, f"no response from {where}", role=role, rank=rank, evidence=facts))
 
     def _waiting(self, pod: _Pod, now: float) -> None:
-        """A pod that does not get to run: first say what it waits for, then give up."""
+        """Handle a pod that does not get to run: first report what it waits for, then give up."""
         assert pod.seen is not None
         cause = pod_status.waiting(pod.seen, pod.seat)
         if cause is None or now < pod.made + SOON:
             return
         if not cause.evidence and cause.kind is CauseKind.VOLUME:
-            if now < pod.quiet or not self._questions:
+            if now < pod.next_event_query or not self._event_queries:
                 return
-            self._questions -= 1
-            pod.quiet = now + min(now - pod.made, SELDOM)
+            self._event_queries -= 1
+            pod.next_event_query = now + min(now - pod.made, SELDOM)
             cause = pod_status.with_events(cause, self._events(pod.name))
             if cause is None:
                 return
         if cause.message != pod.waits:
             pod.waits = cause.message
-            self._tell(StageNote(pod.seat[0], f"{name_of(pod.seat)} waits: {cause.message}"))
+            self._emit(StageNote(pod.seat[0], f"{name_of(pod.seat)} is waiting: {cause.message}"))
         if now >= pod.made + (self._pending if cause.kind is not CauseKind.NO_PYTHON else 0.0):
             self._work.put(lambda: self._delete(pod, 1))
             self._end(pod, cause)
 
-    def _ask_why(self, pod: _Pod) -> None:
-        """An agent that its node tells to go leaves in time, so that its pod ends well: only events know the reason."""
-        cause = pod_status.overfull(self._events(pod.name), pod.seat)
+    def _check_eviction(self, pod: _Pod) -> None:
+        """Find out whether a pod was evicted for its disk use. Its agent leaves in time and the pod ends well, so only
+        its events know."""
+        cause = pod_status.evicted_for_disk(self._events(pod.name), pod.seat)
         if cause is not None:
-            self._tell(Unrecoverable(pod.seat, cause))
+            self._emit(Unrecoverable(pod.seat, cause))
 
     def _events(self, name: str) -> List[Manifest]:
         try:
@@ -446,5 +450,5 @@ def _grace(pod: Optional[Manifest]) -> float:
     return float((pod or {}).get("spec", {}).get("terminationGracePeriodSeconds") or 30.0)
 
 
-def _born(pod: Optional[Manifest]) -> str:
+def _created_at(pod: Optional[Manifest]) -> str:
     return str((pod or {}).get("metadata", {}).get("creationTimestamp", ""))

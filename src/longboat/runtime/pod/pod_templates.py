@@ -1,4 +1,4 @@
-"""The pod of one seat, from the template that the root holds for its role."""
+"""The pod of a seat, from the template of its role on the root ConfigMap."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _LETTERS = "bcdfghjkmnpqrstvwxz2456789"
 
 
 def host_of(seat: Seat) -> str:
-    """A seat's name under the run's headless Service: the same for every pod that takes the seat."""
+    """A seat's host name under the run's headless Service: the same for every pod of the seat."""
     return f"{seat[0]}-{seat[1]}-{seat[2]}"
 
 
-def crew(template: Manifest) -> int:
-    """How many seats a pod has."""
+def seats_per_pod(template: Manifest) -> int:
+    """Number of seats in a pod."""
     for container in template["spec"]["containers"]:
         for variable in container.get("env") or () if container["name"] == names.CONTAINER else ():
             if variable["name"] == "LONGBOAT_AGENT_CREW":
@@ -29,7 +29,7 @@ def crew(template: Manifest) -> int:
 
 
 def first_of(seat: Seat, size: int) -> Seat:
-    """The seat after which a pod of so many is named."""
+    """The seat that a pod with `size` seats is named after."""
     return seat[0], seat[1], seat[2] - seat[2] % size
 
 
@@ -38,27 +38,26 @@ def all_of(first: Seat, size: int) -> List[Seat]:
 
 
 def new_name(run: str, seat: Seat) -> str:
-    """A name that no pod of the seat ever had."""
+    """A name that no pod of the seat has had."""
     return f"{run}-{host_of(seat)}-" + "".join(_LETTERS[byte % len(_LETTERS)] for byte in os.urandom(5))
 
 
 def owner(root: Manifest) -> Manifest:
-    """The root, as the owner of an object: what it owns goes with it."""
+    """The root ConfigMap as the owner of an object: deleting it deletes the object."""
     meta = root["metadata"]
     return {"apiVersion": "v1", "kind": "ConfigMap", "name": meta["name"], "uid": meta["uid"]}
 
 
 def pod(template: Manifest, name: str, seat: Seat, root: Manifest, driver: str, ports: Sequence[int]) -> Manifest:
-    """`driver`: the address at which the run's driver is always to be found. Of a pod with several seats, `seat` is
-    the first."""
+    """The manifest of a seat's pod. driver: the driver's stable address. seat: the first, if the pod has several."""
     stage, role, rank = seat
-    found: Manifest = copy.deepcopy(template)
-    meta, spec = found["metadata"], found["spec"]
+    manifest: Manifest = copy.deepcopy(template)
+    meta, spec = manifest["metadata"], manifest["spec"]
     meta["name"] = name
     meta["ownerReferences"] = [owner(root)]
     meta["labels"][names.RANK_LABEL] = str(rank)
     spec["hostname"] = host_of(seat)
-    told = {
+    variables = {
         "LONGBOAT_AGENT_SEAT": f"{stage}/{role}-{rank}",
         "LONGBOAT_AGENT_NAME": name,
         "LONGBOAT_AGENT_DRIVER": f"{driver}:{names.PORT}",
@@ -67,15 +66,15 @@ def pod(template: Manifest, name: str, seat: Seat, root: Manifest, driver: str, 
     }
     container = next(each for each in spec["containers"] if each["name"] == names.CONTAINER)
     if any(each["name"] == "LONGBOAT_AGENT_HOST" and "value" in each for each in container["env"]):
-        told["LONGBOAT_AGENT_HOST"] = f"{host_of(seat)}.{spec['subdomain']}"
+        variables["LONGBOAT_AGENT_HOST"] = f"{host_of(seat)}.{spec['subdomain']}"
     for variable in container["env"]:
-        if variable["name"] in told:
-            variable["value"] = told[variable["name"]]
-    return found
+        if variable["name"] in variables:
+            variable["value"] = variables[variable["name"]]
+    return manifest
 
 
 def seat_of(labels: object) -> Tuple[str, str, int]:
-    """The seat that a pod's labels name; ("", "", -1) for what is no rank's pod."""
+    """The seat in a pod's labels; ("", "", -1) if it is not a rank's pod."""
     if not isinstance(labels, dict) or not str(labels.get(names.RANK_LABEL, "")).isdigit():
         return "", "", -1
     return str(labels.get(names.STAGE_LABEL)), str(labels.get(names.ROLE_LABEL)), int(labels[names.RANK_LABEL])

@@ -1,7 +1,7 @@
-"""The first thing a rank's pod does: a home, the code tree, the plan where the agent looks for it.
+"""Prepares a rank's pod: home directory, code tree, packages, and the plan for the agent.
 
-What it needs of the library it imports where it is used: the driver's pod asks for little of this,
-and an image may have to compile all that it imports.
+Modules are imported where they are used: the driver's pod needs few of them, and an image may have to compile
+everything it imports.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PACKAGES = f"{names.HOME}/packages"
 
 
 def prepare(environ: Mapping[str, str]) -> Dict[str, str]:
-    """The environment that the agent goes on with."""
+    """Prepare the pod; returns the agent's environment."""
     for directory in (environ.get("HOME", ""), names.CODE, names.RUN):
         if directory:
             os.makedirs(directory, exist_ok=True)
@@ -38,7 +38,7 @@ def prepare(environ: Mapping[str, str]) -> Dict[str, str]:
 
 
 def _with_packages(environ: Mapping[str, str]) -> Mapping[str, str]:
-    """The job's `requirements:` beside its code, where the image does not have them: a directory on PYTHONPATH."""
+    """Install the job's `requirements:` next to its code if the image lacks them: a directory on PYTHONPATH."""
     with open(os.path.join(names.SHIP, run_layout.PLAN), encoding="utf-8") as file:
         requirements = plans.from_json(file.read()).requirements
     if not requirements:
@@ -49,16 +49,16 @@ def _with_packages(environ: Mapping[str, str]) -> Mapping[str, str]:
         return environ
     pip_requirements.install(requirements, PACKAGES, names.CODE, environ)
     rest, path = environ.get("PYTHONPATH"), environ.get("PATH") or os.defpath
-    found = {"PYTHONPATH": f"{PACKAGES}:{rest}" if rest else PACKAGES, "PATH": f"{path}:{PACKAGES}/bin"}
-    return {**environ, **found}
+    added = {"PYTHONPATH": f"{PACKAGES}:{rest}" if rest else PACKAGES, "PATH": f"{path}:{PACKAGES}/bin"}
+    return {**environ, **added}
 
 
 def unpack(ship: str, target: str) -> None:
-    """The code tree out of its parts, or out of the image that holds it; a tree that is not whole is no tree."""
+    """Unpack the code tree from its parts, or copy it from an image that contains it; checks that it is complete."""
     wanted = _read(os.path.join(ship, "code.sha256")).decode().strip()
     if not wanted:
         if not os.path.isdir(names.BUILT):
-            sys.stderr.write(f"error: the image has no code tree in {names.BUILT}: it is not one of `longboat build`\n")
+            sys.stderr.write(f"error: the image has no code tree in {names.BUILT}; build it with `longboat build`\n")
             sys.exit(1)
         import shutil
 
@@ -71,7 +71,7 @@ def unpack(ship: str, target: str) -> None:
     parts = sorted(name for name in os.listdir(ship) if name.startswith("code.") and name[5:].isdigit())
     data = b"".join(_read(os.path.join(ship, name)) for name in parts)
     if hashlib.sha256(data).hexdigest() != wanted:
-        sys.stderr.write(f"error: the code tree that came with the run is damaged: {len(parts)} parts\n")
+        sys.stderr.write(f"error: the run's code tree is damaged (wrong checksum of {len(parts)} parts)\n")
         sys.exit(1)
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
         if hasattr(tarfile, "data_filter"):
@@ -81,13 +81,13 @@ def unpack(ship: str, target: str) -> None:
 
 
 def place_plan(run_dir: str) -> None:
-    """Each pod may be the first: written aside and renamed."""
+    """Write the plan unless it exists; atomically, because several pods may do it."""
     path = os.path.join(run_dir, run_layout.PLAN)
     if not os.path.exists(path):
-        aside = f"{path}.{os.uname().nodename}"
-        with open(aside, "wb") as file:
+        temporary = f"{path}.{os.uname().nodename}"
+        with open(temporary, "wb") as file:
             file.write(_read(os.path.join(names.SHIP, run_layout.PLAN)))
-        os.replace(aside, path)
+        os.replace(temporary, path)
 
 
 def _read(path: str) -> bytes:
