@@ -261,7 +261,7 @@ COMMANDS = (
         "a bucket that nothing entitles to read",
         CauseKind.MISSING_INPUT,
         "run: 'true'\nstorage: {data: s3://somewhere/data}\n",
-        says=("storage data could not be fetched: no right to use S3 was found", "AWS_ACCESS_KEY_ID"),
+        says=("storage data could not be fetched: no credentials for S3 found", "AWS_ACCESS_KEY_ID"),
         env={"AWS_SHARED_CREDENTIALS_FILE": "/nowhere"},
         next="longboat plan {file}",
     ),

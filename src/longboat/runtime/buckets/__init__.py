@@ -1,5 +1,5 @@
-"""Buckets (s3://, gs://) with the standard library: list, get, put, and a directory kept in step with a prefix.
+"""Buckets (s3://, gs://) with the standard library: list, get, put, and a directory in sync with a prefix.
 
-`s3` and `gcs` speak to the two kinds of store, `keys` finds the right to do so without a key in a
-file where there is one (a pod's own identity), `copying` is what a rank's agent calls.
+`s3` and `gcs` are the two kinds of storage, `credentials` finds the credentials (preferably a pod's own identity),
+`directory_sync` fills and sends the directories of mounts.
 """

@@ -1,8 +1,8 @@
-"""`python -m longboat.runtime.buckets NAME=URL[:ro] ... -- COMMAND ...`: a rank's command between a fetch and a send.
+"""`python -m longboat.runtime.buckets NAME=URL[:ro] ... -- COMMAND ...`: a rank's command between download and upload.
 
-The mounts are filled from their buckets, the command runs, what it wrote is sent, and this program
-ends as the command did. What could not be sent is told, and is the end of a command that succeeded; why another one
-failed matters more. Whoever asks it to end asks the command as well; what was written until then is still sent.
+Fills the mounts from their buckets, runs the command, uploads what it wrote, and exits like the command. A failed
+upload is reported, and fails a command that succeeded; for a command that failed, its own cause matters more. Stop
+signals reach the command as well; what it wrote until then is still uploaded.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from longboat.runtime.rank_env import variable
 
 
 class BucketMount(NamedTuple):
+    """A mount that is backed by a bucket."""
+
     name: str
     url: str
     read_only: bool
@@ -29,33 +31,35 @@ class BucketMount(NamedTuple):
 
 
 class BucketFailure(NamedTuple):
+    """A failed download or upload."""
+
     code: int
     complaint: str
 
 
 def main(argv: List[str], environ: Mapping[str, str]) -> int:
     at = argv.index("--")
-    mounts = [_given(word) for word in argv[:at]]
+    mounts = [_parse_mount(text) for text in argv[:at]]
     for mount in mounts:
-        code = _complain(_try(mount, "fetched", "from", directory_sync.fill, environ))
+        code = _report(_transfer(mount, "fetched", "from", directory_sync.fill, environ))
         if code:
             return code
     status = _run(argv[at + 1 :])
     written = [mount for mount in mounts if not mount.read_only]
-    failed = [failure for mount in written for failure in _try(mount, "sent", "to", directory_sync.send, environ)]
-    code = _complain(failed)
+    failed = [failure for mount in written for failure in _transfer(mount, "sent", "to", directory_sync.send, environ)]
+    code = _report(failed)
     if os.WIFSIGNALED(status):
         _die_by(os.WTERMSIG(status))
     return os.WEXITSTATUS(status) or code
 
 
-def _given(word: str) -> BucketMount:
-    name, _, url = word.partition("=")
+def _parse_mount(text: str) -> BucketMount:
+    name, _, url = text.partition("=")
     return BucketMount(name, url[: -len(READ_ONLY)], True) if url.endswith(READ_ONLY) else BucketMount(name, url, False)
 
 
-def _try(mount: BucketMount, done: str, to: str, work: Any, environ: Mapping[str, str]) -> List[BucketFailure]:
-    """Nothing when it went well."""
+def _transfer(mount: BucketMount, done: str, to: str, work: Any, environ: Mapping[str, str]) -> List[BucketFailure]:
+    """Fill or send a mount; returns the failure, if any."""
     try:
         count = int(work(mount.url, mount.directory(environ), environ))
     except OSError as error:
@@ -67,15 +71,15 @@ def _try(mount: BucketMount, done: str, to: str, work: Any, environ: Mapping[str
     return []
 
 
-def _complain(failed: List[BucketFailure]) -> int:
-    """The exit code that belongs to the last complaint; 0 without any."""
+def _report(failed: List[BucketFailure]) -> int:
+    """Print the failures; returns the exit code of the last, 0 without any."""
     for failure in failed:
         print(failure.complaint, file=sys.stderr, flush=True)
     return failed[-1].code if failed else 0
 
 
 def _run(command: List[str]) -> int:
-    """Runs it and waits. What asks us to stop is not passed on: the command has got it too."""
+    """Run the command and wait. Stop signals are not forwarded: the command gets them too."""
     stops = (signal.SIGTERM, signal.SIGINT)
     signal.pthread_sigmask(signal.SIG_BLOCK, stops)
     child = os.fork()
@@ -99,7 +103,7 @@ def _run(command: List[str]) -> int:
 
 
 def _die_by(number: int) -> NoReturn:
-    with contextlib.suppress(OSError):  # nobody handles SIGKILL, so nobody may say so either
+    with contextlib.suppress(OSError):  # SIGKILL cannot be handled
         signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
     os._exit(128 + number)

@@ -1,4 +1,4 @@
-"""One HTTP exchange with a bucket's server: streamed bodies, tries again on what passes, words for what does not."""
+"""HTTP requests to a bucket's server: streamed bodies, retries, readable errors."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from typing import IO, Any, Callable, Iterator, Mapping, Optional
 TRIES = 5
 PATIENCE = 60.0
 PASSING = (408, 429, 500, 502, 503, 504)
-"""Answers that a later try may not get."""
-SENSELESS = 502
-"""As which an answer counts that cannot be read."""
+"""Statuses that are worth a retry."""
+UNREADABLE = 502
+"""The status of a response that cannot be parsed."""
 
 
 class BucketError(OSError):
-    """The store refused, or could not be reached. `status` is the answer's, or the one that the store would have given
-    to whom nothing entitles; 0 without an answer, or when the next one may be another."""
+    """The storage refused a request, or could not be reached. `status` is that of the response, or the one that it
+    would have without credentials; 0 without a response, or if the next one may differ."""
 
     def __init__(self, text: str, status: int = 0) -> None:
         super().__init__(text)
@@ -32,12 +32,12 @@ class BucketError(OSError):
 
 
 @contextlib.contextmanager
-def understanding(url: str) -> Iterator[None]:
-    """Around the reading of an answer: one that makes no sense (a proxy's page, a part) is as good as none."""
+def parsing(url: str) -> Iterator[None]:
+    """Guard parsing of a response: one that cannot be parsed (a proxy's page, a truncated body) is an error."""
     try:
         yield
     except (ElementTree.ParseError, LookupError, ValueError, TypeError, AttributeError):
-        raise BucketError(f"{place(url)}: the answer makes no sense", SENSELESS) from None
+        raise BucketError(f"{without_query(url)}: the response cannot be parsed", UNREADABLE) from None
 
 
 def exchange(
@@ -46,30 +46,31 @@ def exchange(
     tries: int = TRIES,
     patience: float = PATIENCE,
 ) -> Any:
-    """What `take` makes of the answer; it may raise a BucketError with the status that the answer should have had.
-    `make` is called for every try, for a signature ages and a body is read once."""
+    """Send a request with retries; returns what `take` makes of the response. `take` may raise a BucketError with the
+    status that the response should have had. `make` is called for every attempt: signatures expire and bodies are
+    read once."""
     for number in range(1, tries + 1):
         request = make()
         try:
             with urllib.request.urlopen(request, timeout=patience) as answer:
                 return take(answer)
         except urllib.error.HTTPError as error:
-            found = BucketError(_told(request, error), error.code)
+            failure = BucketError(_message(request, error), error.code)
             if error.code not in PASSING or number == tries:
-                raise found from None
+                raise failure from None
         except BucketError as error:
             if error.status not in PASSING or number == tries:
                 raise
         except (OSError, http.client.HTTPException) as error:
             if number == tries:
                 reason = getattr(error, "reason", None) or error
-                raise BucketError(f"{place(request.full_url)} cannot be reached: {reason}") from None
+                raise BucketError(f"{without_query(request.full_url)} cannot be reached: {reason}") from None
         finally:
             body = request.data
             if hasattr(body, "close"):
                 body.close()  # type: ignore[union-attr]
         time.sleep(min(0.2 * 2**number, 5.0) * random.uniform(0.5, 1.0))
-    raise AssertionError("the last try has returned or raised")
+    raise AssertionError("the last attempt returned or raised")
 
 
 def request(
@@ -77,14 +78,14 @@ def request(
 ) -> urllib.request.Request:
     """A request whose body is a file, bytes or nothing."""
     body: Any = open(path, "rb") if path is not None else data
-    made = urllib.request.Request(url, body, dict(headers), method=method)
+    result = urllib.request.Request(url, body, dict(headers), method=method)
     if path is not None:
-        made.add_unredirected_header("Content-Length", str(os.path.getsize(path)))
-    return made
+        result.add_unredirected_header("Content-Length", str(os.path.getsize(path)))
+    return result
 
 
 def save(path: str) -> Callable[[IO[bytes]], None]:
-    """Takes an answer into a file; of one that breaks off nothing is left."""
+    """Save a response to a file; an incomplete one leaves no file."""
 
     def take(answer: IO[bytes]) -> None:
         wanted = getattr(answer, "length", None)
@@ -97,7 +98,7 @@ def save(path: str) -> Callable[[IO[bytes]], None]:
                         break
                     got += file.write(block)
             if wanted is not None and got != wanted:
-                raise OSError(f"the answer ended after {got} of {wanted} bytes")
+                raise OSError(f"the response ended after {got} of {wanted} bytes")
         except BaseException:
             with contextlib.suppress(OSError):
                 os.unlink(path)
@@ -106,19 +107,19 @@ def save(path: str) -> Callable[[IO[bytes]], None]:
     return take
 
 
-def place(url: str) -> str:
+def without_query(url: str) -> str:
     """A URL without its query, which may hold secrets."""
     return urllib.parse.urlsplit(url)._replace(query="", fragment="").geturl()
 
 
-def _told(request: urllib.request.Request, error: urllib.error.HTTPError) -> str:
+def _message(request: urllib.request.Request, error: urllib.error.HTTPError) -> str:
     body = error.read(4096)
-    return f"{request.get_method()} {place(request.full_url)}: {error.code} {words(body) or error.reason}"
+    return f"{request.get_method()} {without_query(request.full_url)}: {error.code} {error_text(body) or error.reason}"
 
 
-def words(answer: bytes) -> str:
-    """What a store says of an error."""
+def error_text(answer: bytes) -> str:
+    """The message in a storage's error response."""
     body = answer.decode("utf-8", "replace")
-    said = re.search(r"<Message>(.*?)</Message>", body, re.S) or re.search(r'"message":\s*"(.*?)"', body)
-    kind = re.search(r"<Code>(.*?)</Code>", body)
-    return " ".join(found[1] for found in (kind, said) if found) or " ".join(body.split())[:200]
+    message = re.search(r"<Message>(.*?)</Message>", body, re.S) or re.search(r'"message":\s*"(.*?)"', body)
+    code = re.search(r"<Code>(.*?)</Code>", body)
+    return " ".join(match[1] for match in (code, message) if match) or " ".join(body.split())[:200]

@@ -1,9 +1,9 @@
-"""A directory that stands for a prefix of a bucket: filled before a rank starts, sent back when it has ended.
+"""A directory in sync with a prefix of a bucket: filled before a rank starts, sent after it has ended.
 
-Several agents of one machine may share the directory: a lock lets one of them work at a time, and a
-file beside it remembers what the bucket holds, so that nothing is fetched or sent twice. A file that is
-being fetched stands beside it, too: whoever is killed meanwhile leaves nothing in the directory that a later
-send would take for the user's. What was deleted in the directory stays in the bucket.
+Several agents of one machine may share the directory: a lock lets one of them work at a time, and a file next to the
+directory records what the bucket holds, so that nothing is fetched or sent twice. A file is fetched next to the
+directory, too: a killed process leaves nothing in it that a later send would take for the user's. Files deleted in the
+directory stay in the bucket.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from longboat.runtime.buckets.s3 import S3
 Bucket = Union[S3, Gcs]
 KINDS: Mapping[str, Callable[[str, Mapping[str, str]], Bucket]] = {"s3": S3, "gs": Gcs}
 Known = Dict[str, List[int]]
-"""Relative path -> size and time of the file that is the bucket's."""
+"""Relative path -> size and modification time of a file that is the same in the bucket."""
 
 
 def opened(url: str, environ: Mapping[str, str]) -> Tuple[Bucket, str]:
     """The bucket of `s3://bucket/prefix`, and the prefix, which ends with / or is empty."""
     parts = urllib.parse.urlsplit(url)
     if parts.scheme not in KINDS or not parts.netloc:
-        raise BucketError(f"{url}: s3://BUCKET/PREFIX or gs://BUCKET/PREFIX is wanted")
+        raise BucketError(f"{url} is not a bucket URL; use s3://BUCKET/PREFIX or gs://BUCKET/PREFIX")
     prefix = parts.path.strip("/")
     return KINDS[parts.scheme](parts.netloc, environ), prefix + "/" if prefix else ""
 
 
 def fill(url: str, directory: str, environ: Mapping[str, str]) -> int:
-    """Fetches what the bucket holds, unless that has been done; the number of files fetched."""
+    """Fetch the bucket's files unless that was done already; returns their number."""
     with _held(directory) as known:
         if known is not None:
             return 0
@@ -44,13 +44,13 @@ def fill(url: str, directory: str, environ: Mapping[str, str]) -> int:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(unfinished)
         known, count = {}, 0
-        for found in bucket.list(prefix):
-            name = found.key[len(prefix) :]
+        for obj in bucket.list(prefix):
+            name = obj.key[len(prefix) :]
             path = os.path.normpath(os.path.join(directory, name))
             if not name or name.endswith("/") or not path.startswith(os.path.join(directory, "")):
-                continue  # a folder's mark, or a name that would lead out of the directory
+                continue  # a folder marker, or a name that leads out of the directory
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            _fetch(bucket, found.key, unfinished)
+            _fetch(bucket, obj.key, unfinished)
             os.replace(unfinished, path)
             known[name] = _mark(path)
             count += 1
@@ -59,17 +59,17 @@ def fill(url: str, directory: str, environ: Mapping[str, str]) -> int:
 
 
 def _fetch(bucket: Bucket, key: str, path: str) -> None:
-    """A key that was listed and is gone was deleted meanwhile: the next list will not have it."""
+    """Fetch a listed key. If it is gone, it was deleted meanwhile: the next list will not have it."""
     try:
         bucket.get(key, path)
     except BucketError as error:
         if error.status != 404:
             raise
-        raise BucketError(f"{error} (it was there a moment ago)") from None
+        raise BucketError(f"{error} (it was listed a moment ago)") from None
 
 
 def send(url: str, directory: str, environ: Mapping[str, str]) -> int:
-    """Sends what is new or changed; the number of files sent."""
+    """Send new and changed files; returns their number."""
     with _held(directory) as known:
         known = known or {}
         bucket, prefix = opened(url, environ)
@@ -86,7 +86,7 @@ def send(url: str, directory: str, environ: Mapping[str, str]) -> int:
 
 @contextlib.contextmanager
 def _held(directory: str) -> Iterator[Union[Known, None]]:
-    """What is known of the directory, None when nothing is yet; nobody else works on it meanwhile."""
+    """Lock the directory; yields what is recorded about it, None if nothing is."""
     os.makedirs(directory, exist_ok=True)
     with open(_beside(directory, "lock"), "w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -118,5 +118,5 @@ def _files(directory: str) -> Iterator[Tuple[str, str]]:
 
 
 def _mark(path: str) -> List[int]:
-    found = os.stat(path)
-    return [found.st_size, found.st_mtime_ns]
+    stats = os.stat(path)
+    return [stats.st_size, stats.st_mtime_ns]

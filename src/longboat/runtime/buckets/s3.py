@@ -1,7 +1,7 @@
-"""Amazon's S3 and all that speak as it does (MinIO, Ceph, versitygw ...): requests signed by version 4.
+"""Amazon S3 and compatible storage (MinIO, Ceph, versitygw ...): requests with signature version 4.
 
-AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL names another server; AWS_REGION the region. Buckets are named
-in the path where an endpoint is given, in the host name else.
+AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL names another server; AWS_REGION the region. Buckets are part of the path if
+an endpoint is given, else of the host name.
 """
 
 from __future__ import annotations
@@ -23,17 +23,21 @@ from longboat.runtime.buckets.credentials import AwsKeys, aws_keys
 EMPTY = hashlib.sha256(b"").hexdigest()
 UNSIGNED = "UNSIGNED-PAYLOAD"
 PART = 64 * 1024 * 1024
-"""Bytes of a part: a larger file is sent in parts, for one request holds at most 5 GiB and may be cut off."""
+"""Bytes of a part. Larger files are sent in parts: one request holds at most 5 GiB and may be cut off."""
 
 
 class BucketObject(NamedTuple):
+    """An object of a bucket."""
+
     key: str
     size: int
     mark: str
-    """Another one when the object has changed."""
+    """Changes with the object's contents."""
 
 
 class S3:
+    """A bucket on S3."""
+
     def __init__(self, bucket: str, environ: Mapping[str, str]) -> None:
         self.bucket = bucket
         self._environ = environ
@@ -50,9 +54,9 @@ class S3:
         while True:
             query = {"list-type": "2", "prefix": prefix, **({"continuation-token": token} if token else {})}
             answer = bucket_http.exchange(partial(self._request, "GET", "", query))
-            with bucket_http.understanding(self._base):
-                found, token = _listed(ElementTree.fromstring(answer))
-            yield from found
+            with bucket_http.parsing(self._base):
+                objects, token = _listed(ElementTree.fromstring(answer))
+            yield from objects
             if not token:
                 return
 
@@ -70,8 +74,8 @@ class S3:
         bucket_http.exchange(lambda: self._request("DELETE", key))
 
     def _put_parts(self, key: str, path: str, size: int) -> None:
-        begun = ElementTree.fromstring(bucket_http.exchange(lambda: self._request("POST", key, {"uploads": ""})))
-        upload = next(item.text or "" for item in begun.iter() if item.tag.endswith("UploadId"))
+        started = ElementTree.fromstring(bucket_http.exchange(lambda: self._request("POST", key, {"uploads": ""})))
+        upload = next(item.text or "" for item in started.iter() if item.tag.endswith("UploadId"))
         try:
             marks: List[Tuple[int, str]] = []
             with open(path, "rb") as file:
@@ -84,10 +88,10 @@ class S3:
                     )
                     marks.append((number, mark))
             parts = "".join(f"<Part><PartNumber>{n}</PartNumber><ETag>{mark}</ETag></Part>" for n, mark in marks)
-            whole = f"<CompleteMultipartUpload>{parts}</CompleteMultipartUpload>".encode()
-            bucket_http.exchange(lambda: self._request("POST", key, {"uploadId": upload}, data=whole), _completed)
+            body = f"<CompleteMultipartUpload>{parts}</CompleteMultipartUpload>".encode()
+            bucket_http.exchange(lambda: self._request("POST", key, {"uploadId": upload}, data=body), _completed)
         except BaseException:
-            with contextlib.suppress(bucket_http.BucketError):  # what was raised before says more
+            with contextlib.suppress(bucket_http.BucketError):  # the first error says more
                 bucket_http.exchange(lambda: self._request("DELETE", key, {"uploadId": upload}), tries=1)
             raise
 
@@ -100,31 +104,31 @@ class S3:
         data: Optional[bytes] = None,
         payload: str = "",
     ) -> urllib.request.Request:
-        """A signed request, made anew for every try."""
+        """A signed request, created for every attempt."""
         if self._keys is None or self._keys.stale:
             self._keys = aws_keys(self._environ, self._region)
-        place = self._base + "/" + urllib.parse.quote(key, safe="/-_.~")
-        words = "&".join(f"{_quoted(k)}={_quoted(v)}" for k, v in sorted((query or {}).items()))
+        url = self._base + "/" + urllib.parse.quote(key, safe="/-_.~")
+        text = "&".join(f"{_quoted(k)}={_quoted(v)}" for k, v in sorted((query or {}).items()))
         payload = payload or (hashlib.sha256(data).hexdigest() if data is not None else EMPTY)
-        headers = signed(method, place, words, payload, self._keys, self._region, "s3", time.gmtime())
-        return bucket_http.request(method, place + (f"?{words}" if words else ""), headers, path, data)
+        headers = signed(method, url, text, payload, self._keys, self._region, "s3", time.gmtime())
+        return bucket_http.request(method, url + (f"?{text}" if text else ""), headers, path, data)
 
 
 def _listed(root: ElementTree.Element) -> Tuple[List[BucketObject], str]:
-    """A page of a list, and what the next one is asked for with."""
+    """A page of a list, and the token of the next page."""
     space = root.tag.partition("}")[0] + "}" if root.tag.startswith("{") else ""
-    found = []
+    objects = []
     for item in root.iter(f"{space}Contents"):
         text = {child.tag.replace(space, ""): child.text or "" for child in item}
-        found.append(BucketObject(text["Key"], int(text["Size"]), text.get("ETag", "")))
-    return found, root.findtext(f"{space}NextContinuationToken") or ""
+        objects.append(BucketObject(text["Key"], int(text["Size"]), text.get("ETag", "")))
+    return objects, root.findtext(f"{space}NextContinuationToken") or ""
 
 
 def signed(
-    method: str, place: str, query: str, payload: str, keys: AwsKeys, region: str, service: str, now: time.struct_time
+    method: str, url: str, query: str, payload: str, keys: AwsKeys, region: str, service: str, now: time.struct_time
 ) -> Mapping[str, str]:
-    """The headers of a request that is signed by version 4."""
-    parts = urllib.parse.urlsplit(place)
+    """The headers of a request with signature version 4."""
+    parts = urllib.parse.urlsplit(url)
     stamp, day = time.strftime("%Y%m%dT%H%M%SZ", now), time.strftime("%Y%m%d", now)
     headers = {"host": parts.netloc, "x-amz-content-sha256": payload, "x-amz-date": stamp}
     if keys.token:
@@ -143,15 +147,15 @@ def signed(
 
 
 def _completed(answer: IO[bytes]) -> None:
-    """The store says 200 before it puts the parts together: whether that went well is in what follows."""
+    """Check a completed upload: S3 sends status 200 before it joins the parts; the body says whether that worked."""
     body = answer.read().strip()
     try:
         failed = ElementTree.fromstring(body).tag.endswith("Error")
     except ElementTree.ParseError:
         failed = True
     if failed:
-        where = bucket_http.place(answer.geturl())  # type: ignore[attr-defined]
-        raise bucket_http.BucketError(f"POST {where}: {bucket_http.words(body) or 'an empty answer'}", 500)
+        where = bucket_http.without_query(answer.geturl())  # type: ignore[attr-defined]
+        raise bucket_http.BucketError(f"POST {where}: {bucket_http.error_text(body) or 'an empty answer'}", 500)
 
 
 def _quoted(text: str) -> str:
