@@ -8,6 +8,7 @@ MAKEFLAGS += --no-print-directory
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+CLUSTER_CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/longboat/cluster
 
 # Kept even where the environment turns it off: without bytecode every process compiles all that it imports.
 export PYTHONDONTWRITEBYTECODE :=
@@ -82,11 +83,11 @@ sim: $(INSTALLED) ## a million simulated faults against the gang's promises; SEE
 	$(BIN)/python -m tests.sim $(if $(SEED),--seed $(SEED),--jobs $(JOBS) --faults $(or $(FAULTS),1000000))
 
 .PHONY: cluster-up
-cluster-up: $(INSTALLED) ## start a real three-node Kubernetes on this machine (root; builds it the first time: 10 minutes)
+cluster-up: $(INSTALLED) ## start a real three-node Kubernetes on this machine (root; builds it the first time: 8 minutes)
 	@$(BIN)/python -m tests.cluster up
 
 .PHONY: cluster-down
-cluster-down: $(INSTALLED) ## end that cluster; nothing stays but the build in .cluster/cache
+cluster-down: $(INSTALLED) ## end that cluster; only the build cache stays, for all checkouts
 	@$(BIN)/python -m tests.cluster down
 
 .PHONY: e2e
@@ -121,3 +122,4 @@ lock: $(INSTALLED) ## write the locks again from pyproject.toml (UPGRADE=1: newe
 clean: ## remove what the targets made: .venv, caches, demo runs, bench files
 	rm -rf .venv .cache .bench .longboat bench/results build dist .ruff_cache .mypy_cache .pytest_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	@if [ -d "$(CLUSTER_CACHE)" ]; then echo "kept the test cluster's build cache, which all checkouts share; to remove it:"; echo "  rm -rf $(CLUSTER_CACHE)"; fi

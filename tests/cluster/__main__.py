@@ -1,7 +1,7 @@
 """A real Kubernetes cluster of three nodes on this machine, for tests.
 
-  up                     start it (the first time: build it, about ten minutes) and print its KUBECONFIG
-  down                   end it; nothing of it stays but the build, in .cluster/cache
+  up                     start it (the first time: build it, about eight minutes) and print its KUBECONFIG
+  down                   end it; only the build cache stays, which all checkouts share
   status                 what runs
   with -- COMMAND        run a command with KUBECONFIG set: the user's if set, else this cluster, started if need be
                          and then ended again

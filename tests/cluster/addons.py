@@ -7,11 +7,12 @@ import json
 import socket
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 from tests.cluster import images, pins, programs
 from tests.cluster.cluster import Cluster, Say
 from tests.cluster.errors import ClusterError
-from tests.cluster.places import cache, locked
+from tests.cluster.places import home, locked
 
 # kwok's own descriptions of how its nodes and pods behave; without one for completion, pods of Jobs run on.
 _STAGES = (
@@ -27,17 +28,26 @@ def add(cluster: Cluster, name: str, say: Say) -> None:
     """Add one to a running cluster; a second time changes nothing."""
     if name not in _ADDONS:
         raise ClusterError(f"there is no {name} to add", f"there are {', '.join(_ADDONS)}")
-    _ADDONS[name](cluster, say)
+    with _adding(cluster):
+        _ADDONS[name](cluster, say)
 
 
 def image(cluster: Cluster, name: str, say: Say) -> str:
     """Gives every node an image that only some tests need; its name."""
-    if any(pins.image(name) not in cluster.images(node) for node in cluster.nodes()):
-        say(f"making {pins.image(name)}")
-        with locked(cache() / "build.lock"):
-            archive = images.make(name, {})
-        cluster.load(archive)
+    with _adding(cluster):
+        if not _has_image(cluster, name):
+            say(f"making {pins.image(name)}")
+            cluster.load(images.make(name, {}))
     return pins.image(name)
+
+
+def _adding(cluster: Cluster) -> AbstractContextManager[None]:
+    """Tests that run side by side wait for each other here, so that nothing is loaded twice."""
+    return locked(home() / "state" / f"{cluster.places.name}.addons.lock")
+
+
+def _has_image(cluster: Cluster, name: str) -> bool:
+    return all(pins.image(name) in cluster.images(node) for node in cluster.nodes())
 
 
 def _metrics_server(cluster: Cluster, say: Say) -> None:
@@ -61,9 +71,8 @@ def _registry(cluster: Cluster, say: Say) -> None:
 
 
 def _deploy(cluster: Cluster, say: Say, program: str, name: str, namespace: str) -> None:
-    with locked(cache() / "build.lock"):
-        archive = images.make(program, programs.build(say, (pins.ADDONS[program],)))
-    cluster.load(archive)
+    if not _has_image(cluster, program):
+        cluster.load(images.make(program, programs.build(say, (pins.ADDONS[program],))))
     cluster.kubectl("apply", "--server-side", "-f", str(pins.MANIFESTS / f"{name}.yaml"))
     cluster.kubectl("-n", namespace, "rollout", "status", f"deployment/{name}", "--timeout=300s")
 
@@ -84,9 +93,8 @@ def _await_port(address: str, port: int) -> None:
 def _kwok(cluster: Cluster, say: Say, count: int = 100) -> None:
     """Nodes without machines, tainted, where pods need no image and seem to run at once."""
     module = pins.ADDONS["kwok"]
-    with locked(cache() / "build.lock"):
-        kwok = programs.build(say, (module,))["kwok"]
-        source = programs.source(module, "sigs.k8s.io/kwok")
+    kwok = programs.build(say, (module,))["kwok"]
+    source = programs.source(module, "sigs.k8s.io/kwok")
     stages = cluster.places.root / "kwok.yaml"
     stages.write_text("\n---\n".join((source / "kustomize/stage" / stage).read_text() for stage in _STAGES))
     if cluster.box.programs().get("kwok", 0) is not None:

@@ -38,17 +38,25 @@ def build(say: Say, image_names: tuple[str, ...] = pins.IMAGES) -> Parts:
     if lacking:
         raise ClusterError("commands are missing on this machine", f"apt-get install {' '.join(sorted(lacking))}")
     cache().mkdir(parents=True, exist_ok=True)
-    with locked(cache() / "build.lock"):
-        built = programs.build(say)
-        tools = Tools(debian.unpack(pins.DEBIAN_TOOLS, "tools"))
-        archives = [images.make(name, built) for name in image_names]
-        _link_kubectl(built["kubectl"])
-    return Parts(built, tools, archives)
+    # The compiler needs the processors for minutes; packages and wheels are fetched meanwhile.
+    with children.SideBySide() as threads:
+        compiled = threads.start(programs.build, say)
+        unpacked = threads.start(debian.unpack, pins.DEBIAN_TOOLS, "tools")
+        made = {
+            name: threads.start(images.make, name, dict[str, Path]())
+            for name in image_names
+            if not images.needs_programs(name)
+        }
+    built, tools = compiled.result(), Tools(unpacked.result())
+    archives = {name: each.result() for name, each in made.items()}
+    archives |= {name: images.make(name, built) for name in image_names if images.needs_programs(name)}
+    _link_kubectl(built["kubectl"])
+    return Parts(built, tools, [archives[name] for name in image_names])
 
 
 def _link_kubectl(built: Path) -> None:
-    kubectl().parent.mkdir(exist_ok=True)
-    fresh = kubectl().with_suffix(".new")
+    kubectl().parent.mkdir(parents=True, exist_ok=True)
+    fresh = kubectl().with_suffix(f".{os.getpid()}.new")
     fresh.unlink(missing_ok=True)
     fresh.symlink_to(built)
     fresh.rename(kubectl())

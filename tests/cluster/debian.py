@@ -6,11 +6,12 @@ So no service of theirs starts, the machine stays as it was, and root is not nee
 import hashlib
 import json
 import os
+import shutil
 from pathlib import Path
 
-from tests.cluster import children
+from tests.cluster import build_cache, children
 from tests.cluster.errors import ClusterError
-from tests.cluster.places import cache, scratch
+from tests.cluster.places import cache, locked
 
 
 def download(packages: tuple[str, ...]) -> list[Path]:
@@ -20,16 +21,24 @@ def download(packages: tuple[str, ...]) -> list[Path]:
     """
     store = cache() / "debs"
     store.mkdir(parents=True, exist_ok=True)
+    with locked(cache() / "locks/debs.lock"):
+        return _download(packages, store)
+
+
+def _download(packages: tuple[str, ...], store: Path) -> list[Path]:
     chosen = store / f"{hashlib.sha256(' '.join(packages).encode()).hexdigest()[:12]}.json"
     if chosen.exists():
         return [store / file for file in json.loads(chosen.read_text())]
     files = _file_names(packages)
     missing = [package for package, file in files.items() if not (store / file).exists()]
     if missing:
-        with scratch("debs") as fresh:
-            _apt_get("download", "-q", *missing, cwd=fresh)
-            for deb in fresh.iterdir():
-                deb.rename(store / deb.name)
+        scratch = store / "scratch"
+        shutil.rmtree(scratch, ignore_errors=True)  # a killed build may have left it
+        scratch.mkdir()
+        _apt_get("download", "-q", *missing, cwd=scratch)
+        for deb in scratch.iterdir():
+            deb.rename(store / deb.name)
+        scratch.rmdir()
     chosen.with_suffix(".new").write_text(json.dumps(list(files.values())))
     chosen.with_suffix(".new").rename(chosen)
     return [store / file for file in files.values()]
@@ -61,17 +70,17 @@ def _apt_get(*arguments: str, cwd: Path, refresh: bool = False) -> str:
 
 
 def unpack(packages: tuple[str, ...], name: str) -> Path:
-    """The packages' files under one directory of the cache; kept until a version changes."""
+    """The packages' files under one directory of the cache."""
     debs = download(packages)
-    key = hashlib.sha256("\n".join(deb.name for deb in debs).encode()).hexdigest()[:12]
-    directory = cache() / f"{name}-{key}"
-    if not directory.exists():
-        with scratch(name) as fresh:
-            for deb in debs:
-                children.run("dpkg-deb", "-x", deb, fresh)
-            # What Debian's update-alternatives would have linked.
-            for family in ("iptables", "ip6tables"):
-                for ending in ("", "-save", "-restore"):
-                    (fresh / "usr/sbin" / f"{family}{ending}").symlink_to("xtables-nft-multi")
-            fresh.rename(directory)
-    return directory
+
+    def make(scratch: Path) -> Path:
+        root = scratch / "root"
+        for deb in debs:
+            children.run("dpkg-deb", "-x", deb, root)
+        # What Debian's update-alternatives would have linked.
+        for family in ("iptables", "ip6tables"):
+            for ending in ("", "-save", "-restore"):
+                (root / "usr/sbin" / f"{family}{ending}").symlink_to("xtables-nft-multi")
+        return root
+
+    return build_cache.entry("tools", name, [*(deb.name for deb in debs), Path(__file__)], make)

@@ -1,17 +1,16 @@
-"""The images of the test cluster, each made once and kept in the cache as an archive named by all that went into it."""
+"""The images of the test cluster, each made once and kept in the build cache as an archive."""
 
 import hashlib
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.cluster import debian, pins
+from tests.cluster import build_cache, debian, layers, pins
 from tests.cluster.layers import Image, Layer, Written
-from tests.cluster.places import cache, scratch
 from tests.cluster.wheels import unpack
 
-# Raised when the way an image is made changes; what goes in is in the key by itself.
-_RECIPE = "1"
+# How an image is made is one of its inputs.
+_RECIPE = (Path(__file__), Path(layers.__file__))
 
 
 def make(name: str, programs: dict[str, Path]) -> Path:
@@ -19,15 +18,17 @@ def make(name: str, programs: dict[str, Path]) -> Path:
     return _MAKERS[name](name, programs)
 
 
+def needs_programs(name: str) -> bool:
+    """Whether the image holds a program that is built; the others are made of packages and wheels."""
+    return _MAKERS[name] is _one_program
+
+
 def _cached(name: str, ingredients: list[str], build: Callable[[Path], Image]) -> Path:
-    key = hashlib.sha256("\n".join([_RECIPE, pins.image(name), *ingredients]).encode()).hexdigest()[:12]
-    archive = cache() / "images" / f"{name}-{key}.tar"
-    if not archive.exists():
-        archive.parent.mkdir(parents=True, exist_ok=True)
-        with scratch(name) as directory:
-            build(directory).write(directory / "image.tar")
-            (directory / "image.tar").rename(archive)
-    return archive
+    def make(scratch: Path) -> Path:
+        build(scratch).write(scratch / "image.tar")
+        return scratch / "image.tar"
+
+    return build_cache.entry("images", name, [pins.image(name), *ingredients, *_RECIPE], make, suffix=".tar")
 
 
 def _one_program(name: str, programs: dict[str, Path]) -> Path:
@@ -49,11 +50,23 @@ def _python(name: str, programs: dict[str, Path]) -> Path:
     return _cached(
         name,
         [deb.name for deb in debs],
-        lambda directory: Image(pins.image(name), (_base(debs, directory),), command=("python3",)),
+        lambda _: Image(pins.image(name), (_base(debs),), command=("python3",)),
     )
 
 
-def _base(debs: list[Path], directory: Path) -> Written:
+def _base(debs: list[Path]) -> Written:
+    """The lowest layer of all images with Python, made once for all of them."""
+    path = build_cache.entry(
+        "layers",
+        "base",
+        [*(deb.name for deb in debs), *_RECIPE],
+        lambda scratch: _write_base(debs, scratch / "base.tar").path,
+        suffix=".tar",
+    )
+    return layers.written(path)
+
+
+def _write_base(debs: list[Path], path: Path) -> Written:
     layer = Layer()
     layer.debs(debs)
     # What the packages' install scripts would have done.
@@ -64,7 +77,7 @@ def _base(debs: list[Path], directory: Path) -> Written:
         layer.copy(f"etc/{master}", f"usr/share/base-passwd/{master}.master")
     layer.join("etc/ssl/certs/ca-certificates.crt", "usr/share/ca-certificates/", ".crt")
     layer.file("etc/nsswitch.conf", b"passwd: files\ngroup: files\nhosts: files dns\n")
-    return layer.write(directory / "base.tar")
+    return layer.write(path)
 
 
 def _with_wheels(name: str, programs: dict[str, Path]) -> Path:
@@ -84,7 +97,7 @@ def _with_wheels(name: str, programs: dict[str, Path]) -> Path:
         layer.tree(installed, site, keep=_wanted)
         return Image(
             pins.image(name),
-            (_base(debs, directory), layer.write(directory / "wheels.tar")),
+            (_base(debs), layer.write(directory / "wheels.tar")),
             command=("python3",),
             environment={"LD_LIBRARY_PATH": "/usr/local/lib"} if name in ("mpi", "openmpi") else {},
         )

@@ -107,8 +107,7 @@ class Layer:
             # Parents before children, links after what they point at.
             for _, (entry, content) in sorted(self._entries.items(), key=lambda item: (item[1][0].islnk(), item[0])):
                 tar.addfile(entry, io.BytesIO(content))
-        with open(path, "rb") as written:
-            return Written(path, hashlib.file_digest(written, "sha256").hexdigest())
+        return written(path)
 
 
 def _merged(name: str) -> str:
@@ -123,6 +122,11 @@ class Written:
 
     path: Path
     digest: str
+
+
+def written(path: Path) -> Written:
+    with open(path, "rb") as file:
+        return Written(path, hashlib.file_digest(file, "sha256").hexdigest())
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """What the test cluster is made of: every version, package and image, in one table.
 
-Cached results are keyed by what stands here (and by the go.mod and go.sum files), so a change makes exactly that anew.
+The build cache is keyed by what stands here and by the go.mod and go.sum files: a change makes exactly that anew.
 Nothing here does anything.
 """
 
@@ -35,24 +35,22 @@ class Module:
     stamps: tuple[tuple[str, str], ...] = ()
 
 
+_KUBERNETES_PROGRAMS = (
+    "kube-apiserver",
+    "kube-controller-manager",
+    "kube-scheduler",
+    "kubelet",
+    "kube-proxy",
+    "kubectl",
+)
+_OWN_PROGRAMS = ("coredns", "pause", "provisioner")
+
+# One module for all, with a CoreDNS that is no newer than Kubernetes in what both are made of: that is compiled once.
 MODULES = (
-    Module("pause", (".",), ("pause",)),
-    Module("coredns", (".",), ("coredns",)),
-    Module("provisioner", (".",), ("provisioner",)),
     Module(
-        "kubernetes",
-        tuple(
-            f"k8s.io/kubernetes/cmd/{program}"
-            for program in (
-                "kube-apiserver",
-                "kube-controller-manager",
-                "kube-scheduler",
-                "kubelet",
-                "kube-proxy",
-                "kubectl",
-            )
-        ),
-        ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl"),
+        "cluster",
+        (*(f"k8s.io/kubernetes/cmd/{name}" for name in _KUBERNETES_PROGRAMS), *(f"./{name}" for name in _OWN_PROGRAMS)),
+        (*_KUBERNETES_PROGRAMS, *_OWN_PROGRAMS),
         tuple((f"{_STAMP}.{name}", value) for name, value in _KUBERNETES_STAMPS.items()),
     ),
 )

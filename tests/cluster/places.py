@@ -1,13 +1,12 @@
-"""Where everything of the test cluster lies: one git-ignored directory of the checkout.
+"""Where the files of test clusters are: a git-ignored directory of the checkout, and the user's build cache.
 
-`cache/` may be kept for ever and is shared by all clusters of the checkout. `state/NAME/` is one cluster's own and is
-gone when that cluster is down. Nothing of a cluster lies anywhere else, but for the names in `state.json`.
+`state/NAME/` belongs to one cluster and is gone when that cluster is down. The build cache is shared by all checkouts
+(`build_cache`). Nothing of a cluster is anywhere else, except what `state.json` names.
 """
 
 import fcntl
 import math
 import os
-import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +22,9 @@ def home() -> Path:
 
 
 def cache() -> Path:
-    return home() / "cache"
+    """The build cache of this user: $XDG_CACHE_HOME/longboat/cluster or ~/.cache/longboat/cluster."""
+    base = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    return base.absolute() / "longboat/cluster"
 
 
 @contextmanager
@@ -44,23 +45,11 @@ def locked(path: Path, patience: float = math.inf) -> Iterator[None]:
                 if time.monotonic() > deadline:
                     raise
             time.sleep(0.05)
-        yield
-
-
-@contextmanager
-def scratch(name: str) -> Iterator[Path]:
-    """A new directory beside the cached things, to be renamed into one of them when it is complete.
-
-    What a killed command left of its own is removed by the next one; all who use this hold the cache's lock.
-    """
-    top = cache() / "scratch"
-    shutil.rmtree(top, ignore_errors=True)
-    directory = top / name
-    directory.mkdir(parents=True)
-    try:
-        yield directory
-    finally:
-        shutil.rmtree(top, ignore_errors=True)
+        try:
+            yield
+        finally:
+            # Not left to closing the file: a program that another thread runs meanwhile may have inherited it.
+            fcntl.flock(lock, fcntl.LOCK_UN)
 
 
 @dataclass(frozen=True)

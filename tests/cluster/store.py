@@ -5,33 +5,29 @@ written to (containers write above them), so nodes and clusters may share the fi
 are copied.
 """
 
-import hashlib
 import os
 import shutil
 import time
 from pathlib import Path
 
+from tests.cluster import build_cache
 from tests.cluster.box import Box
 from tests.cluster.errors import ClusterError
 from tests.cluster.node import Tools, containerd_config
-from tests.cluster.places import cache, locked, scratch
 
 
 def prepare(box: Box, tools: Tools, archives: list[Path]) -> Path:
     """A runtime's root directory that holds just these images."""
-    key = hashlib.sha256(
-        "\n".join([str(tools.root), *sorted(archive.name for archive in archives)]).encode()
-    ).hexdigest()
-    store = cache() / "stores" / key[:12]
-    with locked(cache() / "build.lock"):
-        if not store.exists():
-            # Clusters that run keep their links to the files of older ones.
-            shutil.rmtree(store.parent, ignore_errors=True)
-            store.parent.mkdir()
-            with scratch("store") as fresh:
-                _fill(box, tools, archives, fresh)
-                fresh.rename(store)
-    return store
+
+    def make(scratch: Path) -> Path:
+        # In the box the cache cannot be written to, but the cluster's own directory can.
+        filled = box.places.root / "store"
+        shutil.rmtree(filled, ignore_errors=True)
+        _fill(box, tools, archives, filled)
+        return Path(shutil.move(filled, scratch / "store"))
+
+    names = [tools.root.name, *sorted(archive.name for archive in archives)]
+    return build_cache.entry("stores", "store", [*names, Path(__file__)], make)
 
 
 def _fill(box: Box, tools: Tools, archives: list[Path], root: Path) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from tests.cluster import children
 from tests.cluster.errors import ClusterError
-from tests.cluster.places import cache
 
 
 def unpack(wheels: tuple[str, ...], target: Path, python: str) -> None:
@@ -17,7 +16,7 @@ def unpack(wheels: tuple[str, ...], target: Path, python: str) -> None:
     else:
         command = [sys.executable, "-m", "pip", "install", "--no-compile"]
     command += ["--quiet", "--no-deps", "--only-binary", ":all:", "--python-version", python, "--target", str(target)]
-    environment = os.environ | {"UV_CACHE_DIR": str(cache() / "uv"), "UV_LINK_MODE": "copy"}
+    environment = os.environ | {"UV_LINK_MODE": "copy"}  # the layer is made of what is ours alone
     done = children.run(*command, *wheels, check=False, env=environment)
     if done.returncode:
         raise ClusterError(f"{command[2]} could not get {' '.join(wheels)}: {done.stderr.strip()}")

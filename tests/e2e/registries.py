@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Self
 
 from tests.cluster import pins, programs
-from tests.cluster.places import cache, locked
 from tests.ports import free_port
 
 USER, PASSWORD = "longboat", "longboat-test"
@@ -50,8 +49,7 @@ def login(directory: Path, address: str, user: str = USER, password: str = PASSW
 
 @contextmanager
 def registry(directory: Path, auth: dict[str, object] | None = None, deletes: bool = True) -> Iterator[Registry]:
-    with locked(cache() / "build.lock"):
-        program = programs.build(print, (pins.ADDONS["registry"],))["registry"]
+    program = programs.build(print, (pins.ADDONS["registry"],))["registry"]
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "htpasswd").write_text(PASSWORDS + "\n")
     address = f"127.0.0.1:{free_port()}"

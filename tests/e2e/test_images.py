@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from longboat.images import builders
+from tests.cluster import images
 from tests.cluster.addons import add
 from tests.cluster.cluster import Cluster, kubectl
 from tests.cluster.places import home
@@ -180,7 +181,7 @@ stages:
 @pytest.mark.slow
 def test_a_cluster_pulls_and_runs_what_run_built_and_rm_takes_it_away(place: Place, ours: Cluster) -> None:
     add(ours, "registry", print)
-    base = next((home() / "cache/images").glob("python-*.tar"))
+    base = images.make("python", {})
     code = making.tree(place.directory / "job")
     making.wheel(code / "wheels")
     (code / "large.bin").write_bytes(os.urandom(20_000_000))  # more than travels in ConfigMaps

@@ -1,3 +1,0 @@
-module longboat.test/pause
-
-go 1.26.0
