@@ -91,8 +91,9 @@ cluster-down: $(INSTALLED) ## end that cluster; only the build cache stays, for 
 	@$(BIN)/python -m tests.cluster down
 
 .PHONY: e2e
-e2e: $(INSTALLED) ## end-to-end tests on that cluster, started if need be, or on the one that KUBECONFIG names
-	$(BIN)/python -m tests.cluster with -- $(BIN)/python -m pytest -q -m 'not addon' tests/cluster tests/e2e
+e2e: JOBS ?= 6
+e2e: $(INSTALLED) ## end-to-end tests, JOBS=6 at a time, on that cluster (started if need be) or the one of KUBECONFIG
+	$(BIN)/python -m tests.cluster with -- $(BIN)/python -m pytest -q -n $(JOBS) -m 'not addon' tests/cluster tests/e2e
 
 .PHONY: bench
 bench: $(INSTALLED) ## measure against the peers (downloads about 9 GB into .bench the first time)

@@ -28,22 +28,22 @@ def add(cluster: Cluster, name: str, say: Say) -> None:
     """Add one to a running cluster; a second time changes nothing."""
     if name not in _ADDONS:
         raise ClusterError(f"there is no {name} to add", f"there are {', '.join(_ADDONS)}")
-    with _adding(cluster):
+    with _adding(cluster, name):
         _ADDONS[name](cluster, say)
 
 
 def image(cluster: Cluster, name: str, say: Say) -> str:
     """Gives every node an image that only some tests need; its name."""
-    with _adding(cluster):
+    with _adding(cluster, name):
         if not _has_image(cluster, name):
             say(f"making {pins.image(name)}")
             cluster.load(images.make(name, {}))
     return pins.image(name)
 
 
-def _adding(cluster: Cluster) -> AbstractContextManager[None]:
-    """Tests that run side by side wait for each other here, so that nothing is loaded twice."""
-    return locked(home() / "state" / f"{cluster.places.name}.addons.lock")
+def _adding(cluster: Cluster, name: str) -> AbstractContextManager[None]:
+    """Of the tests that need the same thing, the first adds it and the others wait."""
+    return locked(home() / "state" / f"{cluster.places.name}.{name}.lock")
 
 
 def _has_image(cluster: Cluster, name: str) -> bool:

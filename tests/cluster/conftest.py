@@ -1,10 +1,11 @@
-"""The cluster's own tests need root and, the first time, ten minutes: `make e2e` runs them, `make test` does not."""
+"""The cluster's own tests need root and, the first time, eight minutes: `make e2e` runs them, `make test` does not."""
 
 import os
 from collections.abc import Iterator
 
 import pytest
 
+from tests.cluster.apart import cluster_apart
 from tests.cluster.cluster import Cluster
 from tests.cluster.places import home
 
@@ -18,11 +19,8 @@ def _root() -> None:
         pytest.skip("the test cluster needs root")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    """One of our own, so that nobody else's work is disturbed."""
-    cluster = Cluster("own-tests", print)
-    cluster.down()
-    cluster.up()
-    yield cluster
-    cluster.down()
+    """One for the tests of this directory, so that nobody else's work is disturbed."""
+    with cluster_apart("own-tests") as cluster:
+        yield cluster

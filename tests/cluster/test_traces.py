@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.cluster.apart import no_other_changes
 from tests.cluster.cluster import Cluster
 from tests.cluster.places import CHECKOUT, Places
 from tests.cluster.traces import Traces, traces
@@ -44,9 +45,10 @@ CLAIM = {
 
 @pytest.fixture
 def before() -> Iterator[Traces]:
-    Cluster(NAME, print).down()
-    yield traces(PLACES)
-    Cluster(NAME, print).down()
+    with no_other_changes():
+        Cluster(NAME, print).down()
+        yield traces(PLACES)
+        Cluster(NAME, print).down()
 
 
 def start() -> "subprocess.Popen[str]":

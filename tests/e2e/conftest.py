@@ -1,5 +1,7 @@
 """A namespace of the cluster for each test file, as strict as Pod Security knows, and the command line to use it with.
 
+Tests run side by side (docs/clusters.md): each worker makes its own namespaces.
+
 The cluster is the one that KUBECONFIG names; without it these tests are left out.
 """
 
@@ -11,17 +13,27 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from longboat.engines.kubernetes import storage
 from longboat.engines.kubernetes.cluster import Cluster
 from tests.e2e.place import PATIENCE, Place
+from tests.e2e.side_by_side import ByGroup, position
 
 PYTHON = os.environ.get("LONGBOAT_TEST_IMAGE", "longboat.test/python:1")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Keep the tests that break clusters together (`side_by_side`)."""
+    config.option.loadscopereorder = True  # the groups begin first: they take longest
+    return ByGroup(config, log)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: position(item.nodeid) if "tests/e2e/" in str(item.path) else -1)
     if not os.environ.get("KUBECONFIG"):
         skip = pytest.mark.skip(reason="KUBECONFIG names no cluster; `make e2e` brings one")
         for item in items:
@@ -30,7 +42,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(scope="module")
-def namespace() -> Iterator[str]:
+def kubeconfig() -> None:
+    """KUBECONFIG stays as it is; a file whose tests need another cluster overrides this."""
+
+
+@pytest.fixture(scope="session")
+def session_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One directory for all workers of this session."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
+@pytest.fixture(scope="module")
+def namespace(kubeconfig: None) -> Iterator[str]:
     api = Cluster(os.environ).api
     name = f"longboat-e2e-{uuid.uuid4().hex[:6]}"
     labels = {

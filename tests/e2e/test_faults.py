@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from longboat.runtime.kube_client import names
+from tests.cluster.apart import cluster_apart
 from tests.e2e import jobs
 from tests.e2e.breaking import OURS, cluster
 from tests.e2e.place import Place, lives
@@ -16,6 +17,14 @@ from tests.e2e.place import Place, lives
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not OURS, reason="this cluster's nodes are not ours to break")]
 
 STEPS = 60
+
+
+@pytest.fixture(scope="module")
+def kubeconfig() -> Iterator[None]:
+    """These tests run on a cluster apart, so that others can run meanwhile."""
+    with cluster_apart("faults") as own, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KUBECONFIG", str(own.places.kubeconfig))
+        yield
 
 
 @pytest.fixture
