@@ -66,6 +66,6 @@ def _options(args: argparse.Namespace) -> str:
     words = [word for text in args.sets for word in ("--set", text)]
     words += ["--preset", args.preset] if args.preset else []
     words += [word for path in args.env_files for word in ("--env-file", path)]
-    words += ["--on", args.on] if args.on != "local" else []
+    words += ["--on", args.on] if args.on != registry.DEFAULT else []
     words += part_words(args)
     return "".join(f" {shlex.quote(word)}" for word in words)

@@ -9,11 +9,14 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from longboat.runs import formatting
 from longboat.runs.cause_texts import CRASHED, CRASHES, LOGS, RESUME, STATUS, UNREPORTED, WORDS
 from longboat.runs.run_state import RankFailure, RankState, RunState, StageState, Verdict
 from longboat.runtime.causes import Cause, CauseKind, signal_name
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 ATTACH, STOP, LS = "longboat attach {run}", "longboat stop {run}", "longboat ls {run}"
 LINE_MOST = 100
@@ -148,9 +151,9 @@ def next_commands(run: RunState) -> tuple[str, ...]:
     file = shlex.quote(run.file or "job.yaml")
     commands = tuple(template.format(run=run.id, rank=rank, file=file) for template in templates)
     served = next((stage.serving for stage in run.stages if stage.serving), None)
-    if served and run.state == "serving" and run.engine == "kubernetes":
-        return (f"longboat url {run.id}", *commands)
     if served and run.state == "serving":
+        if urlsplit(served["url"]).hostname not in LOOPBACK:  # not an address of this machine
+            return (f"longboat url {run.id}", *commands)
         return (f"longboat predict {served['url']}/v1/models/{served['model']}", *commands)
     return (f"longboat serve {run.id}", *commands) if served and run.state == "succeeded" else commands
 
