@@ -49,7 +49,7 @@ def test_a_flood_is_answered_or_refused_and_never_lost(heavy: Path, tmp_path: Pa
         told = Counter(answer.status for answer in answers)
         assert set(told) == {200, 429}
         busy = next(answer for answer in answers if answer.status == 429)
-        assert "rows wait for model 'heavy' already" in busy.error
+        assert "the queue of model 'heavy' is full" in busy.error
         assert busy.headers["retry-after"] == "1"
 
         request = tfs.PredictRequest()

@@ -155,7 +155,7 @@ def test_a_full_queue_refuses_at_once() -> None:
 
     refused = play(Doubling(gate), BatchLimits(queue=3), scene)
     assert [error.reason for error in refused] == [RefusalReason.BUSY, RefusalReason.BUSY]
-    assert refused[0].message == "3 rows wait for model 'twice' already"
+    assert refused[0].message == "the queue of model 'twice' is full: 3 rows are waiting"
 
 
 def test_whoever_is_gone_or_too_late_is_not_computed() -> None:
@@ -227,7 +227,9 @@ def test_a_bound_makes_batches_smaller_and_refuses_what_would_be_late() -> None:
     found = play(model, BatchLimits(rows=64, bound=0.060), scene)
     refused = [each for each in found if isinstance(each, RequestRefused)]
     assert refused
-    assert all(each.reason is RefusalReason.BUSY and "within its bound of 60 ms" in each.message for each in refused)
+    assert all(
+        each.reason is RefusalReason.BUSY and "within its latency bound of 60 ms" in each.message for each in refused
+    )
     assert max(model.calls) <= 16
 
 

@@ -93,7 +93,7 @@ def test_a_model_on_this_machine_is_asked_without_a_server(longboat: Longboat, m
     making.words(run / "words")
     assert "good ✓" in longboat("predict", "job").out
     assert longboat("predict", models / "words", "--model-version", "9").err.startswith("error: words has no version 9")
-    assert "which model" in longboat("predict", models).err
+    assert "has several models" in longboat("predict", models).err
     broken = tmp_path / "mnist"
     making.digits(broken)
     weights = broken / "1" / "weights.safetensors"
@@ -124,7 +124,7 @@ def test_what_goes_wrong_is_said_with_what_to_do(longboat: Longboat, server: Ser
         held.bind(("127.0.0.1", 0))
         port = held.getsockname()[1]
         said = longboat("predict", f"127.0.0.1:{port}", "-", "--protocol", protocol, "--model", "m")
-    assert (said.code, f"nobody answers at 127.0.0.1:{port}" in said.err) == (1, True), said.err
+    assert (said.code, f"127.0.0.1:{port} refused the connection" in said.err) == (1, True), said.err
 
 
 def test_a_token_opens_the_server(longboat: Longboat, models: Path, tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_bench_counts_a_short_last_batch_exactly_and_says_that_it_wrapped(
     assert told["accuracy"] == pytest.approx(sum(right[4:]) / sum(sizes[4:]))
     assert (told["requests"], told["succeeded"], told["failures"]) == (10, 10, [])
     assert told["examples_per_second"] == pytest.approx(told["examples"] / told["seconds"])
-    assert any("50 rows: they were sent again" in note for note in told["notes"])
+    assert any("50 rows: they were repeated" in note for note in told["notes"])
     assert any("last batch of the data has 2 rows" in note for note in told["notes"])
 
 
@@ -220,16 +220,16 @@ def test_bench_holds_connections_and_time(longboat: Longboat, server: Serving, t
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("-n", "10"), "all 10 iterations would be warm-up"),
-        (("-n", "5", "-w", "7"), "all 5 iterations would be warm-up"),
-        (("-b", "0"), "at least one row"),
+        (("-n", "10"), "all 10 iterations are warm-up"),
+        (("-n", "5", "-w", "7"), "all 5 iterations are warm-up"),
+        (("-b", "0"), "it must be at least 1"),
         (("-w", "-1"), "at least 0"),
-        (("--rate", "-2"), "no sensible figure"),
-        (("--rate", "nan"), "no sensible figure"),
+        (("--rate", "-2"), "is not valid"),
+        (("--rate", "nan"), "is not valid"),
         (("--duration", "soon"), "not a duration"),
-        (("--timeout", "0"), "more than 0"),
+        (("--timeout", "0"), "it must be greater than 0"),
         (("-s", "h:1"), "both name a server"),
-        (("-d", "absent.csv"), "there is no file absent.csv"),
+        (("-d", "absent.csv"), "file absent.csv does not exist"),
     ],
 )
 def test_bench_refuses_what_could_measure_nothing(
@@ -439,5 +439,5 @@ def test_a_load_test_that_never_reaches_a_server_is_an_error(tmp_path: Path) -> 
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{held.getsockname()[1]}/v1/models/m"
-        with pytest.raises(LongboatError, match="nobody answers"):
+        with pytest.raises(LongboatError, match="refused the connection"):
             load_test.run(target.parse(url), load_test.LoadSettings(ones(tmp_path / "x.csv", 1)))

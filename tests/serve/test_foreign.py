@@ -43,7 +43,7 @@ def test_keras_files_and_a_saved_model_are_served(tmp_path: Path) -> None:
             told = server.get(f"/v2/models/{name}").json
             assert told["inputs"][0]["shape"] == [-1, 4]
             answer = server.post(f"/v1/models/{name}:predict", {"instances": [[1, 2]]})
-            assert (answer.status, "wants the shape [*, 4], got [1, 2]" in answer.error) == (400, True)
+            assert (answer.status, "expects the shape [*, 4], got [1, 2]" in answer.error) == (400, True)
             assert server.get(f"/models/{name}").status == 200
         assert server.get("/v1/models/saved").json["model_version_status"][0]["version"] == "3"
         assert "oneDNN" not in server.said.read_text()

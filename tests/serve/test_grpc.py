@@ -141,7 +141,7 @@ def test_bad_calls_have_a_status_and_words(channel: grpc.Channel) -> None:
     assert refusal(channel, predict, predict_request("nobody"))[0] is not_found
     assert refusal(channel, predict, predict_request("mnist", ROWS[:, :5])) == (
         invalid,
-        "input 'x' wants the shape [*, 784], got [3, 5]",
+        "input 'x' expects the shape [*, 784], got [3, 5]",
     )
     assert refusal(channel, predict, predict_request("mnist", ROWS[:0])) == (
         invalid,
@@ -149,7 +149,7 @@ def test_bad_calls_have_a_status_and_words(channel: grpc.Channel) -> None:
     )
     request = predict_request("mnist")
     request.inputs["x"].dtype = 2
-    assert refusal(channel, predict, request) == (invalid, "input 'x' wants DT_FLOAT, got DT_DOUBLE")
+    assert refusal(channel, predict, request) == (invalid, "input 'x' expects DT_FLOAT, got DT_DOUBLE")
     request.inputs["x"].dtype = 99
     assert "got data type 99" in refusal(channel, predict, request)[1]
     request = predict_request("mnist")
@@ -161,12 +161,12 @@ def test_bad_calls_have_a_status_and_words(channel: grpc.Channel) -> None:
     request.model_spec.ClearField("version")
     request.model_spec.signature_name = "other"
     assert refusal(channel, predict, request)[0] is invalid
-    assert refusal(channel, predict, b"\xff\xff") == (invalid, "the request is no such message")
+    assert refusal(channel, predict, b"\xff\xff") == (invalid, "the request is not a valid message of this method")
     request = infer_request()
     request.inputs[0].datatype = "INT64"
     assert refusal(channel, OIP + "ModelInfer", request) == (
         invalid,
-        "input 'x' wants the datatype FP32, got 'INT64'",
+        "input 'x' expects the datatype FP32, got 'INT64'",
     )
     request = infer_request()
     request.raw_input_contents.append(b"")

@@ -178,7 +178,7 @@ def test_all_bodies_together_are_bounded_and_what_is_answered_or_gone_makes_room
         writer.write(head + b"x" * 90)
         found = await other.read()
         assert status_lines(found) == [503]
-        assert b"the server holds 90 bytes of other requests, and 150 is the most: try again" in found
+        assert b"the server is busy with 90 bytes of other requests (limit 150): try again" in found
         writer.close()
         await holds(90)
 

@@ -68,7 +68,7 @@ def test_a_new_version_takes_over_without_a_dropped_request(tmp_path: Path) -> N
             for asker in askers:
                 asker.join()
         assert wrong == []
-        assert "version 2 is served now" in server.said.read_text()
+        assert "now serving version 2" in server.said.read_text()
 
 
 def flip_a_weight(version: Path) -> None:
@@ -87,7 +87,7 @@ def spoil_the_example(version: Path) -> None:
     ("spoil", "told"),
     [
         (flip_a_weight, "weights.safetensors: its bytes are not those that were saved"),
-        (spoil_the_example, "its own example is no input for it: input 'x' wants the shape [*, 784]"),
+        (spoil_the_example, "its own example is not a valid input: input 'x' expects the shape [*, 784]"),
     ],
 )
 def test_a_broken_new_version_changes_nothing_but_the_status_and_later_ones_are_served(
@@ -132,7 +132,7 @@ def test_the_watch_outlives_whatever_a_look_at_the_directory_raises(monkeypatch:
         task.cancel()
 
     asyncio.run(watch())
-    assert "no new version of odd was looked for: ZeroDivisionError: a version of nothing" in said[0]
+    assert "cannot check for new versions of odd: ZeroDivisionError: a version of nothing" in said[0]
 
 
 def test_all_versions_are_served_when_asked_for(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_a_broken_newest_version_at_the_start_falls_back(tmp_path: Path) -> None
         (lambda path: flip(path / "function.onnx"), "function.onnx: its bytes are not those that were saved"),
         (lambda path: (path / "weights.safetensors").unlink(), "weights.safetensors: No such file or directory"),
         (lambda path: (path / "bundle.json").write_text("{"), "bundle.json: not JSON"),
-        (spoil_the_example, "its own example is no input for it"),
+        (spoil_the_example, "its own example is not a valid input"),
     ],
     ids=["a flipped bit", "a missing file", "a torn manifest", "an example that does not fit"],
 )

@@ -32,7 +32,7 @@ def test_a_process_that_is_killed_is_replaced_and_the_others_answer(models: Path
             server.predict("mnist", ROW)
         os.kill(first[0], signal.SIGKILL)
         server.until(lambda: len(set(children(server.process.pid)) - set(first)) == 1)
-        assert f"server process {first[0]} ended (killed by signal 9)" in server.said.read_text()
+        assert f"server process {first[0]} exited (killed by signal 9)" in server.said.read_text()
 
         def counted() -> bool:
             text = server.get("/metrics").body.decode()
@@ -151,7 +151,7 @@ def test_a_taken_port_is_said_with_the_fix(models: Path, longboat: Longboat) -> 
         ):
             said = longboat("serve", models / "mnist", *words)
             assert said.code == 2
-            assert f"port {port} on 127.0.0.1 is taken: another program listens there" in said.err
+            assert f"port {port} on 127.0.0.1 is already in use" in said.err
             assert "--port 0 --grpc-port 0" in said.err
 
 
@@ -182,10 +182,10 @@ def test_an_open_host_without_a_token_is_warned_of(models: Path, tmp_path: Path)
         (["{models}/mnist", "--version", "9"], "has no complete version"),
         (["{models}/mnist", "--tls-cert", "x"], "--tls-cert and --tls-key belong together"),
         (["{models}/mnist", "{models}/mnist"], "two models are called 'mnist'"),
-        (["{models}", "--name", "x"], "holds several models"),
-        (["a/b=c"], "neither a model's directory nor a run"),
-        (["nobody"], "neither a model's directory nor a run"),
-        (["{models}/words.txt"], "is no model"),
+        (["{models}", "--name", "x"], "has several models"),
+        (["a/b=c"], "neither a model directory nor a run"),
+        (["nobody"], "neither a model directory nor a run"),
+        (["{models}/words.txt"], "is not a model"),
         (["{models}/mnist", "--token", "two words"], "without spaces"),
         (["{models}/mnist", "--token-file", "/nowhere"], "--token-file /nowhere"),
         (["{models}/mnist", "--host", "256.1.1.1"], "--host 256.1.1.1"),

@@ -61,7 +61,7 @@ def test_a_context_is_common_to_all_examples(server: Serving) -> None:
 
 def test_regress_refuses_a_model_of_many_numbers(server: Serving) -> None:
     answer = server.post("/v1/models/mnist:regress", {"examples": [{"x": ROWS[0].tolist()}]})
-    assert (answer.status, answer.error) == (400, "model 'mnist' gives 10 numbers a row, not one")
+    assert (answer.status, answer.error) == (400, "model 'mnist' returns 10 numbers per row, not one")
 
 
 def test_explain_says_which_words_weighed(server: Serving) -> None:
@@ -84,23 +84,23 @@ def test_status_and_metadata_are_those_of_tensorflow_serving(server: Serving) ->
 
 ZEROS = [0] * 784
 REFUSED: list[tuple[str, str, Any, int, str]] = [
-    ("a wrong shape", "mnist", {"instances": [[1, 2, 3]]}, 400, "input 'x' wants the shape [*, 784], got [1, 3]"),
-    ("no batch", "mnist", {"instances": ZEROS}, 400, "input 'x' wants the shape [*, 784], got [784]"),
+    ("a wrong shape", "mnist", {"instances": [[1, 2, 3]]}, 400, "input 'x' expects the shape [*, 784], got [1, 3]"),
+    ("no batch", "mnist", {"instances": ZEROS}, 400, "input 'x' expects the shape [*, 784], got [784]"),
     ("ragged rows", "mnist", {"instances": [ZEROS, [0]]}, 400, "input 'x' is ragged"),
     ("no rows", "mnist", {"instances": []}, 400, "'instances' is empty"),
     ("no columns", "mnist", {"inputs": []}, 400, "got [0]"),
-    ("strings for numbers", "mnist", {"instances": [["0"] * 784]}, 400, "input 'x' wants float32, got strings"),
-    ("null", "mnist", {"instances": [[None] * 784]}, 400, "input 'x' wants float32, got something that is no number"),
-    ("true", "mnist", {"instances": [[True] * 784]}, 400, "input 'x' wants float32, got true or false"),
-    ("a fraction", "table", {"instances": [{"a": 1, "b": [1, 2, 0.5]}]}, 400, "'b' wants int64, got fractions"),
-    ("a number too large", "table", {"instances": [{"a": 1, "b": [1, 2, 10**30]}]}, 400, "'b' wants int64"),
+    ("strings for numbers", "mnist", {"instances": [["0"] * 784]}, 400, "input 'x' expects float32, got strings"),
+    ("null", "mnist", {"instances": [[None] * 784]}, 400, "input 'x' expects float32, got a value that is not"),
+    ("true", "mnist", {"instances": [[True] * 784]}, 400, "input 'x' expects float32, got true or false"),
+    ("a fraction", "table", {"instances": [{"a": 1, "b": [1, 2, 0.5]}]}, 400, "'b' expects int64, got fractions"),
+    ("a number too large", "table", {"instances": [{"a": 1, "b": [1, 2, 10**30]}]}, 400, "'b' expects int64"),
     ("a missing input", "table", {"instances": [{"a": 1}]}, 400, "lacks 'b'; the model's inputs: a, b"),
-    ("an unknown input", "table", {"inputs": {"a": [1], "b": [[1, 2, 3]], "c": 1}}, 400, "has 'c', which"),
+    ("an unknown input", "table", {"inputs": {"a": [1], "b": [[1, 2, 3]], "c": 1}}, 400, "has unknown 'c'"),
     ("instances that differ", "table", {"instances": [{"a": 1, "b": [1, 2, 3]}, {"a": 1}]}, 400, "instance 1"),
     ("columns that differ", "table", {"inputs": {"a": [1], "b": [[1, 2, 3]] * 2}}, 400, "a has 1, b has 2"),
-    ("numbers for strings", "words", {"instances": [1]}, 400, "input 'text' wants strings, got a number"),
-    ("broken base64", "words", {"instances": [{"b64": "*"}]}, 400, "the b64 value is not base64"),
-    ("no UTF-8", "words", {"instances": [{"b64": "/w=="}]}, 400, "wants UTF-8 text: byte 0 is not"),
+    ("numbers for strings", "words", {"instances": [1]}, 400, "input 'text' expects strings, got a number"),
+    ("broken base64", "words", {"instances": [{"b64": "*"}]}, 400, "the b64 value is not valid base64"),
+    ("no UTF-8", "words", {"instances": [{"b64": "/w=="}]}, 400, "expects UTF-8 text: byte 0 is not"),
     ("what the transform refuses", "words", {"instances": ["kaboom"]}, 400, "kaboom is not a word"),
     ("an unknown signature", "mnist", {"signature_name": "x", "instances": []}, 400, "Serving signature key"),
     ("neither key", "mnist", {"rows": []}, 400, "Missing 'inputs' or 'instances' key"),

@@ -95,15 +95,15 @@ def test_the_repository_lists_versions(server: Serving) -> None:
 
 
 REFUSED: list[tuple[str, dict[str, Any], bytes, str]] = [
-    ("a wrong datatype", {"inputs": [x(datatype="FP64", data=[0])]}, b"", "wants the datatype FP32, got 'FP64'"),
-    ("a wrong shape", {"inputs": [x(shape=[3, 5], data=[0])]}, b"", "wants the shape [*, 784], got [3, 5]"),
+    ("a wrong datatype", {"inputs": [x(datatype="FP64", data=[0])]}, b"", "expects the datatype FP32, got 'FP64'"),
+    ("a wrong shape", {"inputs": [x(shape=[3, 5], data=[0])]}, b"", "expects the shape [*, 784], got [3, 5]"),
     ("an empty batch", {"inputs": [x(shape=[0, 784], data=[])]}, b"", "has no rows"),
     ("a shape that is none", {"inputs": [x(shape="3", data=[])]}, b"", "'shape' must be a list"),
     ("a negative length", {"inputs": [x(shape=[-1, 784], data=[])]}, b"", "'shape' must be a list"),
     ("too few values", {"inputs": [x(data=[0] * 9)]}, b"", "holds 2352 values, 'data' has 9"),
     ("no data", {"inputs": [x()]}, b"", "has no 'data'"),
-    ("another name", {"inputs": [{"name": "y"}]}, b"", "lacks 'x' and has 'y'"),
-    ("one twice", {"inputs": [x(data=ROWS.tolist()), x(data=ROWS.tolist())]}, b"", "is there twice"),
+    ("another name", {"inputs": [{"name": "y"}]}, b"", "lacks 'x' and has unknown 'y'"),
+    ("one twice", {"inputs": [x(data=ROWS.tolist()), x(data=ROWS.tolist())]}, b"", "duplicate input"),
     ("no inputs", {}, b"", "a list of 'inputs'"),
     ("an unknown output", {"inputs": [], "outputs": [{"name": "z"}]}, b"", "has no output 'z'"),
     ("too few bytes", {"inputs": [x(parameters={"binary_data_size": 4})]}, b"abcd", "is 9408 bytes, got 4"),

@@ -1,15 +1,15 @@
-"""Requests become batches. One batcher stands before each loaded version; it lives on the event loop.
+"""Batches requests. Each loaded version has one batcher, which runs on the event loop.
 
-What arrives while a batch is computed is the next batch: under load batches grow by themselves, and a lone request
-waits for nobody. A small model is computed on the loop itself, at the end of the turn in which its requests came; one
-that takes longer is computed in a thread, so that the loop goes on reading.
+Requests that arrive while a batch is computed form the next batch: under load batches grow, and a single request does
+not wait. A fast model is computed on the loop, at the end of the iteration in which its requests came; a slower one is
+computed in a thread, so that the loop keeps reading.
 
-With `wait`, an idle model also waits for company, at most so long, and not for clients that it has not seen lately.
-With `bound`, no batch is made larger than what leaves room for it, and a request that could not be answered in time
-is refused at once instead of late; an idle model takes it always. The queue is bounded either way. A request whose
-client is gone or whose deadline has passed is not computed.
+With `wait`, an idle model also waits for more requests, at most that long, and only if it has recently seen several at
+once. With `bound`, batches stay small enough to meet the latency bound, and a request that cannot be answered in time
+is refused at once; an idle model always accepts it. The queue is bounded in any case. Requests whose client is gone or
+whose deadline has passed are not computed.
 
-Nothing of HTTP, gRPC or JSON here; answers go to the callback that came with the work.
+Nothing here knows HTTP, gRPC or JSON; results go to each item's callback.
 """
 
 from __future__ import annotations
@@ -32,38 +32,38 @@ if TYPE_CHECKING:
     Done = Callable[[dict[str, Array] | None, RequestRefused | None], None]
 
 INLINE = 0.001
-"""Seconds: a batch that takes less is computed on the loop, where a thread would cost more than it gives."""
+"""Seconds: faster batches are computed on the loop, because a thread would cost more."""
 AT_ONCE = 0.0001
-"""Seconds: a request that takes less is not worth a coroutine's wait."""
+"""Seconds: faster requests are answered without waking a coroutine."""
 FORGET = 0.9
-"""What is kept of the memory of how many clients ask at once, a batch."""
+"""Decay per batch of the number of concurrent requests seen."""
 TYPICAL, CAUTIOUS = (0.2, 0.05), (0.02, 0.3)
-"""How far a measurement moves what is known of a batch's time: down that share of the way, up that share of what is
-known at most. What a batch takes undisturbed decides where it is computed; whether a bound can be kept is decided by
-what it takes with all that goes on beside it."""
+"""How far a measurement moves the estimate of a batch's time: down by this share of the difference, up by at most this
+share of the estimate. TYPICAL estimates the undisturbed time and decides between loop and thread; CAUTIOUS includes
+disturbances and decides whether a latency bound can be met."""
 SIZES = 24
-"""Powers of two of rows by which batches are counted."""
+"""Number of batch sizes that are counted, by powers of two."""
 
 
 @dataclass(frozen=True)
 class BatchLimits:
-    """What an operator may say about batches."""
+    """Batching options of the operator."""
 
     rows: int = 64
-    """The most rows computed at once; a larger request is computed alone."""
+    """Maximum rows of a batch; a larger request is computed alone."""
     wait: float = 0.0
-    """Seconds that an idle model waits for company."""
+    """Seconds that an idle model waits for more requests."""
     queue: int = 1024
-    """The most rows that may wait."""
+    """Maximum rows in the queue."""
     bound: float = 0.0
-    """Seconds from arrival to answer; 0: no bound."""
+    """Latency bound in seconds, from arrival to response; 0: none."""
     timeout: float = 60.0
-    """Seconds after which a waiting request is given up."""
+    """Seconds after which a queued request fails."""
 
 
 @dataclass(slots=True)
 class BatchItem:
-    """One request on its way."""
+    """One queued request."""
 
     inputs: dict[str, Array]
     rows: int
@@ -76,7 +76,7 @@ class BatchItem:
 
 @dataclass
 class BatchCosts:
-    """How long batches take, learned for each power of two of rows."""
+    """Estimated time of a batch, for each power of two of rows."""
 
     down: float = TYPICAL[0]
     up: float = TYPICAL[1]
@@ -93,7 +93,7 @@ class BatchCosts:
             self.seconds[size] = known + min(took - known, self.up * known)
 
     def of(self, rows: int) -> float:
-        """The expected seconds of a batch; of one never seen, in proportion to the nearest."""
+        """Expected seconds of a batch; for a new size, extrapolated from the nearest one."""
         size = (rows - 1).bit_length()
         if size in self.seconds:
             return self.seconds[size]
@@ -113,7 +113,7 @@ class Batcher:
         self._sizes = [0] * SIZES
         self._rows = 0
         self.idle: Callable[[], None] | None = None
-        """Called when the last work is done, for whoever waits to unload the model."""
+        """Called when all work is done, so that the model can be unloaded."""
         self.names = {tensor.name for tensor in runner.bundle.inputs}
         self._loop = loop
         self._queue: deque[BatchItem] = deque()
@@ -122,10 +122,10 @@ class Batcher:
         self._busy = self._called = False
         self._timer: asyncio.TimerHandle | None = None
         self._crowd = 1.0
-        """How many requests have lately stood in line at once."""
+        """How many requests were recently queued at once."""
         self._began = 0.0
         self._computing = 1
-        """Rows of the batch that is being computed."""
+        """Rows of the current batch."""
         self._thread: ThreadPoolExecutor | None = None
 
     @property
@@ -133,13 +133,13 @@ class Batcher:
         return self._busy or bool(self._queue)
 
     def take_counts(self) -> tuple[list[int], int]:
-        """What was computed since the last time: batches by the power of two of their rows, and rows."""
-        found = self._sizes, self._rows
+        """Return and reset the counts: batches by power of two of their rows, and rows."""
+        counts = self._sizes, self._rows
         self._sizes, self._rows = [0] * SIZES, 0
-        return found
+        return counts
 
     def submit(self, inputs: dict[str, Array], rows: int, done: Done, deadline: float = 0.0) -> BatchItem:
-        """Queues a request, or raises Refused. `done` is called on the loop, once, unless the work is cancelled."""
+        """Queue a request, or raise RequestRefused. `done` is called once on the loop, unless the item is cancelled."""
         now = self.admit(rows)
         limits = self.limits
         until = now + limits.timeout
@@ -153,12 +153,15 @@ class Batcher:
         return work
 
     def admit(self, rows: int = 1) -> float:
-        """Raises Refused if there is no room for so many rows; the time. Protocols ask before they read a body: a flood
-        is turned away for the price of a look."""
+        """Raise RequestRefused if the queue is full for this many rows, else return the time.
+
+        Protocols call it before they read a body, so that an overload is cheap to refuse."""
         now = time.monotonic()
         limits, name = self.limits, self.runner.bundle.name
         if self.waiting and self.waiting + rows > limits.queue:
-            raise RequestRefused(RefusalReason.BUSY, f"{self.waiting} rows wait for model {name!r} already")
+            raise RequestRefused(
+                RefusalReason.BUSY, f"the queue of model {name!r} is full: {self.waiting} rows are waiting"
+            )
         if limits.bound and self.working and self._expected(rows, now) > limits.bound:
             raise self._late()
         return now
@@ -166,12 +169,14 @@ class Batcher:
     def _late(self) -> RequestRefused:
         bound = self.limits.bound * 1000
         return RequestRefused(
-            RefusalReason.BUSY, f"model {self.runner.bundle.name!r} could not answer within its bound of {bound:g} ms"
+            RefusalReason.BUSY,
+            f"model {self.runner.bundle.name!r} cannot answer within its latency bound of {bound:g} ms",
         )
 
     def at_once(self, inputs: dict[str, Array], rows: int) -> dict[str, Array] | None:
-        """The answer of a model so quick that company would not make it quicker; None: ask. For gRPC, where waking a
-        coroutine costs more than the model does."""
+        """The outputs of an idle, very fast model, computed right away; None: use `ask`.
+
+        For gRPC, where waking a coroutine costs more than such a model."""
         if self._busy or self._queue or self.costs.of(rows) > AT_ONCE:
             return None
         began = time.perf_counter()
@@ -183,7 +188,7 @@ class Batcher:
         return outputs
 
     async def ask(self, inputs: dict[str, Array], rows: int, deadline: float = 0.0) -> dict[str, Array]:
-        """The same for a coroutine: when it is cancelled, so is the work."""
+        """Queue a request and await its outputs. Cancelling the coroutine cancels the request."""
         answer: asyncio.Future[dict[str, Array]] = self._loop.create_future()
 
         def done(outputs: dict[str, Array] | None, refused: RequestRefused | None) -> None:
@@ -202,7 +207,7 @@ class Batcher:
             raise
 
     def cancel(self, work: BatchItem) -> None:
-        """The client is gone: the work is skipped when its turn comes."""
+        """Skip the item, because its client is gone."""
         work.gone = True
 
     def close(self) -> None:
@@ -210,15 +215,15 @@ class Batcher:
             self._thread.shutdown(wait=False)
 
     def _expected(self, rows: int, now: float) -> float:
-        """Seconds until a request of so many rows would be answered."""
+        """Expected seconds until a new request of this many rows is answered."""
         costs, most = self.slow_costs, self._most()
         left = max(0.0, costs.of(self._computing) - (now - self._began)) if self._busy else 0.0
         full, rest = divmod(self.waiting + rows, most)
         return left + full * costs.of(most) + (costs.of(rest) if rest else 0.0)
 
     def _most(self) -> int:
-        """The most rows of a batch: as the operator said, or fewer, so that a request that just missed one batch and
-        must wait for it and then for its own is still answered within the bound."""
+        """Maximum rows of a batch: the operator's limit, or fewer, so that a request that just missed a batch meets
+        the latency bound after that batch and its own."""
         most = self.limits.rows
         if self.limits.bound:
             while most > 1 and 2 * self.slow_costs.of(most) > self.limits.bound:
@@ -226,7 +231,7 @@ class Batcher:
         return most
 
     def _arrange(self) -> None:
-        """Decides when the next batch is made: at the end of this turn of the loop, or when company has come."""
+        """Schedule the next batch: at the end of this loop iteration, or after waiting for more requests."""
         wait = self.limits.wait
         if wait and self.waiting < self._most() and len(self._queue) < round(self._crowd):
             if self._timer is None:
@@ -261,14 +266,14 @@ class Batcher:
         self._thread.submit(self._away, batch, rows)
 
     def _away(self, batch: list[BatchItem], rows: int) -> None:
-        """In the thread."""
+        """Compute a batch in the thread."""
         began = time.perf_counter()
         answers = _answers(self.runner, batch)
         took = time.perf_counter() - began
         try:
             self._loop.call_soon_threadsafe(self._back, batch, answers, rows, took)
         except RuntimeError:
-            pass  # the loop has closed: nobody waits for this any more
+            pass  # the loop is closed
 
     def _back(self, batch: list[BatchItem], answers: list[Any], rows: int, took: float) -> None:
         self._busy = False
@@ -296,7 +301,7 @@ class Batcher:
         self._rows += rows
 
     def _take(self) -> tuple[list[BatchItem], int]:
-        """The next batch: the oldest request and those of its shape behind it, as many as fit."""
+        """The next batch: the oldest request and the following ones with its shape, as many as fit."""
         batch: list[BatchItem] = []
         rows, most, now = 0, self._most(), time.monotonic()
         queue = self._queue
@@ -309,7 +314,7 @@ class Batcher:
                 queue.popleft()
                 self.waiting -= work.rows
                 if not work.gone:
-                    late = RequestRefused(RefusalReason.DEADLINE, "the deadline passed before the model was free")
+                    late = RequestRefused(RefusalReason.DEADLINE, "the deadline passed while the request was queued")
                     work.done(None, late if work.deadline < now else self._late())
                 continue
             if batch and (not self._batchable or rows + work.rows > most or work.shape != batch[0].shape):
@@ -322,7 +327,7 @@ class Batcher:
 
 
 def _shape(inputs: dict[str, Array], single: bool) -> Any:
-    """What must agree for two requests to share a batch."""
+    """Key that two requests must share to be in one batch."""
     if single:
         (array,) = inputs.values()
         return array.shape[1:]
@@ -330,8 +335,8 @@ def _shape(inputs: dict[str, Array], single: bool) -> Any:
 
 
 def _answers(runner: Runner, batch: list[BatchItem]) -> list[Any]:
-    """An answer or a Refused for each work. When a batch of several fails, each is computed alone: one client's
-    input, or its size, must not fail the others."""
+    """Outputs or a RequestRefused for each item. If a batch fails, each item is computed alone, so that one client's
+    input cannot fail the others."""
     try:
         if len(batch) == 1:
             return [runner.run(batch[0].inputs)]
@@ -353,8 +358,8 @@ def _split(outputs: dict[str, Array], batch: list[BatchItem]) -> list[dict[str, 
     for name, array in outputs.items():
         if len(array) != total:
             raise RuntimeError(f"output {name!r} has {len(array)} rows for {total}")
-    found, at = [], 0
+    parts, at = [], 0
     for work in batch:
-        found.append({name: array[at : at + work.rows] for name, array in outputs.items()})
+        parts.append({name: array[at : at + work.rows] for name, array in outputs.items()})
         at += work.rows
-    return found
+    return parts

@@ -1,4 +1,4 @@
-"""Element types in one table: the names of numpy and the bundle, of TensorFlow, of the Open Inference Protocol."""
+"""Table of element types with their names in numpy, TensorFlow and the Open Inference Protocol."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ElementType:
-    """One element type under its names."""
+    """One element type and its names."""
 
     name: str
-    """numpy's, or string."""
+    """numpy's name, or `string`."""
     tf: int
     tf_name: str
     oip: str
     field: str
-    """Where a TensorFlow TensorProto lists such values when they are not in tensor_content."""
+    """Field of a TensorFlow TensorProto for such values, if they are not in tensor_content."""
     oip_field: str
-    """Where an InferTensorContents lists them; empty: only raw bytes can carry them."""
+    """Field of an InferTensorContents for them; empty: only raw bytes."""
 
 
 _TABLE = (

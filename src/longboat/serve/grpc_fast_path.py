@@ -1,9 +1,9 @@
-"""Predict's messages as bytes, for the common case of one tensor in and float32 or float64 out.
+"""Fast path for gRPC Predict: encodes and decodes the common case without protobuf.
 
-Going through a message field by field costs as much as a small model does. A client in a loop sends the same bytes
-again but for its numbers: what such a request means is kept with the bytes around them (Frame). Packed floats are on
-the wire as they are in memory, so all that stands before them in an answer depends on name, type and shape alone and is
-kept too. Everything else goes through protobuf; tests hold the two against each other.
+The common case is one input tensor and float32 or float64 outputs. Parsing a message field by field takes as long as a
+small model. A client in a loop sends the same bytes except for the numbers, so the meaning of a request is cached with
+the bytes around its numbers (Frame). Packed floats are on the wire as in memory, so the bytes before them in a response
+depend only on name, type and shape, and are cached too. Everything else uses protobuf; tests compare the two.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     Outputs = dict[str, np.ndarray[Any, Any]]
 
 LEAST = 64
-"""Bytes: fewer numbers could stand elsewhere in the message by chance."""
+"""Minimum bytes of numbers: fewer could occur elsewhere in the message by chance."""
 _PLAIN = {"f": (1, 5, 4), "d": (2, 6, 8)}
-"""numpy's letter -> TensorFlow's type, the field of its values, bytes of one."""
+"""numpy's type letter -> TensorFlow's type, field of the values, bytes per value."""
 _MOST = 4096
 _heads: dict[tuple[str, str, tuple[int, ...]], bytes] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A request but for its numbers, and what it means."""
+    """A request without its numbers, and its meaning."""
 
     head: bytes
     tail: bytes
@@ -40,7 +40,7 @@ class Frame:
     model: str
 
     def content(self, raw: bytes) -> bytes | None:
-        """The numbers of a request of this frame; None: it is another."""
+        """The numbers of a request with this frame; None if it has another one."""
         head, tail = self.head, self.tail
         if raw.startswith(head) and raw.endswith(tail):
             return raw[len(head) : len(raw) - len(tail)]
@@ -48,7 +48,7 @@ class Frame:
 
 
 def frame(raw: bytes, request: Any, tensors: Sequence[Tensor]) -> Frame | None:
-    """The frame of a request that was read and found right; None where its numbers do not stand in one piece."""
+    """The frame of a valid request; None if its numbers are not in one piece."""
     if len(tensors) != 1 or tensors[0].dtype in ("string", "bool") or len(request.output_filter):
         return None
     given = request.inputs[tensors[0].name]
@@ -68,17 +68,17 @@ def frame(raw: bytes, request: Any, tensors: Sequence[Tensor]) -> Frame | None:
 
 
 def spec(name: str, version: int, signature_name: str) -> bytes:
-    """The model_spec of an answer, with its field number."""
-    told = tfs.PredictResponse()
-    told.model_spec.name = name
-    told.model_spec.version.value = version
-    told.model_spec.signature_name = signature_name
-    content: bytes = told.SerializeToString()
+    """The model_spec of a response, with its field number."""
+    response = tfs.PredictResponse()
+    response.model_spec.name = name
+    response.model_spec.version.value = version
+    response.model_spec.signature_name = signature_name
+    content: bytes = response.SerializeToString()
     return content
 
 
 def response(outputs: Outputs, model_spec: bytes) -> bytes | None:
-    """The message, or None when an output is of another type."""
+    """The response message; None if an output has another type."""
     parts: list[bytes] = []
     for name, array in outputs.items():
         key = (name, array.dtype.char, array.shape)
@@ -95,7 +95,7 @@ def response(outputs: Outputs, model_spec: bytes) -> bytes | None:
 
 
 def _head(name: str, letter: str, shape: tuple[int, ...]) -> bytes:
-    """All that stands before the values of one output."""
+    """The bytes before the values of one output."""
     kind, field, width = _PLAIN[letter]
     size = width
     for length in shape:
@@ -112,9 +112,9 @@ def _head(name: str, letter: str, shape: tuple[int, ...]) -> bytes:
 
 
 def _varint(number: int) -> bytes:
-    found = bytearray()
+    encoded = bytearray()
     while number > 127:
-        found.append(number & 127 | 128)
+        encoded.append(number & 127 | 128)
         number >>= 7
-    found.append(number)
-    return bytes(found)
+    encoded.append(number)
+    return bytes(encoded)

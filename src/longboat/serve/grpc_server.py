@@ -1,8 +1,7 @@
-"""gRPC on one port: TensorFlow Serving's PredictionService and ModelService, and the Open Inference Protocol's service.
+"""gRPC server: TensorFlow Serving's PredictionService and ModelService, and the Open Inference Protocol.
 
-Methods are registered by their full names, and the messages are our own (see `protos`), so no generated service code
-is needed. What a method does with a tensor is in `grpc_tensors`. Deadlines and cancellation are the caller's: a call
-that has ended is not computed.
+Methods are registered by full name with messages from `protos`, so no generated service code is needed. `grpc_tensors`
+converts tensors. A call that was cancelled or whose deadline has passed is not computed.
 """
 
 from __future__ import annotations
@@ -48,14 +47,14 @@ _OIP = "inference.GRPCInferenceService"
 
 
 class GrpcServer:
-    """The gRPC side of a process."""
+    """The gRPC server of one process."""
 
     def __init__(self, models: ServedModels, numbers: ProcessMetrics, settings: ServerSettings) -> None:
         self._models, self._numbers, self._settings = models, numbers, settings
         self._countings: dict[tuple[str, str], RequestCounters] = {}
         self._specs: dict[tuple[str, int], bytes] = {}
         self._frames: dict[int, grpc_fast_path.Frame] = {}
-        """By the length of the request."""
+        """Frames by length of the request."""
         most = settings.bounds.body
         options = [
             ("grpc.so_reuseport", int(settings.workers > 1)),
@@ -77,8 +76,8 @@ class GrpcServer:
                 self._server.add_insecure_port(address)
         except RuntimeError:
             raise LongboatError(
-                f"gRPC cannot listen on {address}: another program listens there",
-                "choose another port: `--grpc-port 0` takes any that is free, `--no-grpc` does without",
+                f"gRPC cannot listen on {address}: the port is already in use",
+                "use `--grpc-port 0` to pick a free port, or `--no-grpc` to turn gRPC off",
             ) from None
         await self._server.start()
 
@@ -86,7 +85,7 @@ class GrpcServer:
         await self._server.stop(grace)
 
     def _methods(self) -> dict[str, tuple[Callable[[Any, Any], Awaitable[Any]], Any]]:
-        """Full name -> what answers, and the class of its request (None: it takes the bytes)."""
+        """Full method name -> handler, and the class of its request (None: raw bytes)."""
         return {
             f"/{_TFS}/Predict": (self._predict, None),
             f"/{_TFS}/Classify": (self._classify, tfs.ExamplesRequest),
@@ -129,7 +128,7 @@ class GrpcServer:
         return answer
 
     def _quick(self, raw: bytes) -> bytes | None:
-        """The answer to a request like an earlier one, if the model is quick enough to be asked at once."""
+        """The response to a request with a known frame, if the model is fast enough to compute it right away."""
         frame = self._frames.get(len(raw))
         if frame is None or (content := frame.content(raw)) is None:
             return None
@@ -137,7 +136,7 @@ class GrpcServer:
         batcher = self._models.find(frame.model, frame.version)
         tensor = batcher.runner.bundle.inputs[0]
         if tensor is not frame.tensor:
-            del self._frames[len(raw)]  # another version has come
+            del self._frames[len(raw)]  # another version is loaded
             return None
         array = np.frombuffer(content, tensor.dtype).reshape(frame.shape)
         outputs = batcher.at_once({tensor.name: array}, frame.shape[0])
@@ -221,7 +220,7 @@ class GrpcServer:
         if spec.signature_name not in ("", tfs_rest.SIGNATURE):
             raise invalid(f'Serving signature key "{spec.signature_name}" not found.; there is {tfs_rest.SIGNATURE!r}')
         if spec.version_label:
-            raise invalid("version labels are not offered here: give the version's number")
+            raise invalid("version labels are not supported: use the version number")
         return self._models.find(spec.name, spec.version.value if spec.HasField("version") else None)
 
     # The Open Inference Protocol.
@@ -267,7 +266,7 @@ class GrpcServer:
 
     def _of_name(self, name: str, version: str) -> Batcher:
         if version and not (version.isdecimal() and len(version) < 19):
-            raise invalid(f"{version[:40]!r} is no version: a number is wanted")
+            raise invalid(f"{version[:40]!r} is not a version number")
         return self._models.find(name, int(version) if version else None)
 
     # Common to both.
@@ -297,7 +296,7 @@ class GrpcServer:
 
 
 class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """Looks methods up by their full names."""
+    """Finds handlers by full method name."""
 
     def __init__(self, methods: dict[str, tuple[Callable[[Any, Any], Awaitable[Any]], Any]]) -> None:
         self._handlers = {
@@ -310,11 +309,11 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
 
 
 def _parsed(kind: Any, raw: bytes) -> Any:
-    """A request; here and not as gRPC's deserializer, whose exceptions are told as internal errors."""
+    """Parse a request. gRPC would report errors of its own deserializer as internal errors."""
     try:
         return kind.FromString(raw)
     except DecodeError:
-        raise invalid("the request is no such message") from None
+        raise invalid("the request is not a valid message of this method") from None
 
 
 def _bytes(answer: Any) -> bytes:
@@ -325,7 +324,7 @@ def _bytes(answer: Any) -> bytes:
 
 
 def _telling(method: Callable[[Any, Any], Awaitable[Any]], kind: Any) -> Callable[[Any, Any], Awaitable[Any]]:
-    """Reads the request, and turns a refusal into the status of the call."""
+    """Parse the request, and turn a RequestRefused into the status of the call."""
 
     async def told(raw: bytes, context: Any) -> Any:
         try:
@@ -340,7 +339,7 @@ def _telling(method: Callable[[Any, Any], Awaitable[Any]], kind: Any) -> Callabl
 
 
 class _Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
-    """Asks for the token."""
+    """Check the token."""
 
     def __init__(self, token: str) -> None:
         self._wanted = f"Bearer {token}"

@@ -1,4 +1,4 @@
-"""Tensors in protobuf messages: TensorFlow's TensorProto and Example, the Open Inference Protocol's contents."""
+"""Converts tensors in protobuf messages: TensorProto, tf.Example and the Open Inference Protocol's contents."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def of_tfs(tensor: Tensor, given: Any) -> Array:
     kind = BY_NAME[tensor.dtype]
     if given.dtype != kind.tf:
         got = BY_TF[given.dtype].tf_name if given.dtype in BY_TF else f"data type {given.dtype}"
-        raise invalid(f"input {tensor.name!r} wants {kind.tf_name}, got {got}")
+        raise invalid(f"input {tensor.name!r} expects {kind.tf_name}, got {got}")
     shape = [dim.size for dim in given.tensor_shape.dim]
     if given.tensor_shape.unknown_rank or any(not 0 <= length < _LIMIT for length in shape):
-        raise invalid(f"input {tensor.name!r}: its shape is not known")
+        raise invalid(f"input {tensor.name!r} has an unknown shape")
     content = given.tensor_content
     if content and tensor.dtype != "string":
         return input_checks.raw(tensor, content, shape)
@@ -37,12 +37,12 @@ def of_tfs(tensor: Tensor, given: Any) -> Array:
     if len(values) != count and (len(values) == 0 or len(values) > count or tensor.dtype == "string"):
         raise invalid(f"input {tensor.name!r}: the shape {shape} holds {count} values, got {len(values)}")
     if count > len(values) and count > 1 << 26:
-        raise invalid(f"input {tensor.name!r}: {len(values)} values cannot stand for {count}")
+        raise invalid(f"input {tensor.name!r} needs {count} values, got {len(values)}")
     if tensor.dtype == "string":
         texts = [input_checks.decoded(tensor, value) for value in values]
         return input_checks.of_texts(tensor, texts, count).reshape(shape)
     flat: Array = _flat(tensor, values)
-    if len(flat) < count:  # TensorFlow's way to say that the last value is repeated
+    if len(flat) < count:  # in TensorFlow the last value is repeated
         flat = np.concatenate([flat, np.full(count - len(flat), flat[-1], flat.dtype)])
     return flat.reshape(shape)
 
@@ -62,12 +62,12 @@ def _flat(tensor: Tensor, values: Any) -> Array:
 def _checked(tensor: Tensor, wide: Array, wanted: np.dtype[Any]) -> Array:
     limits = np.iinfo(wanted)
     if wide.size and (int(wide.min()) < limits.min or int(wide.max()) > limits.max):
-        raise invalid(f"input {tensor.name!r} wants {tensor.dtype} ({limits.min} to {limits.max})")
+        raise invalid(f"input {tensor.name!r} expects {tensor.dtype} ({limits.min} to {limits.max})")
     return wide.astype(wanted)
 
 
 def to_tfs(array: Array, into: Any) -> None:
-    """As TensorFlow Serving answers: plain numbers in their repeated field, the rest as bytes."""
+    """An output as TensorFlow Serving sends it: plain numbers in their repeated field, others as bytes."""
     kind = BY_NAME["string" if array.dtype.kind == "O" else array.dtype.name]
     into.dtype = kind.tf
     dims = into.tensor_shape.dim
@@ -90,7 +90,7 @@ def describe(tensor: Tensor, into: Any) -> None:
 
 
 def of_examples(wanted: Sequence[Tensor], given: Any) -> dict[str, Array]:
-    """A list of tf.Example, a common context beneath each, as columns."""
+    """A list of tf.Example with a common context, as columns."""
     which = given.WhichOneof("kind")
     if which is None:
         raise invalid("the request has no examples")
@@ -105,14 +105,14 @@ def of_examples(wanted: Sequence[Tensor], given: Any) -> dict[str, Array]:
             features = example.features.feature
             feature = features.get(tensor.name) or context.get(tensor.name)
             if feature is None:
-                raise invalid(f"example {number} lacks the feature {tensor.name!r}")
+                raise invalid(f"example {number} has no feature {tensor.name!r}")
             rows.append(_feature(tensor, feature, number))
         found[tensor.name] = input_checks.column(tensor, rows)
     return found
 
 
 def _feature(tensor: Tensor, feature: Any, number: int) -> Any:
-    """One row's value: a scalar or a list, folded into the model's shape."""
+    """The value of one row: a scalar, or a list in the model's shape."""
     which = feature.WhichOneof("kind")
     values = list(getattr(feature, which).value) if which else []
     if which == "bytes_list":
@@ -120,7 +120,7 @@ def _feature(tensor: Tensor, feature: Any, number: int) -> Any:
     lengths = tensor.shape[1:]
     if not lengths:
         if len(values) != 1:
-            raise invalid(f"example {number}: {tensor.name!r} is one value, got {len(values)}")
+            raise invalid(f"example {number}: {tensor.name!r} takes one value, got {len(values)}")
         return values[0]
     if len(lengths) == 1:
         return values
@@ -136,10 +136,10 @@ def of_oip(wanted: Sequence[Tensor], request: Any) -> dict[str, Array]:
     given = request.inputs
     raws = request.raw_input_contents
     if len(raws) and len(raws) != len(given):
-        raise invalid(f"{len(given)} inputs have {len(raws)} raw contents: one each, or none at all")
+        raise invalid(f"{len(given)} inputs have {len(raws)} raw contents: send one for each input, or none")
     names = [one.name for one in given]
     if len(set(names)) != len(names):
-        raise invalid("an input is there twice")
+        raise invalid("duplicate input")
     input_checks.missing(wanted, names)
     found = {}
     for tensor in wanted:
@@ -147,16 +147,16 @@ def of_oip(wanted: Sequence[Tensor], request: Any) -> dict[str, Array]:
         one = given[at]
         kind = BY_NAME[tensor.dtype]
         if one.datatype != kind.oip:
-            raise invalid(f"input {tensor.name!r} wants the datatype {kind.oip}, got {one.datatype[:40]!r}")
+            raise invalid(f"input {tensor.name!r} expects the datatype {kind.oip}, got {one.datatype[:40]!r}")
         shape = list(one.shape)
         if any(not 0 <= length < _LIMIT for length in shape):
-            raise invalid(f"input {tensor.name!r}: its shape is {shape}")
+            raise invalid(f"input {tensor.name!r} has the invalid shape {shape}")
         if len(raws):
             found[tensor.name] = input_checks.raw(tensor, raws[at], shape)
             continue
         input_checks.fits(tensor, shape)
         if not kind.oip_field:
-            raise invalid(f"input {tensor.name!r}: {kind.oip} travels in raw_input_contents only")
+            raise invalid(f"input {tensor.name!r}: send {kind.oip} in raw_input_contents")
         found[tensor.name] = _contents(tensor, getattr(one.contents, kind.oip_field), shape)
     return found
 
@@ -172,7 +172,7 @@ def _contents(tensor: Tensor, values: Any, shape: list[int]) -> Array:
 
 
 def to_oip(name: str, array: Array, answer: Any) -> None:
-    """One output, its bytes raw."""
+    """One output, as raw bytes."""
     kind = BY_NAME["string" if array.dtype.kind == "O" else array.dtype.name]
     answer.outputs.add(name=name, datatype=kind.oip, shape=array.shape)
     content = input_checks.packed_strings(array) if kind.name == "string" else array.tobytes()

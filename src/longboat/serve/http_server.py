@@ -1,13 +1,13 @@
-"""HTTP/1.1 on one port: bytes become requests, answers become bytes. What an answer says is not known here.
+"""HTTP/1.1 server: parses requests and writes responses. It knows nothing about their contents.
 
-One protocol object stands for each connection, on httptools' parser. Its rules:
-- One request of a connection is answered at a time; pipelined ones wait, and reading pauses while they do.
-- Nothing is held without a bound: header bytes, body bytes (of one request, and of all), time to send a request, time
-  to read an answer.
-- Who may not ask is told so before a body is read.
-- A request whose client goes away is cancelled.
-- A protocol error is answered in words and the connection is closed after what the client still sends was read away,
-  so that it sees the answer and not a reset.
+Each connection has one protocol object with an httptools parser. Its rules:
+- It answers one request at a time; pipelined requests wait, and reading pauses while they do.
+- Everything has a limit: header bytes, body bytes (of one request, and of all), time to send a request, time to read a
+  response.
+- Unauthorized clients are refused before their body is read.
+- A request whose client disconnects is cancelled.
+- After a protocol error the server sends an error message and reads the rest of the client's data before it closes the
+  connection, so that the client sees the message and not a reset.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ PHRASES = {
 }  # fmt: skip
 JSON = b"application/json"
 LINGER = 2.0
-"""Seconds that a client has to end a connection after our end of it."""
+"""Seconds that a client has to close a connection after the server's side is closed."""
 _OK_JSON = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 @dataclass(frozen=True)
 class HttpLimits:
-    """What a client may ask of a connection."""
+    """Limits of a connection."""
 
     body: int = 64 << 20
     headers: int = 64 << 10
     request: float = 60.0
-    """Seconds from a request's first byte to its last, and for reading an answer."""
+    """Seconds to send a request, from first to last byte, and to read a response."""
     idle: float = 75.0
-    """Seconds that a connection may be silent between requests."""
+    """Seconds that a connection may be idle between requests."""
     connections: int = 16384
     held: int = 1 << 30
-    """Bytes of all bodies that are not answered yet; one of the largest size has room in any case."""
+    """Maximum bytes of all unanswered bodies; one body of maximum size is always accepted."""
 
 
 class Request:
-    """One request, whole."""
+    """A complete request."""
 
     __slots__ = ("began", "body", "cancel", "connection", "headers", "keep", "method", "refused", "url")
 
@@ -63,13 +63,13 @@ class Request:
         self.body = b""
         self.keep = True
         self.refused: RequestRefused | None = None
-        """Why it gets no answer, known from its headers."""
+        """Why it is refused, known from its headers."""
         self.began = 0.0
         self.cancel: Callable[[], None] | None = None
-        """Called when the client goes away before the answer."""
+        """Called when the client disconnects before the response."""
 
     def json(self, body: bytes) -> None:
-        """The common answer: 200, JSON."""
+        """Send the common response: 200 with JSON."""
         if self.method == b"HEAD":
             self.reply(200, body)
         else:
@@ -84,31 +84,31 @@ class Request:
         self.connection.answer(self, head if self.method == b"HEAD" else head + body)
 
     def content(self, most: int) -> bytes:
-        """The body as it was before a content coding."""
+        """The body without its content encoding."""
         coding = self.headers.get(b"content-encoding", b"identity").strip().lower()
         if coding in (b"", b"identity"):
             return self.body
         windows = {b"gzip": 31, b"x-gzip": 31, b"deflate": 15}.get(coding)
         if windows is None:
-            raise RequestRefused(RefusalReason.MEDIA, "Content-Encoding may be gzip, deflate or identity")
+            raise RequestRefused(RefusalReason.MEDIA, "Content-Encoding must be gzip, deflate or identity")
         unpacking = zlib.decompressobj(windows)
         try:
             found = unpacking.decompress(self.body, most + 1)
         except zlib.error as error:
-            raise RequestRefused(RefusalReason.INVALID, f"the body is not {coding.decode()}: {error}") from None
+            raise RequestRefused(RefusalReason.INVALID, f"the body is not valid {coding.decode()}: {error}") from None
         if len(found) > most:
-            raise RequestRefused(RefusalReason.TOO_LARGE, f"the unpacked body is larger than {most} bytes")
+            raise RequestRefused(RefusalReason.TOO_LARGE, f"the decompressed body is larger than {most} bytes")
         if not unpacking.eof:
-            raise RequestRefused(RefusalReason.INVALID, f"the {coding.decode()} body is cut off")
+            raise RequestRefused(RefusalReason.INVALID, f"the {coding.decode()} body is truncated")
         return found
 
 
 Handler = Callable[[Request], None]
-"""What answers: it calls request.reply(...) once, now or later, or raises Refused."""
+"""A handler calls request.reply(...) once, now or later, or raises RequestRefused."""
 
 
 class HttpSite:
-    """What the connections of a process share."""
+    """State shared by all connections of a process."""
 
     def __init__(
         self,
@@ -120,20 +120,20 @@ class HttpSite:
         self.handler, self.admit, self.error, self.bounds = handler, admit, error, bounds
         self.open: set[ServerConnection] = set()
         self.held = 0
-        """Bytes of bodies."""
+        """Bytes of unanswered bodies."""
         self.draining = False
 
     def connection(self) -> ServerConnection:
         return ServerConnection(self)
 
     def sweep(self) -> None:
-        """Every second: ends connections that are over their time."""
+        """Close connections that have timed out, every second."""
         now = time.monotonic()
         for connection in list(self.open):
             connection.check(now)
 
     def drain(self) -> None:
-        """No connection is kept after its current answer; silent ones are closed now."""
+        """Close idle connections now, and the others after their current response."""
         self.draining = True
         for connection in list(self.open):
             if not connection.busy:
@@ -156,29 +156,29 @@ class ServerConnection(asyncio.Protocol):
         self._transport: Any = None
         self._headers: dict[bytes, bytes] = {}
         self._head = 0
-        """Bytes of its headers."""
+        """Bytes of the current request's headers."""
         self._url = b""
         self._chunks: list[bytes] = []
         self._size = 0
         self._held = 0
-        """Bytes of the bodies of all its requests that are not answered yet."""
+        """Bytes of the bodies of its unanswered requests."""
         self._seen = 0
-        """Bytes received since the last request, while its headers are not whole."""
+        """Bytes received since the last request, while the headers are incomplete."""
         self._request: Request | None = None
-        """Its headers are there, its body is not."""
+        """The request whose headers are complete and whose body is not."""
         self._current: Request | None = None
-        """It is being answered."""
+        """The request that is being answered."""
         self._ready: deque[Request] = deque()
         self._started = 0.0
-        """When the first byte of the unfinished request came; 0: between requests."""
+        """When the first byte of the incomplete request arrived; 0: between requests."""
         self._heard = time.monotonic()
         self._written = 0.0
-        """Since when the client does not read; 0: it does."""
+        """Since when the client has not read; 0: it reads."""
         self._paused = False
         self._half = False
-        """The client has sent all it will."""
+        """The client has closed its side."""
         self._closing = 0.0
-        """When to close whatever the client does; 0: not closing."""
+        """When to close in any case; 0: not closing."""
 
     @property
     def busy(self) -> bool:
@@ -208,21 +208,21 @@ class ServerConnection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self._half = True  # the wish is ignored; what follows it is not HTTP any more
+            self._half = True  # the upgrade is ignored; what follows is not HTTP
         except httptools.HttpParserCallbackError as error:
             refused = error.__context__ if isinstance(error.__context__, RequestRefused) else None
-            self._refuse(refused or RequestRefused(RefusalReason.INVALID, "the request could not be read"))
+            self._refuse(refused or RequestRefused(RefusalReason.INVALID, "cannot parse the request"))
         except httptools.HttpParserError as error:
-            self._refuse(RequestRefused(RefusalReason.INVALID, f"this is not HTTP/1.1: {error}"))
+            self._refuse(RequestRefused(RefusalReason.INVALID, f"not a valid HTTP/1.1 request: {error}"))
         else:
             if self._request is None and self._seen > self._site.bounds.headers and self._started:
                 self._refuse(self._too_many_headers())
 
     def _too_many_headers(self) -> RequestRefused:
-        return RequestRefused(RefusalReason.HEADERS, f"more than {self._site.bounds.headers} bytes of headers")
+        return RequestRefused(RefusalReason.HEADERS, f"the headers are larger than {self._site.bounds.headers} bytes")
 
     def eof_received(self) -> bool:
-        """The client sends no more. It may wait for answers still."""
+        """The client has closed its side, but may still wait for responses."""
         self._half = True
         return self.busy and not self._closing and self._request is None
 
@@ -233,7 +233,7 @@ class ServerConnection(asyncio.Protocol):
         self._written = 0.0
         self._next()
 
-    # What the parser calls.
+    # Callbacks of the parser.
 
     def on_message_begin(self) -> None:
         self._headers = {}
@@ -264,7 +264,7 @@ class ServerConnection(asyncio.Protocol):
         if self._parser.should_upgrade():
             request.keep = False
             if told is not None or b"transfer-encoding" in headers or request.method == b"CONNECT":
-                raise RequestRefused(RefusalReason.INVALID, "this server does not change protocols")
+                raise RequestRefused(RefusalReason.INVALID, "protocol upgrades are not supported")
         request.refused = self._site.admit(request)
         if request.refused is not None and (b"transfer-encoding" in headers or int(told or 0) > 0):
             raise request.refused
@@ -282,7 +282,7 @@ class ServerConnection(asyncio.Protocol):
             others = site.held - self._held
             raise RequestRefused(
                 RefusalReason.UNAVAILABLE,
-                f"the server holds {others} bytes of other requests, and {most} is the most: try again",
+                f"the server is busy with {others} bytes of other requests (limit {most}): try again",
             )
         self._held += len(body)
         site.held += len(body)
@@ -310,7 +310,7 @@ class ServerConnection(asyncio.Protocol):
             self._paused = True
             self._transport.pause_reading()
 
-    # Answers.
+    # Responses.
 
     def _handle(self, request: Request) -> None:
         self._current = request
@@ -332,9 +332,9 @@ class ServerConnection(asyncio.Protocol):
         request.reply(refused.reason.http, body, JSON, extra)
 
     def answer(self, request: Request, content: bytes) -> None:
-        """Writes the answer to the request that is being answered, then takes up the next one."""
+        """Write the response to the current request, then start the next one."""
         if self._current is not request:
-            return  # the client went away meanwhile
+            return  # the client has disconnected
         self._current = None
         self._let_go(len(request.body))
         if not request.keep or self._site.draining or (self._half and not self._ready):
@@ -345,7 +345,7 @@ class ServerConnection(asyncio.Protocol):
             return
         self._transport.write(content)
         if self._ready:
-            # Not from here: a thousand pipelined requests would be a thousand calls deep.
+            # Not called directly: a thousand pipelined requests would be a thousand calls deep.
             asyncio.get_running_loop().call_soon(self._next)
 
     def _next(self) -> None:
@@ -358,7 +358,7 @@ class ServerConnection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _refuse(self, refused: RequestRefused) -> None:
-        """Answers a request that could not be read. What was asked before it on this connection is lost with it."""
+        """Respond to a request that cannot be parsed. Earlier unanswered requests of the connection are lost."""
         if self._closing:
             return
         self._ready.clear()
@@ -372,7 +372,7 @@ class ServerConnection(asyncio.Protocol):
         self.fail(request, refused)
 
     def _hang_up(self) -> None:
-        """Ends our side at once and the connection when the client has ended too, or a little later."""
+        """Close the server's side now, and the connection when the client closes too or after a timeout."""
         self._closing = time.monotonic() + LINGER
         self._chunks = []
         self._let_go(self._held)
@@ -391,7 +391,7 @@ class ServerConnection(asyncio.Protocol):
         bounds = self._site.bounds
         if self._closing:
             if self._transport.get_write_buffer_size() and now - self._heard < bounds.request:
-                self._closing = now + LINGER  # it still reads its answer
+                self._closing = now + LINGER  # it still reads its response
             elif now > self._closing:
                 self._transport.abort()
         elif self._written:
@@ -402,7 +402,7 @@ class ServerConnection(asyncio.Protocol):
         elif self._started:
             if now - self._started > bounds.request:
                 self._refuse(
-                    RequestRefused(RefusalReason.SLOW, f"the request was not whole after {bounds.request:g} seconds")
+                    RequestRefused(RefusalReason.SLOW, f"the request was not complete after {bounds.request:g} seconds")
                 )
         elif now - self._heard > bounds.idle:
             self._transport.close()

@@ -1,6 +1,6 @@
-"""What clients send, held against what the model wants: JSON lists and raw bytes become arrays, or a clear refusal.
+"""Checks request inputs against the model's signature and converts them to arrays.
 
-The messages name the input, what it wants and what came. Which protocol it came by is not known here.
+Messages name the input, what it expects and what it got. Nothing here knows the protocol.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 _TAKES = {"f": "fiu", "i": "iu", "u": "iu", "b": "b"}
-"""The kind of a model's type and the kinds of JSON values it takes: a whole number is a fine float, not the reverse."""
+"""Kind of a model's type -> kinds of JSON values it accepts: floats accept integers, not the reverse."""
 _LETTERS = {"float32": "f", "float64": "d"}
 _CALLED = {"f": "fractions", "i": "whole numbers", "u": "whole numbers", "b": "true or false", "U": "strings"}
 
@@ -33,21 +33,21 @@ def shown(shape: Sequence[int | None]) -> str:
 
 
 def column(tensor: Tensor, value: Any) -> Array:
-    """One input's rows from JSON: nested lists, the batch outermost."""
+    """One input as an array, from nested JSON lists, batch dimension first."""
     if tensor.dtype == "string":
-        found = _strings(tensor, value)
+        array = _strings(tensor, value)
     else:
         if len(tensor.shape) == 2 and tensor.dtype in _LETTERS and (width := tensor.shape[1]):
             quick = _plain_rows(value, width, _LETTERS[tensor.dtype])
             if quick is not None:
                 return quick
-        found = _numbers(tensor, value)
-    fits(tensor, found.shape)
-    return found
+        array = _numbers(tensor, value)
+    fits(tensor, array.shape)
+    return array
 
 
 def _plain_rows(value: Any, width: int, letter: str) -> Array | None:
-    """Rows of so many numbers each, in half the time that numpy takes; None where they are anything else."""
+    """Rows of this many numbers, twice as fast as numpy; None for anything else."""
     try:
         if type(value) is not list or not value or type(value[0][0]) is bool:
             return None
@@ -64,7 +64,7 @@ def _packer(width: int, letter: str) -> Callable[..., bytes]:
 
 
 def fits(tensor: Tensor, shape: Sequence[int]) -> None:
-    """Refuses a shape that the model does not take, and an empty batch."""
+    """Refuse a shape that the model does not accept, and an empty batch."""
     wanted = tensor.shape
     if len(shape) == len(wanted):
         for have, want in zip(shape, wanted, strict=True):
@@ -75,38 +75,38 @@ def fits(tensor: Tensor, shape: Sequence[int]) -> None:
                 return
             if shape[0] == 0:
                 raise invalid(f"input {tensor.name!r} has no rows: send at least one")
-    raise invalid(f"input {tensor.name!r} wants the shape {shown(wanted)}, got {shown(shape)}")
+    raise invalid(f"input {tensor.name!r} expects the shape {shown(wanted)}, got {shown(shape)}")
 
 
 def _numbers(tensor: Tensor, value: Any) -> Array:
     try:
-        found: Array = np.array(value)
+        array: Array = np.array(value)
     except (ValueError, OverflowError, RecursionError):
         raise invalid(f"input {tensor.name!r} is ragged: every row must have the shape {shown(tensor.shape)}") from None
     wanted = np.dtype(tensor.dtype)
-    kind = found.dtype.kind
-    if found.size == 0:
-        found = found.astype(wanted)
+    kind = array.dtype.kind
+    if array.size == 0:
+        array = array.astype(wanted)
     elif kind not in _TAKES[wanted.kind]:
-        what = _CALLED.get(kind, "something that is no number (or too large for one)")
-        raise invalid(f"input {tensor.name!r} wants {tensor.dtype}, got {what}")
-    elif wanted.kind in "iu" and found.dtype != wanted:
+        what = _CALLED.get(kind, "a value that is not a number (or is too large)")
+        raise invalid(f"input {tensor.name!r} expects {tensor.dtype}, got {what}")
+    elif wanted.kind in "iu" and array.dtype != wanted:
         limits = np.iinfo(wanted)
-        low, high = int(found.min()), int(found.max())
+        low, high = int(array.min()), int(array.max())
         if low < limits.min or high > limits.max:
             raise invalid(
-                f"input {tensor.name!r} wants {tensor.dtype} ({limits.min} to {limits.max}), got {low} to {high}"
+                f"input {tensor.name!r} expects {tensor.dtype} ({limits.min} to {limits.max}), got {low} to {high}"
             )
-    return found if found.dtype == wanted else found.astype(wanted)
+    return array if array.dtype == wanted else array.astype(wanted)
 
 
 def _strings(tensor: Tensor, value: Any) -> Array:
-    """Object array of str. Python's own walk: numpy would cut strings at zero bytes."""
+    """An object array of str, built in Python because numpy cuts strings at zero bytes."""
     flat: list[str] = []
     shape = _walk(tensor, value, 0, flat)
-    found: Array = np.empty(len(flat), dtype=object)
-    found[:] = flat
-    return found.reshape(shape)
+    array: Array = np.empty(len(flat), dtype=object)
+    array[:] = flat
+    return array.reshape(shape)
 
 
 def _walk(tensor: Tensor, value: Any, depth: int, flat: list[str]) -> tuple[int, ...]:
@@ -114,7 +114,7 @@ def _walk(tensor: Tensor, value: Any, depth: int, flat: list[str]) -> tuple[int,
         flat.append(text(tensor, value))
         return ()
     if not isinstance(value, list):
-        raise invalid(f"input {tensor.name!r} wants the shape {shown(tensor.shape)}, got {depth} dimensions")
+        raise invalid(f"input {tensor.name!r} expects the shape {shown(tensor.shape)}, got {depth} dimensions")
     shapes = [_walk(tensor, each, depth + 1, flat) for each in value]
     if any(shape != shapes[0] for shape in shapes):
         raise invalid(f"input {tensor.name!r} is ragged: every row must have the shape {shown(tensor.shape)}")
@@ -122,26 +122,26 @@ def _walk(tensor: Tensor, value: Any, depth: int, flat: list[str]) -> tuple[int,
 
 
 def text(tensor: Tensor, value: Any) -> str:
-    """A JSON string, or bytes as {"b64": "..."}: always UTF-8."""
+    """A JSON string, or bytes as {"b64": "..."}, always UTF-8."""
     if isinstance(value, str):
         return value
     if isinstance(value, dict) and value.keys() == {"b64"} and isinstance(value["b64"], str):
         try:
             return decoded(tensor, base64.b64decode(value["b64"], validate=True))
         except (binascii.Error, ValueError):
-            raise invalid(f"input {tensor.name!r}: the b64 value is not base64") from None
-    raise invalid(f"input {tensor.name!r} wants strings, got {_named(value)}")
+            raise invalid(f"input {tensor.name!r}: the b64 value is not valid base64") from None
+    raise invalid(f"input {tensor.name!r} expects strings, got {_named(value)}")
 
 
 def decoded(tensor: Tensor, raw: bytes) -> str:
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
-        raise invalid(f"input {tensor.name!r} wants UTF-8 text: byte {error.start} is not") from None
+        raise invalid(f"input {tensor.name!r} expects UTF-8 text: byte {error.start} is not valid") from None
 
 
 def raw(tensor: Tensor, content: bytes | memoryview, shape: Sequence[int]) -> Array:
-    """Little-endian bytes as an array without a copy; strings each behind their length in four bytes."""
+    """Little-endian bytes as an array, without a copy; each string has its length in four bytes before it."""
     fits(tensor, shape)
     count = math.prod(shape)
     if tensor.dtype == "string":
@@ -163,22 +163,22 @@ def _raw_strings(tensor: Tensor, content: bytes, count: int) -> Array:
     while at < len(content):
         length = int.from_bytes(content[at : at + 4], "little")
         if at + 4 + length > len(content):
-            raise invalid(f"input {tensor.name!r}: string {len(found)} says {length} bytes, fewer are there")
+            raise invalid(f"input {tensor.name!r}: string {len(found)} is truncated: its length is {length} bytes")
         found.append(decoded(tensor, content[at + 4 : at + 4 + length]))
         at += 4 + length
     return of_texts(tensor, found, count)
 
 
-def of_texts(tensor: Tensor, found: Sequence[str], count: int) -> Array:
-    if len(found) != count:
-        raise invalid(f"input {tensor.name!r}: the shape holds {count} values, got {len(found)}")
+def of_texts(tensor: Tensor, texts: Sequence[str], count: int) -> Array:
+    if len(texts) != count:
+        raise invalid(f"input {tensor.name!r}: the shape holds {count} values, got {len(texts)}")
     flat: Array = np.empty(count, dtype=object)
-    flat[:] = found
+    flat[:] = texts
     return flat
 
 
 def packed_strings(array: Array) -> bytes:
-    """Strings as the Open Inference Protocol has them in raw bytes."""
+    """Strings as raw bytes of the Open Inference Protocol."""
     parts = []
     for each in array.ravel():
         content = each if isinstance(each, bytes) else str(each).encode()
@@ -187,22 +187,22 @@ def packed_strings(array: Array) -> bytes:
 
 
 def rows_of(inputs: dict[str, Array]) -> int:
-    """The batch's length, the same in all inputs."""
+    """Number of rows, which must be the same for all inputs."""
     lengths = {name: len(array) for name, array in inputs.items()}
     if len(set(lengths.values())) > 1:
-        told = ", ".join(f"{name} has {length}" for name, length in lengths.items())
-        raise invalid(f"the inputs differ in their number of rows: {told}")
+        lengths_text = ", ".join(f"{name} has {length}" for name, length in lengths.items())
+        raise invalid(f"the inputs have different numbers of rows: {lengths_text}")
     return next(iter(lengths.values()))
 
 
 def missing(wanted: Sequence[Tensor], given: Sequence[str]) -> None:
-    """Refuses a request whose input names are not those of the model."""
+    """Refuse a request whose input names differ from the model's."""
     names = [tensor.name for tensor in wanted]
     lacks = [name for name in names if name not in given]
     extra = [name for name in given if name not in names]
     if lacks or extra:
         told = [f"lacks {', '.join(map(repr, lacks))}"] if lacks else []
-        told += [f"has {', '.join(map(repr, extra))}, which the model does not know"] if extra else []
+        told += [f"has unknown {', '.join(map(repr, extra))}"] if extra else []
         raise invalid(f"the request {' and '.join(told)}; the model's inputs: {', '.join(names)}")
 
 

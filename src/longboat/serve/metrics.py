@@ -1,8 +1,8 @@
-"""Counters and histograms, and their Prometheus text. No library: this is all of the format that is needed.
+"""Counters and histograms in Prometheus text format, without a library.
 
-Several processes share one port, and a scraper meets any of them. Each writes its numbers into its own slot of one
-shared block of memory; whoever is asked adds up all slots. A process that took a dead one's place goes on from the
-numbers in the slot, so that counters never fall.
+Several processes share one port, and a scraper reaches any of them. Each process writes its numbers into its slot of a
+shared memory block, and the one that is scraped adds up all slots. A replacement process continues from the numbers in
+its slot, so that counters never decrease.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 SLOT = 1 << 17
-"""Bytes of a process's slot."""
+"""Bytes of one process's slot."""
 BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Seconds."""
 _HEAD = struct.Struct("<QQ")
@@ -35,17 +35,17 @@ FAMILIES = (
     MetricFamily("longboat_request_seconds", "histogram", "from the last byte of a request to its answer"),
     MetricFamily("longboat_batches_total", "counter", "batches computed, by the power of two of their rows"),
     MetricFamily("longboat_rows_total", "counter", "rows computed"),
-    MetricFamily("longboat_queue_rows", "gauge", "rows that wait now"),
+    MetricFamily("longboat_queue_rows", "gauge", "rows waiting now"),
     MetricFamily("longboat_connections", "gauge", "open HTTP connections"),
-    MetricFamily("longboat_model_state", "gauge", "1 for a version that answers, 0 for one that could not be loaded"),
+    MetricFamily("longboat_model_state", "gauge", "1 for a loaded version, 0 for one that failed to load"),
     MetricFamily("longboat_resident_bytes", "gauge", "memory of the server's processes"),
-    MetricFamily("longboat_start_time_seconds", "gauge", "when the server was started"),
+    MetricFamily("longboat_start_time_seconds", "gauge", "start time of the server"),
 )
 
 
 @dataclass(slots=True)
 class Timing:
-    """How long one kind of request took."""
+    """Latency histogram of one kind of request."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
     total: float = 0.0
@@ -96,7 +96,7 @@ def _labels(pairs: Iterable[Iterable[str]]) -> Labels:
 
 
 class SharedMetrics:
-    """The shared block: made before the processes are, and inherited by them."""
+    """The shared block, created before the processes and inherited by them."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -105,7 +105,7 @@ class SharedMetrics:
     def write(self, index: int, numbers: ProcessMetrics) -> None:
         content = numbers.packed()
         if len(content) > SLOT - _HEAD.size:
-            return  # thousands of models: what was written before stays readable
+            return  # thousands of models: the previous contents stay readable
         at = index * SLOT
         version, _ = _HEAD.unpack_from(self._block, at)
         _HEAD.pack_into(self._block, at, version + 1, 0)  # odd: being written
@@ -130,7 +130,7 @@ class SharedMetrics:
 
 
 def text(all_numbers: Iterable[ProcessMetrics]) -> str:
-    """Prometheus' text format, the processes added up."""
+    """The sum over all processes in Prometheus text format."""
     counters: dict[tuple[str, Labels], float] = {}
     timings: dict[Labels, Timing] = {}
     for numbers in all_numbers:
@@ -153,8 +153,8 @@ def text(all_numbers: Iterable[ProcessMetrics]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _plus(one: float, other: float) -> float:
-    return one + other
+def _plus(first: float, second: float) -> float:
+    return first + second
 
 
 def _histogram(name: str, labels: Labels, timing: Timing) -> list[str]:
@@ -176,7 +176,7 @@ def _escaped(value: str) -> str:
 
 
 def resident() -> int:
-    """Bytes of memory of this process."""
+    """Memory of this process, in bytes."""
     try:
         with open("/proc/self/statm", encoding="utf-8") as file:
             return int(file.read().split()[1]) * mmap.PAGESIZE

@@ -1,7 +1,7 @@
-"""A bundle becomes something that can be called: an ONNX Runtime session between the two halves of its transform.
+"""Loads a bundle as a callable: an ONNX Runtime session between the two halves of its transform.
 
-Knows nothing of requests, batches or versions. What comes in is checked already (`signature`); what goes out is checked
-here, because a transform is a stranger's code.
+Nothing here knows requests, batches or versions. Inputs are already checked (`input_checks`); outputs are checked here,
+because a transform is user code.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     Arrays = Mapping[str, np.ndarray[Any, Any]]
 
 ONE_THREAD = 4 << 20
-"""Bytes: the matrices of a smaller model are done before a second thread has woken up."""
+"""Bytes: smaller models use one thread, because they finish before a second one wakes up."""
 WARM_UP = 8
-"""Calls before a model is called ready, while they are short: the first ones allocate."""
+"""Warm-up calls before a model is ready: the first ones allocate memory."""
 LONG = 0.1
-"""Seconds of calls after which a model is warm enough."""
+"""Maximum seconds of warm-up calls."""
 
 
 class Runner(Protocol):
-    """What the server needs of a loaded model."""
+    """Interface of a loaded model."""
 
     bundle: bundles.Bundle
     seconds: float
-    """What one row took when the model was loaded."""
+    """Seconds for one row, measured at loading."""
 
     def run(self, inputs: Arrays) -> dict[str, np.ndarray[Any, Any]]: ...
 
@@ -55,7 +55,7 @@ class OnnxRunner:
         self.bundle = bundle
         self.seconds = 0.0
         options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4  # what it would print is raised as well
+        options.log_severity_level = 4  # what it would print is also raised
         options.intra_op_num_threads = threads or (1 if bundle.size < ONE_THREAD else len(os.sched_getaffinity(0)))
         options.inter_op_num_threads = 1
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
@@ -68,7 +68,7 @@ class OnnxRunner:
         self._names = [output.name for output in bundle.outputs]
         self._own = [output.name for output in self._session.get_outputs()]
         if self._transform is None and (missing := set(self._names) - set(self._own)):
-            raise LongboatError(f"{bundle.function}: it has no output {', '.join(sorted(missing))}")
+            raise LongboatError(f"{bundle.function} has no output {', '.join(sorted(missing))}")
         self._before = getattr(self._transform, "before", None)
         self._after = getattr(self._transform, "after", None)
 
@@ -77,10 +77,10 @@ class OnnxRunner:
         return hasattr(self._transform, "explain")
 
     def run(self, inputs: Arrays) -> dict[str, np.ndarray[Any, Any]]:
-        """Every output of the bundle for the rows given."""
+        """All outputs of the bundle for these rows."""
         if self._transform is None:
             return dict(zip(self._names, self._call(self._names, inputs), strict=True))
-        # What came over the wire may be read-only; a transform may write into it.
+        # Arrays from the network may be read-only; a transform may write into them.
         inputs = {name: array if array.flags.writeable else array.copy() for name, array in inputs.items()}
         feeds = self._before(inputs) if self._before else inputs
         found = dict(zip(self._own, self._call(None, feeds), strict=True))
@@ -89,7 +89,7 @@ class OnnxRunner:
 
     def explain(self, inputs: Arrays) -> list[Any]:
         if self._transform is None or not self.explains:
-            raise invalid(f"model {self.bundle.name!r} does not explain its answers")
+            raise invalid(f"model {self.bundle.name!r} does not support explain")
         told: list[Any] = list(self._transform.explain(inputs))
         return told
 
@@ -99,15 +99,16 @@ class OnnxRunner:
         found = {}
         for output in self.bundle.outputs:
             if output.name not in given:
-                raise LongboatError(f"the transform of {self.bundle.name} gives no {output.name!r}")
+                raise LongboatError(f"the transform of {self.bundle.name} returns no {output.name!r}")
             wanted = object if output.dtype == "string" else output.dtype
             found[output.name] = np.asarray(given[output.name], dtype=wanted)
         return found
 
 
 def load(path: str, threads: int = 0, name: str = "") -> Runner:
-    """The version in this directory, whole (every byte is compared with its checksum) and warm. It is known by the
-    name given and by the number of its directory, whatever it was called when it was saved."""
+    """Load the version in this directory, check its checksums and warm it up.
+
+    Its name is `name` and its version the directory's number, whatever was saved in it."""
     bundle = bundles.read(path)
     number = os.path.basename(bundle.path)
     bundle = dataclasses.replace(
@@ -119,7 +120,7 @@ def load(path: str, threads: int = 0, name: str = "") -> Runner:
 
 
 def warm(runner: Runner) -> None:
-    """Calls the model with an example of its own, or zeros; one that cannot answer that is broken."""
+    """Call the model with its own example, or with zeros; a model that fails on its example is broken."""
     import numpy as np
 
     try:
@@ -132,10 +133,10 @@ def warm(runner: Runner) -> None:
             times.append(time.perf_counter() - began)
         runner.seconds = min(times)
     except RequestRefused as refused:
-        raise LongboatError(f"{runner.bundle.path}: its own example is no input for it: {refused.message}") from None
+        raise LongboatError(f"{runner.bundle.path}: its own example is not a valid input: {refused.message}") from None
     except Exception as error:
         if not runner.bundle.examples:
-            return  # zeros may be no sensible input: the first client will tell
+            return  # zeros may not be a valid input
         raise LongboatError(
             f"{runner.bundle.path}: the model fails on its own example: {type(error).__name__}: {_short(error)}"
         ) from None
@@ -145,19 +146,19 @@ def warm(runner: Runner) -> None:
 
 
 def failure(error: BaseException, name: str) -> RequestRefused:
-    """What a client is told when the model itself raised."""
+    """The error for the client when the model raised an exception."""
     if isinstance(error, RequestRefused):
         return error
-    said = _short(error)
-    if isinstance(error, MemoryError) or "allocate memory" in said or "bad_alloc" in said:
+    message = _short(error)
+    if isinstance(error, MemoryError) or "allocate memory" in message or "bad_alloc" in message:
         return RequestRefused(
             RefusalReason.MEMORY, f"model {name!r} ran out of memory on this batch: send fewer rows at a time"
         )
     if isinstance(error, (ValueError, TypeError, KeyError, IndexError, UnicodeError)):
-        return invalid(f"model {name!r} cannot take this input: {said}")
+        return invalid(f"model {name!r} rejected this input: {message}")
     if type(error).__module__.startswith("onnxruntime"):
-        return invalid(f"model {name!r} cannot compute this input: {said}")
-    return RequestRefused(RefusalReason.FAILED, f"model {name!r} failed: {type(error).__name__}: {said}")
+        return invalid(f"model {name!r} cannot compute this input: {message}")
+    return RequestRefused(RefusalReason.FAILED, f"model {name!r} failed: {type(error).__name__}: {message}")
 
 
 def _trial(bundle: bundles.Bundle) -> dict[str, np.ndarray[Any, Any]]:
@@ -178,7 +179,7 @@ def _trial(bundle: bundles.Bundle) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def _transform(bundle: bundles.Bundle) -> Any:
-    """An instance of the bundle's own class Transform, its module under a name of its own."""
+    """An instance of the bundle's class Transform, from a module with a unique name."""
     if not bundle.transform:
         return None
     path = os.path.join(bundle.path, bundle.transform)
@@ -187,7 +188,7 @@ def _transform(bundle: bundles.Bundle) -> Any:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # nothing is added to a bundle
+    writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # do not write into a bundle
     try:
         spec.loader.exec_module(module)
         return module.Transform(bundle.path)
@@ -198,6 +199,6 @@ def _transform(bundle: bundles.Bundle) -> Any:
 
 
 def _short(error: BaseException) -> str:
-    """An exception's words on one line, not too long."""
-    said = " ".join(str(error).split()) or type(error).__name__
-    return said if len(said) <= 300 else said[:299] + "…"
+    """The exception's message, shortened to one line."""
+    message = " ".join(str(error).split()) or type(error).__name__
+    return message if len(message) <= 300 else message[:299] + "…"

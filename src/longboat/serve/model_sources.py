@@ -1,4 +1,4 @@
-"""What a user may point the server at: a model, one version, a directory of models, a run. Nothing is loaded here."""
+"""Finds the models to serve: from a model, one version, a directory of models, or a run."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from longboat.runtime.errors import LongboatError
 
 MANIFEST = "bundle.json"
 FOREIGN = (".h5", ".hdf5", ".keras")
-"""Files of Keras."""
+"""Suffixes of Keras files."""
 
 
 @dataclass(frozen=True)
 class ModelSource:
-    """A model on disk under the name that clients use."""
+    """A model on disk and its name for clients."""
 
     name: str
     directory: str
     only: int = 0
-    """This version and no other; 0: whatever the policy says."""
+    """Serve only this version; 0: by policy."""
     foreign: bool = False
-    """No bundle: a Keras file or a TensorFlow SavedModel; it is version 1 (or `only`)."""
+    """Not a bundle but a Keras file or TensorFlow SavedModel, with version 1 (or `only`)."""
 
     def versions(self) -> dict[int, tuple[str, object]]:
-        """Complete versions: path, and a mark that changes when the version was written anew."""
+        """Complete versions: path, and a mark that changes when the version is rewritten."""
         if self.foreign:
             return {self.only or 1: (self.directory, _mark(self.directory))}
         found = {}
@@ -47,33 +47,33 @@ def _mark(path: str) -> object:
     return told.st_ino, told.st_mtime_ns, told.st_size
 
 
-def find(words: list[str], name: str, store: Store) -> list[ModelSource]:
-    """The sources that the words of a command line mean: PATH, NAME=PATH, RUN or NAME=RUN."""
-    found: list[ModelSource] = []
-    for word in words:
-        given, equals, place = word.partition("=")
-        if not equals or os.path.exists(word):
-            given, place = "", word
-        sources = _of_place(place) or _of_run(place, store)
-        wanted = given or (name if len(words) == 1 else "")
+def find(arguments: list[str], name: str, store: Store) -> list[ModelSource]:
+    """The models for arguments of the command line: PATH, NAME=PATH, RUN or NAME=RUN."""
+    models: list[ModelSource] = []
+    for argument in arguments:
+        given, equals, location = argument.partition("=")
+        if not equals or os.path.exists(argument):
+            given, location = "", argument
+        sources = _of_path(location) or _of_run(location, store)
+        wanted = given or (name if len(arguments) == 1 else "")
         if wanted:
             if len(sources) > 1:
                 names = ", ".join(source.name for source in sources)
                 raise LongboatError(
-                    f"{place} holds several models, which cannot all be {wanted!r}", f"they are {names}"
+                    f"{location} has several models, which cannot all be named {wanted!r}", f"its models: {names}"
                 )
             _check_name(wanted)
             sources = [ModelSource(wanted, s.directory, s.only, s.foreign) for s in sources]
-        found += sources
+        models += sources
     seen: dict[str, ModelSource] = {}
-    for source in found:
+    for source in models:
         if source.name in seen:
             raise LongboatError(
                 f"two models are called {source.name!r}: {seen[source.name].directory} and {source.directory}",
                 f"give one of them another name: `longboat serve other={source.directory} ...`",
             )
         seen[source.name] = source
-    return found
+    return models
 
 
 def _check_name(name: str) -> None:
@@ -83,9 +83,9 @@ def _check_name(name: str) -> None:
         )
 
 
-def _of_place(place: str) -> list[ModelSource]:
-    """Models at a path; none: the word may mean a run."""
-    path = os.path.abspath(os.path.expanduser(place))
+def _of_path(location: str) -> list[ModelSource]:
+    """Models at a path; [] if the argument may be a run."""
+    path = os.path.abspath(os.path.expanduser(location))
     if os.path.isfile(path):
         if path.endswith(FOREIGN):
             return [ModelSource(_plain(Path(path).stem), path, foreign=True)]
@@ -93,7 +93,7 @@ def _of_place(place: str) -> list[ModelSource]:
             path = os.path.dirname(path)
         else:
             raise LongboatError(
-                f"{place} is no model", "a model is a directory with numbered versions, a .keras or .h5 file, or a run"
+                f"{location} is not a model", "use a directory with numbered versions, a .keras or .h5 file, or a run"
             )
     if not os.path.isdir(path):
         return []
@@ -106,10 +106,10 @@ def _of_place(place: str) -> list[ModelSource]:
         return [saved]
     below = [ModelSource(_plain(name), os.path.join(path, name)) for name in sorted(os.listdir(path)) if name[0] != "."]
     below = [source for source in below if bundles.versions(source.directory)]
-    if not below and os.sep in place:
+    if not below and os.sep in location:
         raise LongboatError(
-            f"there is no model in {place}",
-            "a model is a directory of numbered versions, each with a bundle.json; `longboat models` lists them",
+            f"no model in {location}",
+            "a model is a directory of numbered versions, each with a bundle.json; list models with `longboat models`",
         )
     return below
 
@@ -119,13 +119,13 @@ def _number(path: str, version: int) -> int:
     if name.isdecimal():
         return int(name)
     raise LongboatError(
-        f"{path} is version {version} of a model, but its directory is not called {version}",
-        f"rename it: a model is a directory with its versions by number, as in MODEL/{version}/bundle.json",
+        f"{path} is version {version} of a model, but its directory is not named {version}",
+        f"rename the directory, as in MODEL/{version}/bundle.json",
     )
 
 
 def _saved_model(path: str) -> ModelSource | None:
-    """A SavedModel, bare or as a version of TensorFlow Serving's layout (the newest)."""
+    """A SavedModel, or the newest version in TensorFlow Serving's layout."""
     if os.path.isfile(os.path.join(path, "saved_model.pb")):
         return ModelSource(_plain(os.path.basename(path)), path, foreign=True)
     numbers = [int(n) for n in os.listdir(path) if n.isdecimal()]
@@ -140,31 +140,31 @@ def _plain(name: str) -> str:
     return "".join(c if c.isalnum() and c.isascii() or c in "._-" else "-" for c in name) or "model"
 
 
-def _of_run(place: str, store: Store) -> list[ModelSource]:
+def _of_run(location: str, store: Store) -> list[ModelSource]:
     try:
-        run = store.find(place)
+        run = store.find(location)
     except LongboatError as error:
         raise LongboatError(
-            f"{place}: neither a model's directory nor a run",
-            f"{error.hint or error.message}; `longboat models` lists what can be served",
+            f"{location} is neither a model directory nor a run",
+            f"{error.hint or error.message}; list models with `longboat models`",
         ) from None
     sources = in_run(run)
     if not sources:
         raise LongboatError(
-            f"the run {run.name} left no model",
+            f"run {run.name} has no model",
             "a stage saves one with `longboat.bundle.save(...)` below $LONGBOAT_OUTPUT_DIR; "
-            f"`longboat ls {run.name}` lists what it left",
+            f"list its files with `longboat ls {run.name}`",
         )
     return sources
 
 
 def in_run(run: Path) -> list[ModelSource]:
-    """The models below a run's outputs."""
+    """Models in a run's outputs."""
     return below(run / "output")
 
 
 def below(root: Path) -> list[ModelSource]:
-    """Every model under a directory. Two of one name: the one that was written last."""
+    """Every model below a directory. Of two with one name, the one written last."""
     found: dict[str, tuple[float, ModelSource]] = {}
     for directory, names, files in os.walk(root):
         names[:] = sorted(name for name in names if not name.startswith("."))

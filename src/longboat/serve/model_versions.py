@@ -1,8 +1,8 @@
-"""Names and versions: what is loaded, what should be, and how one becomes the other while requests come in.
+"""Loaded models and versions, and hot reload.
 
-A new version is loaded and tried in a thread; only then does it take the place of the old one, whose requests are
-finished first. A version that cannot be loaded changes nothing but the status, which says why. How models are computed
-and how they are asked is not known here.
+A new version is loaded and tried in a thread; only then does it replace the old one, whose requests are finished first.
+A version that fails to load changes only the status, which says why. Nothing here knows how models compute, or any
+protocol.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from longboat.serve.model_sources import ModelSource
 from longboat.serve.request_errors import RefusalReason, RequestRefused
 
 PAUSE = 1.0
-"""Seconds between two looks at the directories."""
+"""Seconds between two scans of the directories."""
 
 LATEST, ALL = "latest", "all"
 
 
 class VersionState(enum.Enum):
-    """TensorFlow Serving's numbers."""
+    """Version states with TensorFlow Serving's numbers."""
 
     LOADING = 20
     AVAILABLE = 30
@@ -45,13 +45,13 @@ class ModelVersion:
 
 @dataclass
 class ServedModel:
-    """One name and its versions."""
+    """A model name and its versions."""
 
     source: ModelSource
     versions: dict[int, ModelVersion] = field(default_factory=dict)
     newest: Batcher | None = None
     leaving: list[ModelVersion] = field(default_factory=list)
-    """Replaced, and finishing their requests."""
+    """Replaced versions that finish their requests."""
 
     @property
     def name(self) -> str:
@@ -83,7 +83,7 @@ class ServedModels:
         self._load, self._limits, self._policy, self._tell = load, limits, policy, tell
 
     def find(self, name: str, version: int | None = None) -> Batcher:
-        """The batcher that answers, or Refused in TensorFlow Serving's words."""
+        """The batcher of a model version, or RequestRefused with TensorFlow Serving's message."""
         model = self.by_name.get(name)
         if model is None:
             known = ", ".join(self.by_name)
@@ -92,7 +92,7 @@ class ServedModels:
             )
         if version is None:
             if model.newest is None:
-                raise RequestRefused(RefusalReason.UNAVAILABLE, f"model {name!r} has no version that could be loaded")
+                raise RequestRefused(RefusalReason.UNAVAILABLE, f"model {name!r} has no loaded version")
             return model.newest
         found = model.versions.get(version)
         if found is None or found.batcher is None:
@@ -114,8 +114,8 @@ class ServedModels:
         return all(model.newest is not None for model in self.by_name.values())
 
     def load_all(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Before the first request. Of a broken newest version the one before it is taken; a model of which no version
-        can be loaded is an error."""
+        """Load all models before the first request. If the newest version is broken, the one before it is used; a
+        model without any loadable version is an error."""
         for model in self.by_name.values():
             found = model.source.versions()
             if not found:
@@ -136,24 +136,24 @@ class ServedModels:
                     break
             if model.newest is None:
                 why = broken[max(broken)]
-                raise LongboatError(f"no version of {model.name} can be served: {why.message}", why.hint)
+                raise LongboatError(f"cannot load any version of {model.name}: {why.message}", why.hint)
             for number, why in broken.items():
                 self._tell(f"warning: version {number} of {model.name} is not served: {why.message}")
 
     async def watch(self) -> None:
-        """Keeps up with the directories, for ever."""
+        """Watch the directories forever."""
         while True:
             await asyncio.sleep(PAUSE)
             for model in self.by_name.values():
                 try:
                     await self.refresh(model)
                 except OSError as error:
-                    self._tell(f"warning: {model.source.directory} cannot be read: {error.strerror}")
-                except Exception as error:  # the next look may find what this one did not
-                    self._tell(f"warning: no new version of {model.name} was looked for: {_named(error)}")
+                    self._tell(f"warning: cannot read {model.source.directory}: {error.strerror}")
+                except Exception as error:  # the next scan may succeed
+                    self._tell(f"warning: cannot check for new versions of {model.name}: {_named(error)}")
 
     async def refresh(self, model: ServedModel) -> None:
-        """Loads what is new, drops what is gone."""
+        """Load new versions, unload removed ones."""
         found = await asyncio.to_thread(model.source.versions)
         loop = asyncio.get_running_loop()
         for number in self._wanted(model, found):
@@ -165,17 +165,17 @@ class ServedModels:
         for number, version in list(model.versions.items()):
             gone = number not in found
             if gone and version.batcher is not None and len(model.available()) == 1:
-                continue  # a directory was emptied under us: the last version stays until another comes
+                continue  # the directory was emptied: keep the last version until another one comes
             if gone or self._superseded(model, version):
                 del model.versions[number]
                 self._leave(model, version)
                 model.settle()
         self._part(model)
 
-    def _wanted(self, model: ServedModel, found: dict[int, tuple[str, object]]) -> list[int]:
-        """Which of the versions on disk ought to be loaded: all, or the newest (when it is broken the one before it
-        is there already, or will be when it is the newest)."""
-        numbers = sorted(found)
+    def _wanted(self, model: ServedModel, on_disk: dict[int, tuple[str, object]]) -> list[int]:
+        """Which versions on disk should be loaded: all, or the newest (if that is broken, the one before it is
+        already loaded)."""
+        numbers = sorted(on_disk)
         if self._policy == ALL or not numbers:
             return numbers
         return numbers[-1:]
@@ -196,7 +196,7 @@ class ServedModels:
         except LongboatError as error:
             self._tell(f"warning: version {version.number} of {model.name} is not served: {error.message}")
             if known is not None and known.batcher is not None:
-                known.mark, known.error = version.mark, f"changed on disk, and not loaded again: {error.message}"
+                known.mark, known.error = version.mark, f"changed on disk, but failed to load again: {error.message}"
             else:
                 version.state, version.error = VersionState.END, error.message
                 model.versions[version.number] = version
@@ -205,16 +205,16 @@ class ServedModels:
             self._leave(model, known)
         model.versions[version.number] = version
         self._place(model, version, runner, loop)
-        self._tell(f"{model.name}: version {version.number} is served now")
+        self._tell(f"{model.name}: now serving version {version.number}")
 
     def _loaded(self, model: ServedModel, version: ModelVersion) -> Runner:
-        """The version as something that can be called; whatever is wrong with it is a LongboatError."""
+        """Load the version. Every error becomes a LongboatError."""
         try:
             return self._load(model.source, version.path)
         except LongboatError:
             raise
         except Exception as error:
-            raise LongboatError(f"{version.path}: it cannot be loaded: {_named(error)}") from error
+            raise LongboatError(f"cannot load {version.path}: {_named(error)}") from error
 
     def _place(
         self, model: ServedModel, version: ModelVersion, runner: Runner, loop: asyncio.AbstractEventLoop
@@ -229,7 +229,7 @@ class ServedModels:
             model.leaving.append(version)
 
     def _part(self, model: ServedModel) -> None:
-        """Lets go of replaced versions whose last request is answered."""
+        """Unload replaced versions whose last request is answered."""
         for version in list(model.leaving):
             if version.batcher is not None and not version.batcher.working:
                 version.batcher.close()

@@ -1,6 +1,6 @@
-"""The last step of a prediction, whatever the protocol: wait for the batch, count, answer, or be cancelled.
+"""Common path of a prediction over HTTP: wait for the batch, count, respond, or cancel.
 
-Here and not in the protocols, so that none of them can forget the metrics, the deadline or a client that went away.
+All protocols share it, so that none can forget metrics, deadline or disconnected clients.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TIMEOUT_HEADER = b"x-request-timeout-ms"
 
 
 class RequestCounters:
-    """The numbers of one model over one protocol, looked up once and kept by the route."""
+    """Metrics of one model over one protocol, looked up once and kept by the route."""
 
     __slots__ = ("_base", "_codes", "_numbers", "_timing")
 
@@ -44,7 +44,7 @@ class RequestCounters:
 
 
 def counted(counting: RequestCounters, handler: Handler) -> Handler:
-    """The same handler; a request that it refuses outright is counted too."""
+    """Wrap a handler so that requests it refuses are counted too."""
 
     def handle(request: Request) -> None:
         try:
@@ -57,7 +57,7 @@ def counted(counting: RequestCounters, handler: Handler) -> Handler:
 
 
 class HttpPrediction:
-    """One HTTP request on its way through a batcher."""
+    """An HTTP request in a batcher."""
 
     __slots__ = ("_batcher", "_counting", "_request", "_work", "_write")
 
@@ -81,7 +81,7 @@ class HttpPrediction:
                 self._write(request, outputs)
             except RequestRefused as late:
                 refused = late
-            except Exception as error:  # the others of this batch still want their answers
+            except Exception as error:  # the other requests of this batch still need their responses
                 refused = unforeseen(error)
         if refused is not None:
             code = refused.reason.http
@@ -95,7 +95,7 @@ class HttpPrediction:
 
 
 def _deadline(value: bytes) -> float:
-    """When to give up, from a number of milliseconds; nonsense counts as none."""
+    """The deadline from a number of milliseconds; 0 if it is not valid."""
     try:
         wait = float(value)
     except ValueError:

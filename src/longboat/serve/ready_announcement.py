@@ -1,6 +1,6 @@
-"""A server that is a stage of a run says that it is ready, and shows one real answer of its own.
+"""Announces that a server which is a stage of a local run is ready, with one real prediction.
 
-Outside of a run nothing of this happens. On a cluster the driver asks instead, through the Service.
+Outside of a run it does nothing. On a cluster the driver checks the Service instead.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def in_a_run(environ: Mapping[str, str]) -> bool:
 
 
 def announce(url: str, grpc: str, name: str, directory: str, environ: Mapping[str, str], token: str = "") -> None:
-    """Called when the server listens; returns at once, because the server may run in the calling thread."""
+    """Announce the server once it listens. Returns at once, because the server may run in this thread."""
     told = (url, grpc, name, directory, environ["LONGBOAT_OUTPUT_DIR"], token)
     threading.Thread(target=_announce, args=told, daemon=True).start()
 
@@ -27,14 +27,14 @@ def _announce(url: str, grpc: str, name: str, directory: str, output: str, token
     from longboat.runtime import bundle, run_layout
     from longboat.runtime.bundle import example_request
 
-    told: dict[str, Any] = {"url": url, "page": f"{url}/models/{name}", "grpc": grpc, "model": name}
+    announcement: dict[str, Any] = {"url": url, "page": f"{url}/models/{name}", "grpc": grpc, "model": name}
     try:
         version = os.path.join(directory, str(bundle.versions(directory)[-1]))
-        told |= example_request.first_answer(url, name, version, token)
+        announcement |= example_request.first_answer(url, name, version, token)
     except (OSError, ValueError, KeyError, IndexError) as error:
-        print(f"the first example was not answered: {error}", flush=True)  # noqa: T201 (its log is its voice)
+        print(f"the first example failed: {error}", flush=True)  # noqa: T201 (its log is its voice)
     path = os.path.join(output, run_layout.SERVING)
     with open(path + ".new", "w", encoding="utf-8") as file:
-        json.dump(told, file, indent=2, ensure_ascii=False)
+        json.dump(announcement, file, indent=2, ensure_ascii=False)
     os.replace(path + ".new", path)
     longboat.report(ready=1)

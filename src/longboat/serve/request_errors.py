@@ -1,7 +1,7 @@
-"""Why a request is not answered with a prediction: one table for all protocols.
+"""Table of request errors for all protocols.
 
-Each reason has its HTTP status, its gRPC status and TensorFlow Serving's name of it, so that a wrong shape is the same
-kind of error whichever way it came in. Words for the user are in the message; protocols only dress it.
+Each reason has an HTTP status, a gRPC status and TensorFlow Serving's name for it, so that the same mistake gives the
+same error over every protocol. The protocols only format the message.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class RefusalReason(enum.Enum):
 
 
 class RequestRefused(Exception):
-    """A request that gets an error instead of a prediction."""
+    """The error of a refused request."""
 
     def __init__(self, reason: RefusalReason, message: str) -> None:
         super().__init__(message)
@@ -47,7 +47,7 @@ class RequestRefused(Exception):
 
 
 def unforeseen(error: BaseException) -> RequestRefused:
-    """What a client is told of a mistake of ours. The place in the code is for whoever gets to see the report."""
+    """The error for a bug in the server, with its position in the code for a bug report."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

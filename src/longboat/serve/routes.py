@@ -1,6 +1,6 @@
-"""Which URL is answered by what, who may ask, and in which form errors are told.
+"""Routes URLs to handlers, checks the token, and formats errors.
 
-A URL is taken apart once; the handler made for it is kept, so that a busy route costs one look-up.
+A URL is parsed once and its handler cached, so that a busy route costs one lookup.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TEXT = b"text/plain; version=0.0.4; charset=utf-8"
 HTML = b"text/html; charset=utf-8"
 MOST_ROUTES = 1024
 OPEN = (b"/", b"/healthz", b"/readyz", b"/v2/health/live", b"/v2/health/ready")
-"""What may be asked without a token, as are the pages of models: probes have none, and a page asks its user for one."""
+"""URLs that need no token, besides model pages: probes have none, and a page asks its user for one."""
 
 _V1 = re.compile(r"/v1/models/(?P<name>[^/:]+)(?:/versions/(?P<version>\d{1,18}))?(?P<rest>/metadata|:[a-z]+)?")
 _V2 = re.compile(r"/v2/models/(?P<name>[^/]+)(?:/versions/(?P<version>\d{1,18}))?(?P<rest>/ready|/infer)?")
@@ -42,7 +42,7 @@ class Routes:
         self.draining = False
 
     def admit(self, request: Request) -> RequestRefused | None:
-        """Why this client may not ask that, if it may not; its headers are all that is known."""
+        """Why the request is refused, judged by its headers; None if it is allowed."""
         if self._bearer and not hmac.compare_digest(request.headers.get(b"authorization", b""), self._bearer):
             path = request.url.partition(b"?")[0]
             if path not in OPEN and not path.startswith(b"/models/"):
@@ -65,7 +65,7 @@ class Routes:
         try:
             path = urllib.parse.unquote_to_bytes(url.partition(b"?")[0]).decode()
         except UnicodeDecodeError:
-            raise RequestRefused(RefusalReason.INVALID, "the URL is not UTF-8") from None
+            raise RequestRefused(RefusalReason.INVALID, "the URL is not valid UTF-8") from None
         if found := _V1.fullmatch(path):
             return self._v1(method, found["name"], found["version"], found["rest"] or "")
         if found := _V2.fullmatch(path):
@@ -93,7 +93,7 @@ class Routes:
         if path.startswith("/v1/"):
             raise RequestRefused(RefusalReason.INVALID, f"Malformed request: {method.decode()} {path}")
         raise RequestRefused(
-            RefusalReason.NOT_FOUND, f"there is nothing at {path}; GET / lists the models, /v1/models/NAME is one"
+            RefusalReason.NOT_FOUND, f"nothing at {path}; GET / lists the models, /v1/models/NAME is one of them"
         )
 
     def _v1(self, method: bytes, name: str, number: str | None, rest: str) -> Handler:
@@ -187,9 +187,9 @@ class Routes:
 
 
 def _method(allowed: str) -> RequestRefused:
-    return RequestRefused(RefusalReason.METHOD, f"this URL takes {allowed}")
+    return RequestRefused(RefusalReason.METHOD, f"this URL only accepts {allowed}")
 
 
 def error(refused: RequestRefused) -> bytes:
-    """Both REST protocols tell errors as {"error": ...}."""
+    """The error body of both REST protocols, {"error": ...}."""
     return tfs_rest.error(refused.message)

@@ -1,6 +1,6 @@
-"""One process of the server, put together: models loaded, ports opened, watched, and drained when it is told to stop.
+"""One server process: loads models, opens ports, watches for new versions, drains on shutdown.
 
-Which process it is and who tells it are `process`'s business.
+`worker_processes` starts and stops it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def secure(settings: ServerSettings) -> ssl.SSLContext | None:
         context.load_cert_chain(settings.tls_cert, settings.tls_key or None)
     except (OSError, ssl.SSLError) as error:
         raise LongboatError(
-            f"{settings.tls_cert}: the certificate and its key cannot be used: {error}",
+            f"cannot use the certificate {settings.tls_cert} and its key: {error}",
             "both must be PEM files, and the key must belong to the certificate",
         ) from None
     return context
@@ -70,11 +70,11 @@ class ModelServer:
         self._routes = routes.Routes(self.models, self._numbers, settings.token, settings.bounds.body, self._scrape)
         self._site = HttpSite(self._routes, self._routes.admit, routes.error, settings.bounds)
         self.asked = 0
-        """The signal that asked it to stop."""
+        """The signal that stopped it."""
         self._hurry = False
 
     async def run(self, ready: Callable[[ModelServer], None]) -> None:
-        """Serves until SIGTERM or SIGINT, then until what is under way has been answered; a second signal ends it."""
+        """Serve until SIGTERM or SIGINT, then finish current requests; a second signal exits at once."""
         loop = asyncio.get_running_loop()
         stop = asyncio.Event()
 
@@ -100,7 +100,7 @@ class ModelServer:
         tasks = [loop.create_task(self.models.watch()), loop.create_task(self._tick())]
         try:
             gc.collect()
-            gc.freeze()  # what was loaded stays: no collection need look at it
+            gc.freeze()  # loaded objects stay: exclude them from garbage collection
             ready(self)
             await stop.wait()
         finally:
@@ -109,7 +109,7 @@ class ModelServer:
             await self._drain(http, grpc)
 
     async def _drain(self, http: asyncio.Server, grpc: Any) -> None:
-        """No new connections; what was asked is answered, within the time allowed."""
+        """Accept no new connections and answer current requests, within the drain time."""
         self._routes.draining = True
         if self.asked == signal.SIGTERM:
             await self._linger()
@@ -127,8 +127,8 @@ class ModelServer:
         self._publish()
 
     async def _linger(self) -> None:
-        """A load balancer still sends requests here. They are answered, and no connection is kept, so that the next
-        request goes elsewhere."""
+        """Keep answering while a load balancer still sends requests, but close each connection after its response, so
+        that the next request goes elsewhere."""
         self._site.draining = True
         end = time.monotonic() + self._settings.linger
         while time.monotonic() < end and not self._hurry:
@@ -151,7 +151,7 @@ class ModelServer:
         return metrics.text([self._numbers, *others])
 
     def _gather(self) -> None:
-        """Takes over what the batchers have counted since the last time, and what is so now."""
+        """Update the metrics from the batchers."""
         now: dict[tuple[str, metrics.Labels], float] = {
             ("longboat_connections", ()): float(len(self._site.open)),
             ("longboat_start_time_seconds", ()): self._began,
@@ -175,16 +175,16 @@ class ModelServer:
 
 
 def described(model: ServedModel) -> str:
-    """A model in one line of the ready message."""
+    """A model as shown in the ready message."""
     numbers = ", ".join(str(version.number) for version in model.available())
     return f"{model.name} (version {numbers})"
 
 
 def start_loop(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Runs a coroutine on uvloop, the fastest there is; what floats overflow to is the client's business."""
+    """Run a coroutine on uvloop, without numpy's warnings about float overflow."""
     import numpy as np
     import uvloop
 
     np.seterr(all="ignore")
-    gc.set_threshold(50_000, 20, 20)  # requests leave no cycles behind
+    gc.set_threshold(50_000, 20, 20)  # requests leave no reference cycles
     uvloop.run(main())

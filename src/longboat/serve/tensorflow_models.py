@@ -1,7 +1,7 @@
-"""Models that are no bundles: a Keras file or a TensorFlow SavedModel, run by TensorFlow itself.
+"""Loads Keras files and TensorFlow SavedModels, which TensorFlow itself runs.
 
-The signature is read from the model, so that every protocol of the server works unchanged. TensorFlow is asked for
-here alone; it is slow to import, which is why a bundle is the better thing to serve.
+The signature is read from the model, so that all protocols work. Only this module imports TensorFlow, which is slow:
+bundles are better to serve.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SERVING = "serving_default"
 
 
 class TensorFlowRunner:
-    """A function of TensorFlow with named inputs and outputs."""
+    """A TensorFlow function with named inputs and outputs."""
 
     def __init__(self, bundle: Bundle, call: Callable[[Arrays], Arrays]) -> None:
         self.bundle, self._call = bundle, call
@@ -38,11 +38,11 @@ class TensorFlowRunner:
         return self._call(inputs)
 
     def explain(self, inputs: Any) -> list[Any]:
-        raise invalid(f"model {self.bundle.name!r} does not explain its answers")
+        raise invalid(f"model {self.bundle.name!r} does not support explain")
 
 
 def load(path: str, name: str, version: int) -> Runner:
-    """The model in this file or directory, tried once."""
+    """Load the model in this file or directory, and call it once."""
     tensorflow = _tensorflow(path)
     try:
         if os.path.isdir(path):
@@ -69,7 +69,7 @@ def _tensorflow(path: str) -> Any:
             import tensorflow
     except ImportError as error:
         raise LongboatError(
-            f"{path}: TensorFlow runs such a model, and it is not installed here ({error})",
+            f"{path} needs TensorFlow, which is not installed ({error})",
             f"install it: {install_command('tensorflow')}",
         ) from None
     return tensorflow
@@ -77,7 +77,7 @@ def _tensorflow(path: str) -> Any:
 
 @contextlib.contextmanager
 def _silence() -> Iterator[None]:
-    """TensorFlow greets on stderr before it can be told not to."""
+    """Hide what TensorFlow prints on stderr while it is imported."""
     kept, void = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(void, 2)
     try:
@@ -91,7 +91,7 @@ def _silence() -> Iterator[None]:
 def _keras(
     tensorflow: Any, path: str
 ) -> tuple[tuple[tuple[Tensor, ...], tuple[Tensor, ...]], Callable[[Arrays], Arrays]]:
-    """A whole Keras model; one with weights alone has no function to call."""
+    """A complete Keras model; a file with only weights has no function to call."""
     import keras
 
     model = keras.saving.load_model(path, compile=False, safe_mode=True)
@@ -123,7 +123,7 @@ def _saved_model(
     outputs = tuple(_described(spec, name) for name, spec in function.structured_outputs.items())
 
     def call(given: Arrays) -> Arrays:
-        function = loaded.signatures[SERVING]  # by way of what holds its variables
+        function = loaded.signatures[SERVING]  # through the object that holds its variables
         found = function(**{name: tensorflow.constant(value) for name, value in given.items()})
         return {name: _plain(value.numpy()) for name, value in found.items()}
 
@@ -137,7 +137,7 @@ def _described(spec: Any, name: str) -> Tensor:
 
 
 def _plain(array: Array) -> Array:
-    """Strings come out of TensorFlow as bytes."""
+    """An output as numpy array; TensorFlow returns strings as bytes."""
     if array.dtype.kind != "O":
         return array
     import numpy as np
@@ -147,7 +147,7 @@ def _plain(array: Array) -> Array:
 
 
 def _kind(inputs: tuple[Tensor, ...]) -> str:
-    """Which page fits: text for one string, a form for short rows, else JSON."""
+    """The kind of page: text for one string, a form for short rows, else JSON."""
     if len(inputs) == 1 and inputs[0].dtype == "string":
         return "text"
     if len(inputs) == 1 and inputs[0].shape[1:] in ((784,), (28, 28), (28, 28, 1)):

@@ -1,7 +1,7 @@
-"""TensorFlow Serving's REST: status, metadata, :predict in rows and columns, :classify, :regress; :explain is our own.
+"""TensorFlow Serving's REST API: status, metadata, :predict, :classify, :regress; :explain is Longboat's own.
 
-JSON here may hold NaN, Infinity and -Infinity, in requests and answers, as TensorFlow Serving's does: models give such
-numbers, and there is no other way to say them.
+JSON in requests and responses may contain NaN, Infinity and -Infinity, as in TensorFlow Serving, because models return
+such numbers.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _NUMPY = orjson.OPT_SERIALIZE_NUMPY
 
 
 def loads(body: bytes) -> Any:
-    """JSON with NaN and the infinities; the strict, fast reader first."""
+    """Parse JSON with NaN and infinities, with the fast strict parser first."""
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -49,11 +49,11 @@ def loads(body: bytes) -> Any:
 
 
 def dumps(value: Any) -> bytes:
-    """The reverse. orjson writes null for what is not finite; nothing else that is sent from here is null."""
+    """Write JSON with NaN and infinities. orjson writes null for them, and nothing else sent from here is null."""
     try:
-        found = orjson.dumps(value, option=_NUMPY)
-        if b"null" not in found:
-            return found
+        encoded = orjson.dumps(value, option=_NUMPY)
+        if b"null" not in encoded:
+            return encoded
     except TypeError:
         pass
     return json.dumps(value, default=_plain, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")
@@ -72,7 +72,7 @@ def error(message: str) -> bytes:
 
 
 def predict(find: Callable[[], Batcher], counting: RequestCounters, most: int) -> Callable[[Request], None]:
-    """The handler of one model's :predict."""
+    """Handler of one model's :predict."""
 
     def handle(request: Request) -> None:
         batcher = find()
@@ -85,24 +85,24 @@ def predict(find: Callable[[], Batcher], counting: RequestCounters, most: int) -
     return handle
 
 
-def read(told: Any, bundle: Bundle) -> tuple[Outputs, bool]:
-    """The arrays of a request, and whether it came in columns."""
-    if type(told) is not dict:
+def read(body: Any, bundle: Bundle) -> tuple[Outputs, bool]:
+    """The arrays of a request, and whether it is in column format."""
+    if type(body) is not dict:
         raise invalid("the body must be a JSON object with 'instances' or 'inputs'")
-    if "signature_name" in told and told["signature_name"] not in (SIGNATURE, ""):
-        raise invalid(f'Serving signature key "{told["signature_name"]}" not found.; there is {SIGNATURE!r}')
-    if "instances" in told:
-        if "inputs" in told:
+    if "signature_name" in body and body["signature_name"] not in (SIGNATURE, ""):
+        raise invalid(f'Serving signature key "{body["signature_name"]}" not found.; there is {SIGNATURE!r}')
+    if "instances" in body:
+        if "inputs" in body:
             raise invalid("the request has both 'instances' and 'inputs': send one of them")
-        return _rows(told["instances"], bundle.inputs), False
-    if "inputs" in told:
-        return _columns(told["inputs"], bundle.inputs), True
+        return _rows(body["instances"], bundle.inputs), False
+    if "inputs" in body:
+        return _columns(body["inputs"], bundle.inputs), True
     raise invalid("Missing 'inputs' or 'instances' key")
 
 
 def _rows(instances: Any, wanted: tuple[Tensor, ...]) -> Outputs:
     if type(instances) is not list:
-        raise invalid("'instances' must be a list with one entry a row")
+        raise invalid("'instances' must be a list with one entry per row")
     if not instances:
         raise invalid("'instances' is empty: send at least one row")
     first = instances[0]
@@ -130,7 +130,7 @@ def _columns(inputs: Any, wanted: tuple[Tensor, ...]) -> Outputs:
 
 
 def _named(value: Any, wanted: tuple[Tensor, ...]) -> bool:
-    """Is this an object of inputs by name, and not one value: {"b64": ...} is a value."""
+    """Whether this is an object of named inputs, not a single value such as {"b64": ...}."""
     return type(value) is dict and not (value.keys() == {"b64"} and wanted[0].name != "b64")
 
 
@@ -151,19 +151,19 @@ def write_columns(request: Request, outputs: Outputs) -> None:
 
 
 def sendable(array: Array) -> Any:
-    """What the JSON writer takes as it is: whole arrays of numbers; strings and views become lists."""
+    """Values for the JSON writer: arrays of numbers as they are, strings and views as lists."""
     if array.dtype.kind == "O" or not array.flags.c_contiguous or array.dtype.byteorder == ">":
         return array.tolist()
     return array
 
 
 def explain(find: Callable[[], Batcher], counting: RequestCounters, most: int) -> Callable[[Request], None]:
-    """What weighed most in each row: slower than a prediction, so in a thread."""
+    """Explain each row; slower than a prediction, so in a thread."""
 
     def handle(request: Request) -> None:
         batcher = find()
         if not batcher.runner.explains:
-            raise invalid(f"model {batcher.runner.bundle.name!r} does not explain its answers")
+            raise invalid(f"model {batcher.runner.bundle.name!r} does not support explain")
         inputs, _ = read(loads(request.content(most)), batcher.runner.bundle)
         input_checks.rows_of(inputs)
         loop = asyncio.get_running_loop()
@@ -187,7 +187,7 @@ def explain(find: Callable[[], Batcher], counting: RequestCounters, most: int) -
 
 
 def examples(kind: str, find: Callable[[], Batcher], counting: RequestCounters, most: int) -> Callable[[Request], None]:
-    """The handler of :classify or :regress."""
+    """Handler of :classify or :regress."""
 
     def handle(request: Request) -> None:
         batcher = find()
@@ -210,12 +210,12 @@ def examples(kind: str, find: Callable[[], Batcher], counting: RequestCounters, 
 
 
 def classes(bundle: Bundle, outputs: Outputs) -> list[list[tuple[str, float]]]:
-    """Label and score of every class, row by row."""
+    """Label and score of every class, for each row."""
     scores = _scores(bundle, outputs)
     if scores.ndim == 1:
         scores = scores[:, None]
     if scores.ndim != 2:
-        raise invalid(f"model {bundle.name!r} gives no scores of classes")
+        raise invalid(f"model {bundle.name!r} returns no class scores")
     rows: list[list[float]] = scores.tolist()
     labels = list(bundle.labels)
     if scores.shape[1] == 1 and len(labels) == 2:
@@ -226,20 +226,20 @@ def classes(bundle: Bundle, outputs: Outputs) -> list[list[tuple[str, float]]]:
 
 
 def values(bundle: Bundle, outputs: Outputs) -> list[float]:
-    """One number a row."""
+    """One number for each row."""
     scores = _scores(bundle, outputs)
     if scores.size != len(scores):
-        raise invalid(f"model {bundle.name!r} gives {scores.size // max(1, len(scores))} numbers a row, not one")
-    found: list[float] = scores.reshape(-1).tolist()
-    return found
+        raise invalid(f"model {bundle.name!r} returns {scores.size // max(1, len(scores))} numbers per row, not one")
+    numbers: list[float] = scores.reshape(-1).tolist()
+    return numbers
 
 
 def _scores(bundle: Bundle, outputs: Outputs) -> Array:
-    """The output that holds scores: as many as there are labels, or the first of numbers."""
+    """The output with scores: one per label, or else the first numeric output."""
     floats = [array for array in outputs.values() if array.dtype.kind == "f"]
     fitting = [array for array in floats if bundle.labels and array.shape[-1] == len(bundle.labels)]
     if not floats:
-        raise invalid(f"model {bundle.name!r} gives no numbers to classify or regress with")
+        raise invalid(f"model {bundle.name!r} returns no numbers to classify or regress with")
     return (fitting or floats)[0]
 
 

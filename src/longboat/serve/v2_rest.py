@@ -1,4 +1,4 @@
-"""The Open Inference Protocol, version 2, over REST, with its binary tensor extension."""
+"""Open Inference Protocol v2 over REST, with the binary tensor extension."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def metadata(model: ServedModel, bundle: Bundle) -> bytes:
 
 
 def infer(find: Callable[[], Batcher], counting: RequestCounters, most: int) -> Callable[[Request], None]:
-    """The handler of one model's infer."""
+    """Handler of one model's infer."""
 
     def handle(request: Request) -> None:
         batcher = find()
@@ -72,7 +72,7 @@ def infer(find: Callable[[], Batcher], counting: RequestCounters, most: int) -> 
 
 
 def _split(body: bytes, length: bytes) -> tuple[Any, memoryview]:
-    """JSON in front, raw tensors behind it."""
+    """Split a body into JSON and the raw tensors after it."""
     if not length.isdigit() or len(length) > 12 or int(length) > len(body):
         raise invalid(f"Inference-Header-Content-Length is {length[:20]!r}; the body has {len(body)} bytes")
     at = int(length)
@@ -80,7 +80,7 @@ def _split(body: bytes, length: bytes) -> tuple[Any, memoryview]:
 
 
 class InferRequest:
-    """What a request says about its answer."""
+    """Response options of a request."""
 
     __slots__ = ("binary", "deadline", "id", "outputs")
 
@@ -110,39 +110,41 @@ class InferRequest:
                 raise invalid(f"the model has no output {name!r}; it has {', '.join(sorted(known))}")
             settings = _parameters(output)
             if "classification" in settings:
-                raise invalid(f"output {name!r}: the classification extension is not offered; sort the scores instead")
+                raise invalid(
+                    f"output {name!r}: the classification extension is not supported; sort the scores instead"
+                )
             self.outputs.append(name)
             self.binary[name] = settings.get("binary_data", by_default) is True
 
 
-def _parameters(told: dict[str, Any]) -> dict[str, Any]:
-    found = told.get("parameters") or {}
-    if type(found) is not dict:
+def _parameters(body: dict[str, Any]) -> dict[str, Any]:
+    parameters = body.get("parameters") or {}
+    if type(parameters) is not dict:
         raise invalid("'parameters' must be an object")
-    return found
+    return parameters
 
 
-def read(told: Any, rest: memoryview | None, bundle: Bundle) -> tuple[Outputs, InferRequest]:
-    if type(told) is not dict or type(told.get("inputs")) is not list:
+def read(body: Any, rest: memoryview | None, bundle: Bundle) -> tuple[Outputs, InferRequest]:
+    if type(body) is not dict or type(body.get("inputs")) is not list:
         raise invalid("the body must be a JSON object with a list of 'inputs'")
-    asked = InferRequest(told, bundle)
+    infer_request = InferRequest(body, bundle)
     tensors = {tensor.name: tensor for tensor in bundle.inputs}
-    found: Outputs = {}
+    inputs: Outputs = {}
     names = []
-    for given in told["inputs"]:
+    for given in body["inputs"]:
         if type(given) is not dict or type(given.get("name")) is not str:
             raise invalid("each of 'inputs' must be an object with 'name', 'shape', 'datatype' and 'data'")
         names.append(given["name"])
         tensor = tensors.get(given["name"])
         if tensor is None:
-            continue  # said below, with all names
-        if tensor.name in found:
-            raise invalid(f"input {tensor.name!r} is there twice")
-        found[tensor.name], rest = _tensor(tensor, given, rest)
+            continue  # reported below, with all names
+        if tensor.name in inputs:
+            raise invalid(f"duplicate input {tensor.name!r}")
+        inputs[tensor.name], rest = _tensor(tensor, given, rest)
     input_checks.missing(bundle.inputs, names)
     if rest is not None and len(rest):
         raise invalid(f"{len(rest)} bytes follow the last tensor")
-    return found, asked
+    return inputs, infer_request
 
 
 def _tensor(tensor: Tensor, given: dict[str, Any], rest: memoryview | None) -> tuple[Array, memoryview | None]:
@@ -170,11 +172,11 @@ def checked_shape(tensor: Tensor, shape: Any) -> list[int]:
 def checked_type(tensor: Tensor, datatype: Any) -> None:
     wanted = BY_NAME[tensor.dtype].oip
     if datatype != wanted:
-        raise invalid(f"input {tensor.name!r} wants the datatype {wanted}, got {str(datatype)[:40]!r}")
+        raise invalid(f"input {tensor.name!r} expects the datatype {wanted}, got {str(datatype)[:40]!r}")
 
 
 def _listed(tensor: Tensor, data: list[Any], shape: list[int]) -> Array:
-    """Values in a list, flat or nested."""
+    """Values from a flat or nested list."""
     if len(shape) > 1 and data and type(data[0]) is list:
         found = input_checks.column(tensor, data)
         if list(found.shape) != shape:
@@ -187,33 +189,33 @@ def _listed(tensor: Tensor, data: list[Any], shape: list[int]) -> Array:
     return flat.reshape(shape)
 
 
-def _write(request: Request, asked: InferRequest, outputs: Outputs, told: dict[str, Any]) -> None:
-    names = asked.outputs if asked.outputs is not None else list(outputs)
-    if asked.id is not None:
-        told["id"] = asked.id
+def _write(request: Request, infer_request: InferRequest, outputs: Outputs, response: dict[str, Any]) -> None:
+    names = infer_request.outputs if infer_request.outputs is not None else list(outputs)
+    if infer_request.id is not None:
+        response["id"] = infer_request.id
     parts: list[bytes] = []
     described = []
     for name in names:
         array = outputs[name]
         kind = BY_NAME["string" if array.dtype.kind == "O" else array.dtype.name].oip
-        one: dict[str, Any] = {"name": name, "shape": array.shape, "datatype": kind}
-        if asked.binary if isinstance(asked.binary, bool) else asked.binary[name]:
+        description: dict[str, Any] = {"name": name, "shape": array.shape, "datatype": kind}
+        if infer_request.binary if isinstance(infer_request.binary, bool) else infer_request.binary[name]:
             content = input_checks.packed_strings(array) if kind == "BYTES" else array.tobytes()
-            one["parameters"] = {"binary_data_size": len(content)}
+            description["parameters"] = {"binary_data_size": len(content)}
             parts.append(content)
         else:
-            one["data"] = array.ravel().tolist() if kind == "BYTES" else np.ascontiguousarray(array).reshape(-1)
-        described.append(one)
-    told["outputs"] = described
+            description["data"] = array.ravel().tolist() if kind == "BYTES" else np.ascontiguousarray(array).reshape(-1)
+        described.append(description)
+    response["outputs"] = described
     if not parts:
-        request.json(dumps(told))
+        request.json(dumps(response))
         return
-    head = orjson.dumps(told) if len(parts) == len(names) else dumps(told)
+    head = orjson.dumps(response) if len(parts) == len(names) else dumps(response)
     request.reply(200, head + b"".join(parts), OCTETS, ((_HEADER_OUT, b"%d" % len(head)),))
 
 
 def index(models: list[ServedModel]) -> bytes:
-    """The repository index: every version, and why one is not served."""
+    """The repository index: every version, and why a version is not served."""
     told = [
         {
             "name": model.name,

@@ -1,7 +1,7 @@
-"""The server as processes: one, or several on one port under a parent that starts them again when they die.
+"""Runs the server as one process, or as several on one port under a parent that restarts them.
 
-Every process opens the port for itself (SO_REUSEPORT), so the kernel deals out connections and no process is in the
-way of another. The parent holds the ports, starts and stops, and does nothing else.
+Every process opens the port itself (SO_REUSEPORT), so the kernel distributes connections. The parent only holds the
+ports and starts and stops the processes.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from longboat.serve import metrics
 from longboat.serve.settings import ServerSettings
 
 BREATHER = 1.0
-"""Seconds before a process that died young is started again."""
+"""Seconds before a process that exited soon after its start is restarted."""
 
 
 @dataclass(frozen=True)
 class ServerReady:
-    """What the server tells when it answers."""
+    """Addresses and models of a server that is ready."""
 
     port: int
     grpc_port: int
@@ -36,14 +36,15 @@ class ServerReady:
 
 
 def bind(host: str, port: int, shared: bool) -> socket.socket:
-    """A socket on the port, not listening yet; or a LongboatError with the fix. `::` is every address, of IPv4 too,
-    also where the kernel has no IPv6."""
+    """A bound socket, not listening yet. LongboatError if the port is not available.
+
+    `::` means every address, IPv4 included, even if the kernel has no IPv6."""
     if host == "::" and not socket.has_dualstack_ipv6():
         host = "0.0.0.0"
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except OSError as error:
-        raise LongboatError(f"--host {host}: {error.strerror or error}", "give it an address of this machine") from None
+        raise LongboatError(f"--host {host}: {error.strerror or error}", "use an address of this machine") from None
     opened = socket.socket(family, kind, protocol)
     try:
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -56,16 +57,20 @@ def bind(host: str, port: int, shared: bool) -> socket.socket:
         opened.close()
         if error.errno == errno.EADDRINUSE:
             raise LongboatError(
-                f"port {port} on {host} is taken: another program listens there",
-                "stop that program, or choose other ports: `--port 0 --grpc-port 0` takes any that are free",
+                f"port {port} on {host} is already in use",
+                "use `--port 0 --grpc-port 0` to pick free ports",
             ) from None
-        hint = "ports below 1024 need more rights" if error.errno == errno.EACCES else "give --host an own address"
+        hint = (
+            "ports below 1024 need root or CAP_NET_BIND_SERVICE"
+            if error.errno == errno.EACCES
+            else "set --host to an address of this machine"
+        )
         raise LongboatError(f"cannot listen on {host}:{port}: {error.strerror}", hint) from None
     return opened
 
 
 def serve(settings: ServerSettings, ready: Callable[[ServerReady], None], tell: Callable[[str], None]) -> int:
-    """Serves until told to stop; the exit code. `ready` is called once, when all processes answer."""
+    """Serve until stopped. Returns the exit code. `ready` is called once, when all processes are ready."""
     _more_files()
     began = time.monotonic()
     held = []
@@ -74,7 +79,7 @@ def serve(settings: ServerSettings, ready: Callable[[ServerReady], None], tell: 
     settings = replace(settings, port=http.getsockname()[1])
     try:
         if settings.grpc_port >= 0:
-            # gRPC opens its port itself; a plain bind here finds out whether another program has it.
+            # gRPC opens its port itself; this bind checks that the port is free.
             grpc = bind(settings.host, settings.grpc_port, settings.workers > 1)
             settings = replace(settings, grpc_port=grpc.getsockname()[1])
             if settings.workers > 1:
@@ -102,7 +107,7 @@ def _one(
     tell: Callable[[str], None],
     ready: Callable[[tuple[str, ...]], None],
 ) -> int:
-    """This process serves; the signal that ended it."""
+    """Serve in this process. Returns the signal that stopped it."""
     from longboat.serve.server import ModelServer, described, start_loop
 
     server = ModelServer(settings, listening, slots, index, tell)
@@ -115,7 +120,7 @@ def _one(
 
 
 def _more_files() -> None:
-    """As many connections as the system allows."""
+    """Raise the limit of open files to the maximum."""
     import resource
 
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -133,7 +138,7 @@ class _Child:
 
 
 class _Parent:
-    """Holds the ports, keeps the children alive."""
+    """Parent process: holds the ports and restarts children."""
 
     def __init__(
         self,
@@ -206,7 +211,7 @@ class _Parent:
                         self._start(index)
 
     def _listen(self, selector: selectors.BaseSelector, wake: int) -> None:
-        """To every child that has not said yet that it is up."""
+        """Register the pipes of all children that are not ready yet."""
         pipes = {wake, *(child.pipe for child in self._children.values() if child.pipe >= 0)}
         known = {key.fd for key in selector.get_map().values()}
         for pipe in known - pipes:
@@ -233,7 +238,7 @@ class _Parent:
             )
 
     def _reap(self, stopping: bool) -> bool:
-        """Looks after children that ended; True when the server cannot go on."""
+        """Handle exited children. Returns True if the server cannot continue."""
         for index, child in list(self._children.items()):
             pid, status = os.waitpid(child.pid, os.WNOHANG)
             if pid == 0:
@@ -244,10 +249,10 @@ class _Parent:
             if stopping:
                 continue
             if not self._told:
-                return True  # it has said why
+                return True  # it has printed the reason
             code = os.waitstatus_to_exitcode(status)
             how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
-            self._tell(f"warning: server process {pid} ended ({how}); another takes its place")
+            self._tell(f"warning: server process {pid} exited ({how}); starting another")
             young = time.monotonic() - child.born < 10
             self._due[index] = time.monotonic() + (BREATHER if young else 0.0)
         return False
@@ -266,10 +271,10 @@ class _Parent:
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
                 signal.signal(number, signal.SIG_DFL)
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which asks us to stop
-            if self._asked:  # it has asked already, before we had let go of its handlers
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which stops this process
+            if self._asked:  # the parent sent it before its handlers were removed here
                 os._exit(OK)
-            syscalls.die_with_parent(parent)  # else a child of a parent that was killed would hold the port for ever
+            syscalls.die_with_parent(parent)  # otherwise a child of a killed parent would keep the port
             self._serve(index, write)
             code = OK
         except LongboatError as error:
@@ -280,7 +285,7 @@ class _Parent:
             os._exit(code)
 
     def _serve(self, index: int, write: int) -> None:
-        """In the child: a listening socket of its own on the shared port."""
+        """In the child: open a listening socket on the shared port."""
 
         def up(names: tuple[str, ...]) -> None:
             os.write(write, "\n".join(names).encode())

@@ -1,13 +1,11 @@
-"""The other side of a model server: asking one, and loading one until its figures are known.
+"""Client for model servers: predictions and load tests.
 
-Longboat's own server is one target among others: whatever speaks TensorFlow Serving's REST or
-gRPC, or the Open Inference Protocol, can be asked. So nothing here may import the server's
-rooms, except what both sides share (`kinds`, `protos`, `pages`), and `local`, which runs a
-model in this process through the server's own loader.
+It works with any server that speaks TensorFlow Serving's REST or gRPC, or the Open Inference Protocol. So nothing here
+imports the server's modules, except the shared `dtypes`, `protos` and `pages`, and `in_process`, which runs a model in
+this process with the server's loader.
 
-`target` reads addresses, `signature` what a model takes and gives, `files` and `rows` make
-examples of files, `codecs` and `grpc_codec` put them on the wire, `http` and `grpc_channel`
-carry them, `ask` makes one request, `load` many at the times that `ticks` says, `tally` counts
-what comes back, `report` holds the figures, `telling` and `sheet` show them, and `scoring` says
-what an answer means.
+`target` parses addresses, `model_signature` describes a model's inputs and outputs, `example_files` and `rows` read
+examples from files, `http_codecs` and `grpc_codec` encode them, `http_channel` and `grpc_channel` send them,
+`model_requests` makes one request, `load_test` many at the times set by `schedule`, `counters` counts the results,
+`report` holds the numbers, `text_report` and `html_report` format them, and `predictions` interprets outputs.
 """

@@ -1,4 +1,4 @@
-"""What a load test has seen, counted as it comes: a long one must not fill the memory of the machine that it loads."""
+"""Counts the results of a load test as they come, in bounded memory."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from longboat.serve.client.http_codecs import Codec
 from longboat.serve.client.report import Iteration, RequestFailure
 
 KEPT = 10_000
-"""Iterations that are kept one by one."""
+"""Maximum number of single iterations to keep."""
 LATE = 0.01
-"""Seconds behind its time at which a request was sent that are worth a word."""
+"""Seconds of delay in sending a request that are worth a note."""
 
 
 @dataclass(frozen=True)
 class SentBatch:
-    """One request's rows, as far as counting needs them."""
+    """The rows of one request, as needed for counting."""
 
     size: int
     truths: Sequence[Label] | None
@@ -41,10 +41,10 @@ class LoadCounters:
         self.iterations: list[Iteration] = []
         self._failures: dict[str, RequestFailure] = {}
         self.latest = 0.0
-        """The longest that a request which was due had to wait to be sent."""
+        """The longest delay in sending a request after it was due."""
 
     def note(self, number: int, due: float, batch: SentBatch, answer: ChannelResponse) -> None:
-        """One answer; `due` is when its request should have been sent, 0 if no time was set."""
+        """Count one response. due: when its request should have been sent; 0 without a rate."""
         service = answer.ended - answer.sent
         taken = answer.ended - (due or answer.sent)
         error, said, correct = answer.error, answer.detail, None
@@ -71,8 +71,8 @@ class LoadCounters:
             self._keep(Iteration(number + 1, taken, batch.size, correct, error))
 
     def never_sent(self, count: int) -> None:
-        """Requests that were due when it was too late to send them. They are no latencies: nobody waited for them to
-        the end. But they are failures, or a server that is far too slow would look better than it is."""
+        """Count requests that were due but never sent. They have no latency, but they are failures; otherwise a server
+        that is far too slow would look better than it is."""
         if count:
             self.requests += count
             self._failures["never sent"] = RequestFailure(
@@ -86,7 +86,7 @@ class LoadCounters:
             self._told(iteration)
 
     def _judged(self, body: bytes, truths: Sequence[Label]) -> int | None:
-        """How many rows are right; None where the model names no class."""
+        """Number of correct rows; None if the model returns no class."""
         columns = self._codec.decode(body)
         if self._output and self._output not in columns:
             raise LongboatError(f"the model has no output {self._output!r}: it has {', '.join(columns)}", code=FAILED)

@@ -1,8 +1,7 @@
-"""What stands in a file of examples, before any model is asked what it wants.
+"""Reads files of examples: CSV, TSV, JSON, JSON lines, text, PNG, MNIST's idx, NumPy's npz.
 
-One table of readers, by the file's name and first bytes: CSV and TSV, JSON, JSON lines, plain
-text, PNG, MNIST's idx files, NumPy's npz. They give records with the place each came from; what
-becomes of them is the business of `rows`.
+A table of readers, chosen by the file's name and first bytes. They return records with their positions; `rows` fits
+them to a model.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ Label = int | float | str
 
 NAMES_OF_LABELS = ("label", "labels", "clicked", "target", "class", "y")
 CRITEO = ("clicked", *(f"I{n}" for n in range(1, 14)), *(f"C{n}" for n in range(1, 27)))
-"""The columns of Criteo's click logs, which come without a header."""
+"""Columns of Criteo's click logs, which have no header."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ class TextRows:
 
 @dataclass(frozen=True)
 class PixelImage:
-    """Pixels from 0 to 255: height x width x channels, channels last, as one flat string of bytes."""
+    """Pixels from 0 to 255 as flat bytes, height x width x channels."""
 
     height: int
     width: int
@@ -71,7 +70,7 @@ Records = TableRows | JsonRows | TextRows | PixelImages
 
 
 def read(name: str, limit: int = 0) -> Records:
-    """The records of the file, or of standard input if its name is `-`; at most `limit` of them, if that is not 0."""
+    """The records of the file, or of standard input if its name is `-`; at most `limit`, if not 0."""
     if name == "-":
         data = sys.stdin.buffer.read()
         return _parse(name, _unpacked(name, data), limit)
@@ -80,19 +79,19 @@ def read(name: str, limit: int = 0) -> Records:
         if path.is_dir():
             raise LongboatError(f"{name} is a directory, not a file of examples")
         if _suffix(path) in (".csv", ".tsv") and not path.name.endswith(".gz"):
-            with open(path, encoding="utf-8-sig", newline="") as file:  # may be far larger than what is needed
+            with open(path, encoding="utf-8-sig", newline="") as file:  # it may be much larger than needed
                 return _cells(name, file, limit)
         return _parse(name, _unpacked(name, path.read_bytes()), limit)
     except FileNotFoundError:
-        raise LongboatError(f"there is no file {name}") from None
+        raise LongboatError(f"file {name} does not exist") from None
     except UnicodeDecodeError as error:
         raise LongboatError(f"{name} is not UTF-8 text: {error.reason} at byte {error.start}") from None
     except OSError as error:
-        raise LongboatError(f"{name} cannot be read: {error.strerror}") from None
+        raise LongboatError(f"cannot read {name}: {error.strerror}") from None
 
 
 def of_examples(examples: Iterable[Example]) -> JsonRows:
-    """The rows that a model was saved with."""
+    """The example rows that were saved with a model."""
     return JsonRows(
         [
             {"inputs": dict(each.inputs)} if each.label is None else {"inputs": dict(each.inputs), "label": each.label}
@@ -111,7 +110,7 @@ def _unpacked(name: str, data: bytes) -> bytes:
     try:
         return gzip.decompress(data)
     except (OSError, EOFError) as error:
-        raise LongboatError(f"{name} is broken: {error}") from None
+        raise LongboatError(f"{name} is not valid: {error}") from None
 
 
 def _parse(name: str, data: bytes, limit: int) -> Records:
@@ -129,7 +128,7 @@ def _parse(name: str, data: bytes, limit: int) -> Records:
     except UnicodeDecodeError as error:
         raise LongboatError(
             f"{name} is not UTF-8 text: {error.reason} at byte {error.start}",
-            "examples come as CSV, TSV, JSON, JSON lines, text, PNG, MNIST's idx or npz",
+            "use CSV, TSV, JSON, JSON lines, text, PNG, MNIST's idx or npz",
         ) from None
     if suffix in (".csv", ".tsv"):
         return _cells(name, io.StringIO(text, newline=""), limit)
@@ -156,7 +155,7 @@ def _filled(rows: Iterator[list[str]]) -> Iterator[list[str]]:
 
 
 def _is_header(rows: Sequence[Sequence[str]]) -> bool:
-    """Names stand where the row below has figures, or the first row names a label."""
+    """Whether the first row is a header: names above numbers, or a label column."""
     first = rows[0]
     if any(_is_number(cell) for cell in first) or len(set(first)) < len(first):
         return False
@@ -174,7 +173,7 @@ def _is_number(cell: str) -> bool:
 
 
 def _objects(name: str, text: str, limit: int) -> JsonRows:
-    """One JSON document (a list, an object with `instances`, or one row), or one a line."""
+    """One JSON document (a list, an object with `instances`, or one row), or one per line."""
     try:
         document = json.loads(text)
     except ValueError as whole:
@@ -197,7 +196,7 @@ def _objects(name: str, text: str, limit: int) -> JsonRows:
 
 
 def _columns(inputs: dict[str, object]) -> list[object]:
-    """TensorFlow Serving's columnar form, by rows; a value that is no list is one row's own."""
+    """Rows from TensorFlow Serving's column format; a value that is not a list is a single row."""
     sizes = {len(value) for value in inputs.values() if isinstance(value, list)}
     if len(sizes) != 1 or not all(isinstance(value, list) for value in inputs.values()):
         return [{"inputs": inputs}]
@@ -205,11 +204,11 @@ def _columns(inputs: dict[str, object]) -> list[object]:
 
 
 def _idx(name: str, data: bytes, limit: int) -> PixelImages:
-    """MNIST's format: images here, labels in the file beside it that is named alike."""
+    """MNIST's format: images in this file, labels in the matching file beside it."""
     _, count, height, width = struct.unpack_from(">IIII", data)
     size = height * width
     if len(data) != 16 + count * size:
-        raise LongboatError(f"{name} is broken: {count} images of {height} x {width} need {16 + count * size} bytes")
+        raise LongboatError(f"{name} is not valid: {count} images of {height} x {width} need {16 + count * size} bytes")
     if limit:
         count = min(count, limit)
     rows = [PixelImage(height, width, 1, data[16 + i * size : 16 + (i + 1) * size]) for i in range(count)]
@@ -218,7 +217,7 @@ def _idx(name: str, data: bytes, limit: int) -> PixelImages:
         return PixelImages(rows)
     raw = _unpacked(str(beside), beside.read_bytes())
     if raw[:4] != b"\0\0\x08\x01" or len(raw) < 8 + count:
-        raise LongboatError(f"{beside} is no file of labels for {name}")
+        raise LongboatError(f"{beside} is not a file of labels for {name}")
     return PixelImages(rows, list(raw[8 : 8 + count]))
 
 
@@ -227,15 +226,17 @@ def _npz(name: str, data: bytes, limit: int) -> JsonRows:
     try:
         import numpy
     except ModuleNotFoundError:
-        raise LongboatError(f"{name} needs NumPy to be read", install_command(packages=("numpy",))) from None
+        raise LongboatError(
+            f"cannot read {name}: NumPy is not installed", install_command(packages=("numpy",))
+        ) from None
     try:
         with numpy.load(io.BytesIO(data), allow_pickle=False) as archive:
             arrays = {key: archive[key] for key in archive.files}
     except ValueError as error:
-        raise LongboatError(f"{name} cannot be read: {error}") from None
+        raise LongboatError(f"cannot read {name}: {error}") from None
     counts = {len(array) for array in arrays.values() if array.ndim}
     if len(counts) != 1:
-        raise LongboatError(f"{name}: its arrays have different lengths: {sorted(counts)}")
+        raise LongboatError(f"{name} has arrays of different lengths: {sorted(counts)}")
     count = min(counts.pop(), limit or sys.maxsize)
     columns = {key: array[:count].tolist() for key, array in arrays.items()}
     return JsonRows([{key: column[i] for key, column in columns.items()} for i in range(count)])

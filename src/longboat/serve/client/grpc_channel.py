@@ -1,4 +1,4 @@
-"""Requests over gRPC, as `http` makes them over HTTP: ready bytes in, an answer out."""
+"""Sends encoded requests over gRPC, with the interface of `http_channel`."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ LARGEST = 1 << 30
 
 
 class GrpcChannel:
-    """One connection, not shared with other channels of this process: a load test counts them."""
+    """One connection, not shared with other channels of this process, because a load test counts them."""
 
     def __init__(self, target: Target, timeout: float, method: str = PREDICT) -> None:
         try:
             import grpc.aio
         except ModuleNotFoundError:
             raise LongboatError(
-                "gRPC is not installed here", f"{install_command('serve')}\nor use HTTP: --protocol rest"
+                "gRPC is not installed", f"{install_command('serve')}\nor use HTTP: --protocol rest"
             ) from None
         self._timeout = timeout
         self._error = grpc.aio.AioRpcError
@@ -38,7 +38,7 @@ class GrpcChannel:
             try:
                 roots = Path(target.ca).read_bytes() if target.ca else None
             except OSError as error:
-                raise LongboatError(f"{target.ca} cannot be read: {error.strerror}") from None
+                raise LongboatError(f"cannot read {target.ca}: {error.strerror}") from None
             self._channel = grpc.aio.secure_channel(target.authority, grpc.ssl_channel_credentials(roots), options)
         else:
             self._channel = grpc.aio.insecure_channel(target.authority, options)
@@ -54,7 +54,7 @@ class GrpcChannel:
             kind = {"UNAVAILABLE": "refused", "DEADLINE_EXCEEDED": "timeout"}.get(name, name)
             detail = error.details() or ""
             if kind == "refused" and "onnect" not in detail:
-                kind = name  # the server itself says so: it drains
+                kind = name  # the server is draining
             return ChannelResponse(sent, perf_counter(), kind, detail[:300])
         return ChannelResponse(sent, perf_counter(), body=body)
 

@@ -1,4 +1,4 @@
-"""TensorFlow Serving's messages over gRPC: rows into a PredictRequest, a PredictResponse into columns."""
+"""Encodes rows as a PredictRequest and decodes a PredictResponse, for TensorFlow Serving's gRPC."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class GrpcCodec:
     def decode(self, body: bytes) -> http_codecs.Columns:
         try:
             response = tfs.PredictResponse.FromString(body)
-        except Exception as error:  # protobuf's own class differs between its releases
+        except Exception as error:  # protobuf's class differs between releases
             raise http_codecs.not_understood(error) from None
         return {name: _column(tensor) for name, tensor in response.outputs.items()}
 
@@ -52,10 +52,10 @@ def metadata_request(target: Target) -> bytes:
 
 
 def signature_of(model: str, body: bytes, wanted: str) -> Signature:
-    """Of the answer to GetModelMetadata."""
+    """The signature from the response to GetModelMetadata."""
     response = tfs.GetModelMetadataResponse.FromString(body)
     if "signature_def" not in response.metadata:
-        raise LongboatError(f"the server does not say what {model} takes", code=FAILED)
+        raise LongboatError(f"the server returned no signature of {model}", code=FAILED)
     signatures = tfs.SignatureDefMap.FromString(response.metadata["signature_def"].value).signature_def
     name = choose(sorted(signatures), wanted)
     chosen = signatures[name]
@@ -75,7 +75,7 @@ def _name(spec: Any, target: Target) -> None:
 
 def _tensor(name: str, info: Any) -> TensorSpec:
     if info.dtype not in BY_TF:
-        raise LongboatError(f"the model has a tensor of type {info.dtype}, which cannot be sent from here", code=FAILED)
+        raise LongboatError(f"the model has a tensor of the unsupported type {info.dtype}", code=FAILED)
     sizes = tuple(None if dim.size < 0 else int(dim.size) for dim in info.tensor_shape.dim)
     return TensorSpec(name, BY_TF[info.dtype].name, (None,) if info.tensor_shape.unknown_rank else sizes)
 
@@ -99,11 +99,11 @@ def _column(proto: Any) -> list[Any]:
         values = http_codecs.unpacked(proto.tensor_content, kind.name)
     else:
         values = list(getattr(proto, kind.field))
-        if kind.name == "float16":  # carried as the numbers of their bits
+        if kind.name == "float16":  # sent as their bit patterns
             values = http_codecs.unpacked(b"".join(int(bits).to_bytes(2, "little") for bits in values), kind.name)
     count = 1
     for size in shape:
         count *= size
-    if len(values) == 1 < count:  # TensorFlow writes a tensor of equal values as one
+    if len(values) == 1 < count:  # TensorFlow writes a tensor of equal values as one value
         values *= count
     return http_codecs.by_rows(values, shape)

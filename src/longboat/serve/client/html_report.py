@@ -1,4 +1,4 @@
-"""A report of a load test as one HTML page that needs nothing else: to be kept, sent, printed."""
+"""Formats the report of a load test as one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ table.histogram { width: 100%; max-width: 34rem; } td.bar { width: 100%; vertica
 """
 WIDE = 300
 LISTED = 1000
-"""Iterations that the page lists; the JSON has more."""
+"""Maximum number of iterations on the page; the JSON has more."""
 
 
 def page(report: LoadReport, when: str) -> str:

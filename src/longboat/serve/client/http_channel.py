@@ -1,7 +1,7 @@
-"""One HTTP/1.1 connection as an asyncio protocol: one request at a time, ready bytes in, an answer out.
+"""One HTTP/1.1 connection that sends encoded requests, one at a time.
 
-Written for load tests: no header is parsed that is not needed, and the moment of arrival is
-taken where the bytes arrive, not when a coroutine gets its turn.
+Made for load tests: it parses only the headers it needs, and takes the time of arrival when the bytes arrive, not when
+a coroutine runs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LARGEST_HEAD = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class ChannelResponse:
-    """What came of a request. `error` is a kind, short enough to count; empty: all is well."""
+    """Result of a request. `error` is a short kind of error, for counting; empty: success."""
 
     sent: float
     ended: float
@@ -48,9 +48,9 @@ class ClientConnection(asyncio.Protocol):
         self.open = True
 
     def ask(self, request: bytes) -> asyncio.Future[None]:
-        """Done when the answer is in `status` and `body`, or `failure` says why there is none."""
+        """Done when the response is in `status` and `body`, or `failure` has the error."""
         self._waiter = asyncio.get_running_loop().create_future()
-        if not self.open:  # the server spoke first, or left, before it was asked
+        if not self.open:  # the server sent data or closed before a request
             self.fail("connection closed")
             return self._waiter
         self._buffer.clear()
@@ -125,7 +125,7 @@ class ClientConnection(asyncio.Protocol):
         self._done()
 
     def fail(self, kind: str) -> None:
-        """Ends the request with a failure and the connection with it."""
+        """Fail the request and close the connection."""
         self.ended = perf_counter()
         self._failure = self._failure or kind
         self.close()
@@ -139,7 +139,7 @@ class ClientConnection(asyncio.Protocol):
         self.open = False
         if self._waiter is not None and not self._waiter.done():
             if self._body_at >= 0 and self._length < 0 and not self._chunked and error is None:
-                self.body = bytes(self._buffer[self._body_at :])  # a body that ends with the connection
+                self.body = bytes(self._buffer[self._body_at :])  # the body ends with the connection
                 self._finish()
             else:
                 self.fail("connection reset" if error else "connection closed")
@@ -151,7 +151,7 @@ class ClientConnection(asyncio.Protocol):
 
 
 class HttpChannel:
-    """Requests to one server, one after the other, over a connection that is opened again when it is lost."""
+    """Sends requests to one server, one after the other, and reconnects after a lost connection."""
 
     def __init__(self, target: Target, timeout: float) -> None:
         self._target, self._timeout = target, timeout
@@ -165,7 +165,7 @@ class HttpChannel:
             try:
                 connection = await self._connect()
             except TimeoutError:
-                return ChannelResponse(sent, perf_counter(), "timeout", f"no connection in {self._timeout:g} s")
+                return ChannelResponse(sent, perf_counter(), "timeout", f"no connection after {self._timeout:g} s")
             except ssl.SSLError as error:
                 return ChannelResponse(sent, perf_counter(), "TLS", str(error.reason or error))
             except OSError as error:
@@ -201,7 +201,7 @@ def tls_context(target: Target) -> ssl.SSLContext:
 
 
 def reason(body: bytes) -> str:
-    """The server's own words for what went wrong: {"error": ...} in both protocols, else the beginning of the text."""
+    """The server's error message: {"error": ...} in both protocols, else the start of the body."""
     import json
 
     try:

@@ -1,7 +1,6 @@
-"""Rows as the bytes of a request, and the bytes of an answer as columns, for the protocols over HTTP.
+"""Encodes rows as HTTP requests and decodes responses, for TensorFlow Serving's REST and v2.
 
-A request is complete, head and body, so that a load test encodes before its clock starts and
-sends nothing but ready bytes.
+Requests are complete, head and body, so that a load test encodes them before it starts.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ PACKED = {
     "uint64": "Q",
     "bool": "?",
 }
-"""struct's letters; all little-endian on the wire."""
+"""Type letters of struct; all are little-endian on the wire."""
 
 
 class Codec(Protocol):
@@ -56,7 +55,7 @@ def of(target: Target, signature: Signature) -> Codec:
 
 
 def head(target: Target, method: str, path: str, size: int, extra: str = "") -> bytes:
-    """The head of a request, with the blank line that ends it."""
+    """The head of a request, including the final blank line."""
     login = f"Authorization: Bearer {target.token}\r\n" if target.token else ""
     body = f"Content-Type: application/json\r\nContent-Length: {size}\r\n" if method == "POST" else ""
     text = f"{method} {target.prefix}{path} HTTP/1.1\r\nHost: {target.authority}\r\n{login}{body}{extra}\r\n"
@@ -71,7 +70,7 @@ def path_of(target: Target, root: str) -> str:
 
 
 def loads(body: bytes) -> Any:
-    """orjson where it is installed: a load test decodes every answer."""
+    """Parse JSON, with orjson if it is installed: a load test decodes every response."""
     try:
         import orjson
     except ModuleNotFoundError:
@@ -79,12 +78,12 @@ def loads(body: bytes) -> Any:
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError:
-        return json.loads(body)  # NaN and Infinity, which some servers write
+        return json.loads(body)  # NaN and Infinity, which some servers send
 
 
 @dataclass(frozen=True)
 class Rest:
-    """TensorFlow Serving's REST, in its row format."""
+    """TensorFlow Serving's REST API, row format."""
 
     target: Target
     signature: Signature
@@ -117,7 +116,7 @@ class Rest:
 
 @dataclass(frozen=True)
 class V2:
-    """The Open Inference Protocol over HTTP: tensors as bytes where the server says it takes them."""
+    """Open Inference Protocol over HTTP, with binary tensors if the server supports them."""
 
     target: Target
     signature: Signature
@@ -172,13 +171,13 @@ _DECODER = json.JSONDecoder()
 
 
 def _before_binary(body: bytes) -> tuple[Any, int]:
-    """The JSON before binary tensors, and where it ends. Its length stands in a header that the channel does not keep;
-    the document itself says it as well."""
+    """The JSON before binary tensors, and its end. The header with its length is not kept, but the JSON document
+    determines it too."""
     return _DECODER.raw_decode(body.decode("latin-1"))
 
 
 def shape_of(tensor: TensorSpec, rows: int, values: int) -> list[int]:
-    """The shape of a batch; one free size is what the values make it."""
+    """The shape of a batch; one free dimension follows from the number of values."""
     sizes = tensor.shape[1:]
     known = 1
     for size in sizes:
@@ -193,7 +192,7 @@ def flat(values: Any) -> list[Any]:
 
 
 def packed(values: Sequence[Any], tensor: TensorSpec) -> bytes:
-    """Little-endian, in order; text and bytes with their length before each."""
+    """Values as little-endian bytes; text and bytes each have their length before them."""
     if tensor.dtype == "string":
         raw = [value if isinstance(value, bytes) else str(value).encode() for value in values]
         return b"".join(struct.pack("<I", len(each)) + each for each in raw)
@@ -216,7 +215,7 @@ def unpacked(data: bytes, dtype: str) -> list[Any]:
 
 
 def by_rows(values: list[Any], shape: Sequence[int]) -> list[Any]:
-    """Flat values as one entry for each row."""
+    """Flat values, split into one entry per row."""
     if len(shape) <= 1:
         return values
     rows = shape[0]
@@ -225,4 +224,4 @@ def by_rows(values: list[Any], shape: Sequence[int]) -> list[Any]:
 
 
 def not_understood(error: Exception) -> LongboatError:
-    return LongboatError(f"the answer is not understood ({type(error).__name__}: {error})", code=FAILED)
+    return LongboatError(f"cannot decode the response ({type(error).__name__}: {error})", code=FAILED)

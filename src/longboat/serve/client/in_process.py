@@ -1,4 +1,4 @@
-"""A model asked in this process: loaded as the server loads it, with no server between."""
+"""Runs a model in this process, with the server's loader and without a server."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from longboat.serve.model_sources import ModelSource
 
 AT_ONCE = 256
-"""Rows that are computed together."""
+"""Rows per batch."""
 
 
 class InProcessModel:
-    """One version of a model, ready to be asked."""
+    """A loaded version of a model."""
 
     def __init__(self, place: str, store: Store, model: str = "", version: str = "") -> None:
         from longboat.serve import model_sources
 
-        found = model_sources.find([place], "", store)
-        chosen = [source for source in found if not model or source.name == model]
+        sources = model_sources.find([place], "", store)
+        chosen = [source for source in sources if not model or source.name == model]
         if len(chosen) != 1:
-            names = ", ".join(source.name for source in found)
-            raise LongboatError(f"which model of {place}? it has {names}", "name it: --model NAME")
+            names = ", ".join(source.name for source in sources)
+            raise LongboatError(f"{place} has several models: {names}", "choose one: --model NAME")
         versions = chosen[0].versions()
         if version and (not version.isdecimal() or int(version) not in versions):
             known = ", ".join(map(str, sorted(versions)))
@@ -51,7 +51,7 @@ class InProcessModel:
         return of_bundle(self.bundle)
 
     def examples(self) -> JsonRows:
-        """The rows that the model was saved with."""
+        """The example rows that were saved with the model."""
         return of_examples(self.bundle.examples)
 
     def predict(self, rows: Sequence[Row]) -> Columns:
@@ -85,6 +85,4 @@ def _load(source: ModelSource, path: str) -> Runner:
 
         return model_loading.load(path, name=source.name)
     except ModuleNotFoundError as missing:
-        raise LongboatError(
-            f"a model cannot be run here (there is no {missing.name})", install_command("serve")
-        ) from None
+        raise LongboatError(f"cannot run a model: {missing.name} is not installed", install_command("serve")) from None

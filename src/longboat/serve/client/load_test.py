@@ -1,8 +1,7 @@
-"""A load test: many requests to one model, timed, counted and held against the labels.
+"""Load test: sends many requests to one model, measures latencies and compares with labels.
 
-`run` is what the command line and a job's `bench:` stage call. Before the clock starts, the
-server has been asked what the model takes and every request is ready as bytes; while it runs,
-nothing is printed here and nothing is decoded that need not be.
+The `bench` command and `bench:` stages call `run`. Before the measurement starts, the signature is known and all
+requests are encoded. During the test nothing is printed, and only what is needed is decoded.
 """
 
 from __future__ import annotations
@@ -22,35 +21,35 @@ from longboat.serve.client.rows import Examples
 from longboat.serve.client.target import Target
 
 MOST_ROWS = 100_000
-"""Rows that are read for a test that ends by the clock."""
+"""Rows to read for a test with a time limit."""
 OPEN_CONNECTIONS = 64
-"""At a rate, so many requests may be under way at once, unless the caller says otherwise."""
+"""Default number of connections with a rate."""
 
 NO_USE = ("refused", "no connection")
-"""Failures after which a connection rests for PAUSE seconds."""
+"""Failures after which a connection pauses for PAUSE seconds."""
 PAUSE = 0.05
 
 
 @dataclass(frozen=True)
 class LoadSettings:
-    """What to do; the names are the command line's."""
+    """Settings of a load test, named like the command line options."""
 
     data_file: str
     batch_size: int = 1
     num_iteration: int = 40
     warm_up_iteration: int = 10
     concurrency: int = 0
-    """Connections; 0: one, or OPEN_CONNECTIONS at a rate."""
+    """Connections; 0: one, or OPEN_CONNECTIONS with a rate."""
     rate: float = 0.0
-    """Requests a second, due at fixed times; 0: each when the one before has been answered."""
+    """Requests per second, at fixed times; 0: each one after the previous response."""
     duration: float = 0.0
-    """Seconds, instead of a number of iterations; 0: count iterations."""
+    """Duration in seconds instead of a number of iterations; 0: count iterations."""
     label: str = ""
     signature: str = ""
     output: str = ""
     labels: tuple[str, ...] = ()
     empty: float = math.nan
-    """What an empty cell of a table is sent as."""
+    """Value for empty cells of a table."""
     timeout: float = 30.0
 
     @property
@@ -58,35 +57,35 @@ class LoadSettings:
         return self.concurrency or (OPEN_CONNECTIONS if self.rate else 1)
 
     def check(self) -> None:
-        """Refuses what could measure nothing."""
+        """Raise if the settings cannot measure anything."""
         n, w = self.num_iteration, self.warm_up_iteration
         if self.batch_size < 1:
-            raise LongboatError(f"--batch_size {self.batch_size}: a request has at least one row")
+            raise LongboatError(f"--batch_size {self.batch_size}: it must be at least 1")
         if w < 0 or n < 1:
-            raise LongboatError("--num_iteration is at least 1 and --warm_up_iteration at least 0")
+            raise LongboatError("--num_iteration must be at least 1 and --warm_up_iteration at least 0")
         if not self.duration and n <= w:
             raise LongboatError(
-                f"all {n} iterations would be warm-up (--warm_up_iteration {w}), so nothing would be measured",
-                f"ask for more than the warm-up: --num_iteration {w + 30}, or warm up less: --warm_up_iteration 0",
+                f"all {n} iterations are warm-up (--warm_up_iteration {w}): nothing is left to measure",
+                f"use more iterations: --num_iteration {w + 30}, or less warm-up: --warm_up_iteration 0",
             )
         for name, value in (("rate", self.rate), ("duration", self.duration)):
             if value < 0 or not math.isfinite(value):
-                raise LongboatError(f"--{name} {value:g} is no sensible figure")
+                raise LongboatError(f"--{name} {value:g} is not valid")
         if self.concurrency < 0:
-            raise LongboatError(f"--concurrency {self.concurrency}: at least one connection is needed")
+            raise LongboatError(f"--concurrency {self.concurrency}: it must be at least 1")
         if self.timeout <= 0:
-            raise LongboatError(f"--timeout {self.timeout:g}: seconds, more than 0")
+            raise LongboatError(f"--timeout {self.timeout:g}: it must be greater than 0")
 
 
 def run(target: Target, settings: LoadSettings, told: Callable[[Iteration], None] | None = None) -> LoadReport:
-    """The whole test. `told` hears of every measured iteration as it ends."""
+    """Run the load test. `told` is called with every measured iteration."""
     settings.check()
     with asyncio.Runner(loop_factory=_loop()) as runner:
         return runner.run(_run(target, settings, told))
 
 
 def _loop() -> Callable[[], asyncio.AbstractEventLoop]:
-    """uvloop where it is installed: it carries about twice the requests."""
+    """Use uvloop if it is installed: it handles about twice as many requests."""
     try:
         import uvloop
     except ModuleNotFoundError:
@@ -106,7 +105,7 @@ async def _run(target: Target, settings: LoadSettings, told: Callable[[Iteration
     try:
         await gang.work()
     except asyncio.CancelledError:
-        interrupted = True  # what has been measured is worth telling
+        interrupted = True  # report what has been measured
     finally:
         for line in lines:
             await line.close()
@@ -148,7 +147,7 @@ def _examples(settings: LoadSettings, signature: Signature) -> Examples:
 def _requests(
     examples: Examples, codec: http_codecs.Codec, settings: LoadSettings
 ) -> tuple[list[bytes], list[SentBatch]]:
-    """The data cut into batches, the last one as short as it is; each as bytes to send, and as what is counted."""
+    """The data in batches (the last one may be short), each as encoded request and as counted rows."""
     requests, batches = [], []
     for at in range(0, len(examples.rows), settings.batch_size):
         part = examples.rows[at : at + settings.batch_size]
@@ -160,7 +159,7 @@ def _requests(
 
 @dataclass
 class _Gang:
-    """The connections at work."""
+    """The connections of a running test."""
 
     settings: LoadSettings
     requests: Sequence[bytes]
@@ -169,7 +168,7 @@ class _Gang:
     lines: Sequence[model_requests.Channel]
     seconds: float = 0.0
     left: int = 0
-    """Requests that were due and never sent, because those before them took too long."""
+    """Number of requests that were due but never sent, because earlier ones took too long."""
 
     async def work(self) -> None:
         settings = self.settings
@@ -202,7 +201,7 @@ class _Gang:
             if measured:
                 self.tally.note(number, due, self.batches[number % count], answer)
             if answer.error in NO_USE:
-                await asyncio.sleep(PAUSE)  # a server that is gone must not be asked as fast as it fails
+                await asyncio.sleep(PAUSE)  # do not flood a server that fails at once
 
 
 def _notes(settings: LoadSettings, examples: Examples, batches: int, tally: LoadCounters) -> list[str]:
@@ -210,20 +209,18 @@ def _notes(settings: LoadSettings, examples: Examples, batches: int, tally: Load
     sent = settings.warm_up_iteration + tally.requests
     short = len(examples.rows) % settings.batch_size
     if sent > batches:
-        notes.append(
-            f"the data has {len(examples.rows):,} rows: they were sent again from the start after iteration {batches:,}"
-        )
+        notes.append(f"the data has only {len(examples.rows):,} rows: they were repeated after iteration {batches:,}")
     if short and sent >= batches:
         notes.append(f"the last batch of the data has {short} rows")
     if examples.labels is None:
-        notes.append("no accuracy: the data has no labels (--label NAME says which column holds them)")
+        notes.append("no accuracy: the data has no labels (set the column with --label NAME)")
     elif not tally.labelled and tally.succeeded:
-        notes.append("no accuracy: the model's answer names no class (--output NAME chooses an output)")
+        notes.append("no accuracy: the model returns no class (choose an output with --output NAME)")
     elif tally.labelled and not tally.correct and any(isinstance(each, str) for each in examples.labels):
-        notes.append("not one label was met: if the labels are names and the model gives numbers, use --labels A,B")
+        notes.append("no label matched: if the labels are names and the model returns numbers, use --labels A,B")
     if settings.rate and tally.latest > LATE:
         notes.append(
-            f"up to {1000 * tally.latest:.0f} ms passed before a request that was due could be sent: "
-            f"all {settings.connections} connections were waiting for answers, or this machine was busy"
+            f"requests were sent up to {1000 * tally.latest:.0f} ms late: "
+            f"all {settings.connections} connections were waiting for responses, or this machine was busy"
         )
     return notes

@@ -1,7 +1,6 @@
-"""Finding out what a server serves, and one request to it: what `predict` does once and `load` does before its clock.
+"""Resolves a target (protocol, model, signature) and sends single requests.
 
-Everything that an address leaves open is asked of the server itself: the protocol, the model's
-name, its signature.
+What an address leaves open is requested from the server: the protocol, the model's name, its signature.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from longboat.serve.pages import PageContent
 
 TIMEOUT = 30.0
 AT_ONCE = 256
-"""Rows in one request of a prediction: servers have a largest one."""
+"""Maximum rows per request: servers limit its size."""
 NEIGHBOUR = 2.0
-"""Seconds to wait for HTTP beside a gRPC port: it may not be there."""
+"""Seconds to wait for an HTTP server next to a gRPC port, which may not exist."""
 
 
 class Channel(Protocol):
@@ -43,7 +42,7 @@ def channel(target: Target, timeout: float = TIMEOUT) -> Channel:
 
 
 async def meet(target: Target, signature_name: str = "", timeout: float = TIMEOUT) -> tuple[Target, Signature]:
-    """The target with its protocol and its model's name, and what the model takes."""
+    """The target with protocol and model name, and the model's signature."""
     if not target.protocol:
         target = target.but(protocol=await _protocol(target, timeout))
     if not target.model:
@@ -61,7 +60,7 @@ async def meet(target: Target, signature_name: str = "", timeout: float = TIMEOU
 
 
 async def predict(target: Target, known: Signature, rows: Sequence[Row], timeout: float = TIMEOUT) -> Columns:
-    """The outputs for all rows, which are sent some at a time."""
+    """The outputs for all rows, sent in several requests."""
     codec = http_codecs.of(target, known)
     line = channel(target, timeout)
     columns: Columns = {}
@@ -78,24 +77,24 @@ async def predict(target: Target, known: Signature, rows: Sequence[Row], timeout
 
 
 def failed(target: Target, answer: ChannelResponse) -> LongboatError:
-    """An answer that is none, in words, with what to do about it."""
+    """The error message and hint for a failed request."""
     where = target.authority
     said = f": {answer.detail}" if answer.detail else ""
     messages = {
-        "refused": (f"nobody answers at {where}", "is the server running? start one: `longboat serve MODEL`"),
-        "no connection": (f"{where} cannot be reached{said}", "check the address"),
-        "timeout": (f"{where} did not answer in time", "a longer wait: --timeout SECONDS"),
-        "not HTTP": (f"{where} does not speak HTTP", "if it speaks gRPC: --protocol grpc"),
-        "TLS": (f"the TLS connection to {where} failed{said}", "--ca FILE trusts the certificate in that file"),
+        "refused": (f"{where} refused the connection", "start a server: `longboat serve MODEL`"),
+        "no connection": (f"cannot reach {where}{said}", "check the address"),
+        "timeout": (f"no response from {where} in time", "wait longer: --timeout SECONDS"),
+        "not HTTP": (f"{where} does not speak HTTP", "use gRPC: --protocol grpc"),
+        "TLS": (f"the TLS connection to {where} failed{said}", "trust a certificate with --ca FILE"),
     }
-    token = "give the server's token: --token-file FILE, or set LONGBOAT_SERVE_TOKEN"
-    hints = {"HTTP 401": token, "UNAUTHENTICATED": token, "HTTP 429": "it is busy: try again"}
+    token = "set the server's token: --token-file FILE, or LONGBOAT_SERVE_TOKEN"
+    hints = {"HTTP 401": token, "UNAUTHENTICATED": token, "HTTP 429": "the server is busy: try again"}
     message, hint = messages.get(answer.error, (f"{where} answered {answer.error}{said}", hints.get(answer.error, "")))
     return LongboatError(message, hint, FAILED)
 
 
 async def _protocol(target: Target, timeout: float) -> str:
-    """A server of gRPC does not answer a request of HTTP/1.1 in kind."""
+    """The server's protocol: a gRPC server does not respond to HTTP/1.1 with HTTP/1.1."""
     line = HttpChannel(target, timeout)
     try:
         answer = await line.call(http_codecs.head(target, "GET", "/v2/health/live", 0))
@@ -107,7 +106,7 @@ async def _protocol(target: Target, timeout: float) -> str:
 
 
 async def _only_model(target: Target, timeout: float) -> str:
-    """The name of the one model of a server that lists its models; most do not."""
+    """The name of the server's only model, if it lists its models; most servers do not."""
     hint = "name it: --model NAME"
     over = _over_http(target)
     line = HttpChannel(over, timeout if over is target else min(timeout, NEIGHBOUR))
@@ -129,7 +128,7 @@ async def _only_model(target: Target, timeout: float) -> str:
 
 
 async def page(target: Target, timeout: float = TIMEOUT) -> PageContent | None:
-    """What the model's page says of it, where the server is one of Longboat."""
+    """The model's details from its page, if it is a Longboat server."""
     from urllib.parse import quote
 
     over = _over_http(target)
@@ -141,14 +140,14 @@ async def page(target: Target, timeout: float = TIMEOUT) -> PageContent | None:
     return None if answer.error else pages.read(answer.body)
 
 
-async def _named(target: Target, found: Signature, timeout: float) -> Signature:
-    """With what no protocol tells."""
-    told = await page(target, timeout)
-    return found if told is None else model_signature.with_examples(found, told.labels, told.examples)
+async def _named(target: Target, signature: Signature, timeout: float) -> Signature:
+    """The signature with details that no protocol provides."""
+    details = await page(target, timeout)
+    return signature if details is None else model_signature.with_examples(signature, details.labels, details.examples)
 
 
 def _over_http(target: Target) -> Target:
-    """Where the server of a gRPC address speaks HTTP: one port further, by custom."""
+    """The HTTP address of a gRPC server: by convention the next port."""
     if target.protocol != "grpc":
         return target
     return dataclasses.replace(target, protocol="rest", port=min(target.port + 1, 65535))

@@ -1,7 +1,7 @@
-"""What a model takes and gives, as its server tells it: names, types, shapes.
+"""Signature of a model: names, types and shapes of inputs and outputs.
 
-The same value is made of a bundle, of TensorFlow Serving's metadata and of the Open Inference
-Protocol's, so that what builds a request need not know who answers it.
+It is made from a bundle, from TensorFlow Serving's metadata or from the Open Inference Protocol's, so that building a
+request does not depend on the server.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class TensorSpec:
     name: str
     dtype: str
     shape: Shape
-    """The first one is the batch; None is free."""
+    """The first dimension is the batch; None is free."""
 
     @property
     def size(self) -> int | None:
-        """How many values one row has; None where that is free."""
+        """Number of values of one row; None if it is free."""
         sizes = self.shape[1:]
         return None if any(size is None for size in sizes) else prod(size for size in sizes if size is not None)
 
@@ -52,11 +52,11 @@ class Signature:
     name: str = DEFAULT
     labels: tuple[str, ...] = ()
     binary: bool = False
-    """An Open Inference server that takes tensors as bytes behind the JSON."""
+    """The Open Inference server accepts binary tensors."""
     pixels: int = 1
-    """What white is, for an image that is sent as fractions: 1 or 255."""
+    """Value of white in an image input: 1 or 255."""
     serialized: bool = False
-    """The one input is a serialized tf.Example: an estimator's export."""
+    """The only input is a serialized tf.Example, as in an estimator's export."""
 
 
 def of_bundle(bundle: Bundle) -> Signature:
@@ -67,11 +67,11 @@ def of_bundle(bundle: Bundle) -> Signature:
     return with_examples(Signature(bundle.name, str(bundle.version), inputs, outputs), bundle.labels, bundle.examples)
 
 
-def with_examples(found: Signature, labels: Sequence[str], examples: Sequence[Example]) -> Signature:
-    """The signature with what only the model's maker knows: the classes' names, and how bright white is."""
-    figures = examples[0].inputs.get(found.inputs[0].name) if examples and found.inputs else None
+def with_examples(signature: Signature, labels: Sequence[str], examples: Sequence[Example]) -> Signature:
+    """The signature with class names and the value of white, which only the model's page has."""
+    figures = examples[0].inputs.get(signature.inputs[0].name) if examples and signature.inputs else None
     bright = isinstance(figures, list) and _largest(figures) > 1.5
-    return dataclasses.replace(found, labels=tuple(map(str, labels)), pixels=255 if bright else 1)
+    return dataclasses.replace(signature, labels=tuple(map(str, labels)), pixels=255 if bright else 1)
 
 
 def _largest(figures: Any) -> float:
@@ -81,7 +81,7 @@ def _largest(figures: Any) -> float:
 
 
 def of_tfs(model: str, document: Mapping[str, Any], wanted: str = "") -> Signature:
-    """Of the answer to GET /v1/models/NAME/metadata."""
+    """The signature from the response to GET /v1/models/NAME/metadata."""
     try:
         signatures: Mapping[str, Any] = document["metadata"]["signature_def"]["signature_def"]
         version = str(document.get("model_spec", {}).get("version", ""))
@@ -97,7 +97,7 @@ def of_tfs(model: str, document: Mapping[str, Any], wanted: str = "") -> Signatu
 
 
 def choose(names: Sequence[str], wanted: str) -> str:
-    """The signature that was asked for; else the default one; else the only one."""
+    """The requested signature, else the default one, else the only one."""
     if wanted and wanted not in names:
         raise LongboatError(f"the model has no signature {wanted!r}", f"it has {', '.join(names) or 'none'}")
     usable = [name for name in names if not name.startswith("__")]
@@ -109,14 +109,14 @@ def choose(names: Sequence[str], wanted: str) -> str:
 
 
 def is_serialized(inputs: Sequence[TensorSpec], tensor: str, method: str) -> bool:
-    """Does the one input take serialized tf.Examples: TensorFlow's estimators and classifiers name it so."""
+    """Whether the only input takes serialized tf.Examples, by TensorFlow's name for it."""
     if len(inputs) != 1 or inputs[0].dtype != "string":
         return False
     return tensor.startswith("input_example_tensor") or method.endswith(("/classify", "/regress"))
 
 
 def of_v2(model: str, document: Mapping[str, Any], extensions: Sequence[str]) -> Signature:
-    """Of the answer to GET /v2/models/NAME."""
+    """The signature from the response to GET /v2/models/NAME."""
     try:
         inputs = tuple(_v2_tensor(each) for each in document["inputs"])
         outputs = tuple(_v2_tensor(each) for each in document["outputs"])
@@ -143,10 +143,10 @@ def _v2_tensor(info: Mapping[str, Any]) -> TensorSpec:
 
 def _dtype(word: str, table: Mapping[str, str]) -> str:
     if word not in table:
-        raise LongboatError(f"the model has a tensor of type {word}, which cannot be sent from here", code=FAILED)
+        raise LongboatError(f"the model has a tensor of the unsupported type {word}", code=FAILED)
     return table[word]
 
 
 def not_understood(error: Exception) -> LongboatError:
     what = f"{type(error).__name__}: {error}"
-    return LongboatError(f"the server's description of the model is not understood ({what})", code=FAILED)
+    return LongboatError(f"cannot parse the server's description of the model ({what})", code=FAILED)

@@ -1,6 +1,6 @@
-"""Reads a PNG without a library for images: 1 to 8 bits a channel, not interlaced.
+"""Decodes PNG without an image library: 1 to 8 bits per channel, not interlaced.
 
-Enough for what a drawing program or a scanner saves of a digit. Transparent becomes white paper.
+That is enough for drawings and scans of digits. Transparent pixels become white.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from longboat.serve.client.example_files import PixelImage
 
 _CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 LARGEST = 1 << 26
-"""Pixels: a small file may claim to be a huge image."""
+"""Maximum pixels: a small file can declare a huge image."""
 
 
 def decode(name: str, data: bytes) -> PixelImage:
     try:
         return _decode(name, data)
     except (struct.error, zlib.error, IndexError, KeyError, ValueError) as error:
-        raise LongboatError(f"{name} is a broken PNG: {error}") from None
+        raise LongboatError(f"{name} is not a valid PNG: {error}") from None
 
 
 def _decode(name: str, data: bytes) -> PixelImage:
@@ -29,7 +29,7 @@ def _decode(name: str, data: bytes) -> PixelImage:
     width, height, depth, colour, _, _, interlaced = struct.unpack(">IIBBBBB", chunks[0][1])
     if depth == 16 or interlaced:
         what = "interlaced" if interlaced else "16 bits a channel"
-        raise LongboatError(f"{name} is a PNG that is not read here: {what}", "save it with 8 bits, not interlaced")
+        raise LongboatError(f"{name} is an unsupported PNG: {what}", "save it with 8 bits, not interlaced")
     channels = _CHANNELS[colour]
     if not 0 < width * height <= LARGEST:
         raise LongboatError(f"{name} is too large: {width} x {height} pixels")
@@ -82,7 +82,7 @@ def _paeth(left: int, up: int, corner: int) -> int:
 
 
 def _samples(line: bytearray, count: int, depth: int, colour: int) -> bytes:
-    """One byte for each value: from 0 to 255, or a place in the palette."""
+    """One byte per value: from 0 to 255, or an index into the palette."""
     if depth == 8:
         return bytes(line)
     top = (1 << depth) - 1

@@ -1,7 +1,7 @@
-"""What an answer means: which output is the prediction, which label it names, how sure it is.
+"""Interprets a model's outputs: predicted class, label and probability.
 
-Models differ in how they say it (a class, a share for each class, one share, logits, a sign);
-the table here is the one place that knows. No I/O.
+Models return a class, a probability for each class, one probability, logits or a sign. All of that is handled here.
+No I/O.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ LOGITS = ("logits", "logit")
 
 @dataclass(frozen=True)
 class Predicted:
-    """One row's prediction. `share` is from 0 to 1, or None where the model does not say."""
+    """The prediction for one row. `share` is its probability, or None if unknown."""
 
     value: Label
-    """A class's number or name, or the figure itself where the model gives no class."""
+    """Number or name of the class, or the value itself if the model returns no class."""
     share: float | None = None
     is_class: bool = True
 
 
 @cache
 def chosen(outputs: tuple[str, ...], wanted: str = "") -> str:
-    """Which output is the prediction."""
+    """The output that holds the prediction."""
     if wanted:
         return wanted
     for table in (SHARES, CLASSES):
@@ -44,7 +44,7 @@ def chosen(outputs: tuple[str, ...], wanted: str = "") -> str:
 def read(
     columns: Mapping[str, Sequence[Any]], labels: tuple[str, ...] = (), wanted: str = "", sure: bool = True
 ) -> list[Predicted]:
-    """The prediction of every row; `sure` asks for its share too, which costs more than all the rest."""
+    """The prediction for every row. sure: compute its probability too, which costs more than the rest."""
     name = chosen(tuple(columns), wanted)
     if len(columns) == 1:
         return [_row(value, name, labels, None, sure) for value in columns[name]]
@@ -55,7 +55,7 @@ def read(
 
 
 def right(said: Predicted, truth: Label, labels: tuple[str, ...] = ()) -> bool | None:
-    """Does the prediction name the label; None where that cannot be asked (a figure, not a class)."""
+    """Whether the prediction matches the label; None if it is a number, not a class."""
     if said.is_class:
         return _known(said.value, labels) == _known(truth, labels)
     value = said.value
@@ -70,7 +70,7 @@ def right(said: Predicted, truth: Label, labels: tuple[str, ...] = ()) -> bool |
 
 @lru_cache(maxsize=10_000, typed=True)
 def _known(value: Label, labels: tuple[str, ...]) -> int | str:
-    """A class under one name: its place in the labels by its name, else by its number. `1.0` is `1`."""
+    """A canonical name for a class: its index in the labels, by name or number. `1.0` is `1`."""
     text = str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
     if text in labels:
         return labels.index(text)
@@ -78,7 +78,7 @@ def _known(value: Label, labels: tuple[str, ...]) -> int | str:
 
 
 def shares(values: Sequence[float]) -> list[float]:
-    """Shares that add up to one: as they are, or logits put through softmax."""
+    """Probabilities that add up to 1: unchanged, or logits after softmax."""
     if all(0 <= value <= 1 for value in values) and abs(sum(values) - 1) < 0.02:
         return list(values)
     top = max(values)
@@ -103,7 +103,7 @@ def _row(value: Any, name: str, labels: Sequence[str], classes: Any, sure: bool)
 
 
 def _vector(values: list[Any], labels: Sequence[str], classes: Any, sure: bool) -> Predicted:
-    """A figure for each class: the largest is the prediction. One that is no number leaves no prediction."""
+    """A score for each class: the largest is the prediction. NaN means no prediction."""
     try:
         total = sum(values)
     except TypeError:
@@ -117,12 +117,12 @@ def _vector(values: list[Any], labels: Sequence[str], classes: Any, sure: bool) 
 
 
 def _only(value: Any) -> Any:
-    """The class that stands beside the shares: the model's own word for the best."""
+    """The class output next to the probabilities, if the model has one."""
     return value[0] if isinstance(value, list) and len(value) == 1 else value
 
 
 def _figure(value: float, name: str, labels: Sequence[str]) -> Predicted:
-    """One figure: with two labels it is the second one's share, a logit, or a sign."""
+    """A single number: with two labels it is the second one's probability, a logit, or a sign."""
     if name in LOGITS and math.isfinite(value):
         value = 1 / (1 + math.exp(-max(-700.0, min(700.0, value))))
     if len(labels) != 2 or not math.isfinite(value):

@@ -1,7 +1,7 @@
-"""The figures of a load test, as a value, and the arithmetic behind them. No clock, no network.
+"""Report of a load test: its numbers and their arithmetic. No clock, no network.
 
-A percentile is the smallest measured latency that at least so many per cent of the requests did
-not exceed (nearest rank): a latency that was really measured, nothing interpolated.
+A percentile is the nearest rank: the smallest measured latency that at least that percentage of requests did not
+exceed. Nothing is interpolated.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class Bar:
 @dataclass(frozen=True)
 class Iteration:
     number: int
-    """From 1; the warm-up has the first numbers."""
+    """Number from 1, including the warm-up."""
     seconds: float
     rows: int
     correct: int | None
-    """None where the data has no labels."""
+    """None if the data has no labels."""
     error: str = ""
 
     @property
@@ -57,7 +57,7 @@ class RequestFailure:
     kind: str
     count: int
     said: str
-    """The server's words the first time."""
+    """The server's message the first time."""
 
 
 @dataclass(frozen=True)
@@ -72,23 +72,23 @@ class LoadReport:
     warm_up: int
     concurrency: int
     rate: float
-    """Requests a second that were asked for; 0: as fast as answers came (a closed loop)."""
+    """Target requests per second; 0: closed loop."""
     seconds: float
-    """From the first measured request to the last answer."""
+    """Seconds from the first measured request to the last response."""
     requests: int
     succeeded: int
     examples: int
     correct: int | None
     labelled: int
-    """Rows whose prediction could be held against a label."""
+    """Rows whose prediction was compared with a label."""
     latency: Latency | None
-    """Open loop: from the moment a request was due. Without failures, but with those that ran out of time."""
+    """Latencies; in an open loop from when a request was due. Without failures, but with timeouts."""
     service: Latency | None
-    """Open loop only: from the moment it was sent."""
+    """Open loop only: latencies from when a request was sent."""
     histogram: tuple[Bar, ...]
     failures: tuple[RequestFailure, ...]
     iterations: tuple[Iteration, ...]
-    """The first ten thousand."""
+    """The first ten thousand iterations."""
     notes: tuple[str, ...] = ()
     interrupted: bool = False
 
@@ -105,19 +105,19 @@ class LoadReport:
         return self.succeeded / self.seconds if self.seconds > 0 else 0.0
 
     def document(self) -> dict[str, Any]:
-        """The report as JSON has it; times in seconds."""
-        found = asdict(self)
-        found["iterations"] = [{**asdict(each), "accuracy": each.accuracy} for each in self.iterations]
-        found |= {
+        """The report as JSON; times are in seconds."""
+        values = asdict(self)
+        values["iterations"] = [{**asdict(each), "accuracy": each.accuracy} for each in self.iterations]
+        values |= {
             "accuracy": self.accuracy,
             "examples_per_second": self.examples_per_second,
             "requests_per_second": self.requests_per_second,
         }
-        return found
+        return values
 
 
 def percentile(ordered: Sequence[float], per_cent: float) -> float:
-    """Nearest rank, of values in ascending order."""
+    """The percentile by nearest rank; the values must be sorted."""
     rank = math.ceil(round(per_cent * len(ordered) / 100, 9))
     return ordered[max(rank, 1) - 1]
 
@@ -131,7 +131,7 @@ def latency(values: Sequence[float]) -> Latency | None:
 
 
 def histogram(values: Sequence[float], bars: int = 16) -> tuple[Bar, ...]:
-    """Bars whose edges are 1, 1.5, 2, 3, 5, 7 times a power of ten, or evenly thinned where those are too many."""
+    """Histogram bars with edges at 1, 1.5, 2, 3, 5, 7 times a power of ten, thinned if there are too many."""
     if not values:
         return ()
     low, high = max(min(values), 1e-6), max(values)

@@ -1,7 +1,7 @@
-"""Records of a file, fitted to a model's signature: the rows that are sent, and their labels.
+"""Fits records of a file to a model's signature: rows to send, and their labels.
 
-By name where the file has names, by position where it has not; what does not fit is an error
-that names the line, and nothing is cut or padded in silence.
+Columns match by name if the file has names, else by position. A record that does not fit is an error with its line;
+nothing is silently cut or padded.
 """
 
 from __future__ import annotations
@@ -38,12 +38,14 @@ class Examples:
     rows: list[Row]
     labels: list[Label] | None
     notes: tuple[str, ...] = field(default=())
-    """What a person should know about how the file was read."""
+    """Notes for the user about how the file was read."""
 
 
 def fit(records: Records, signature: Signature, source: str, label: str = "", empty: float = math.nan) -> Examples:
-    """`label` names the column with the truth (a name, a number from 0, or `none`). `empty` is what an empty cell of a
-    table is for an input of fractions; for whole numbers it is 0."""
+    """The rows of the records, in the model's shape.
+
+    label: the column with the labels (a name, a number from 0, or `none`). empty: the value of an empty cell for float
+    inputs; for integers it is 0."""
     if not records.rows:
         raise LongboatError(f"{source} has no rows")
     if isinstance(records, TableRows):
@@ -53,7 +55,7 @@ def fit(records: Records, signature: Signature, source: str, label: str = "", em
     only = _only_input(signature, source)
     if isinstance(records, TextRows):
         if only.dtype != "string":
-            raise LongboatError(f"{source} is text, but the model takes {only}", "give it CSV, JSON or npz")
+            raise LongboatError(f"{source} is text, but the model takes {only}", "use CSV, JSON or npz")
         return Examples([{only.name: line} for line in records.rows], None)
     return _images(records, only, signature.pixels, source)
 
@@ -70,7 +72,7 @@ def number_or_text(cell: str) -> Label:
 def _only_input(signature: Signature, source: str) -> TensorSpec:
     if len(signature.inputs) != 1:
         wanted = ", ".join(map(str, signature.inputs))
-        raise LongboatError(f"{source} has one value a row, but the model takes {len(signature.inputs)}: {wanted}")
+        raise LongboatError(f"{source} has one value per row, but the model takes {len(signature.inputs)}: {wanted}")
     return signature.inputs[0]
 
 
@@ -103,7 +105,7 @@ def _cells(records: TableRows, signature: Signature, source: str, label: str, em
             labels.append(number_or_text(cells[at].strip()))
     notes: tuple[str, ...] = ()
     if blanks and not signature.serialized:
-        notes = (f"{blanks:,} empty cells were sent as {empty:g} (--empty 0 sends another figure)",)
+        notes = (f"{blanks:,} empty cells were sent as {empty:g} (set another value with --empty)",)
     return Examples(rows, labels if at is not None else None, notes)
 
 
@@ -139,7 +141,7 @@ def _needed(signature: Signature) -> int | None:
 def _plan(
     header: list[str], columns: int, label: int | None, signature: Signature, source: str
 ) -> list[tuple[TensorSpec, list[int]]]:
-    """Which columns make up each input."""
+    """Columns of each input."""
     inputs = signature.inputs
     if header and all(tensor.name in header and tensor.size == 1 for tensor in inputs):
         return [(tensor, [header.index(tensor.name)]) for tensor in inputs]
@@ -153,7 +155,7 @@ def _plan(
         raise LongboatError(
             f"{source} has {columns} columns ({truth}), "
             f"but the model takes {need or 'another number of'} values: {wanted}",
-            "name the columns like the inputs in a header, or say which column holds the label: --label NAME",
+            "add a header with the names of the inputs, or set the label column: --label NAME",
         )
     plan, at = [], 0
     for tensor in inputs:
@@ -166,8 +168,8 @@ def _plan(
 def _features(
     records: TableRows, header: list[str], columns: int, label: int | None
 ) -> list[tuple[TensorSpec, list[int]]]:
-    """For a tf.Example, which has no signature: a column is text if it is one of Criteo's categories, or if one of its
-    cells is no number. (A hash such as 12e45678 looks like one.)"""
+    """Which columns of a tf.Example, which has no signature, are text: Criteo's categories, and columns with a cell
+    that is not a number. (A hash such as 12e45678 looks like a number.)"""
     names = header or [str(place) for place in range(columns)]
     plan = []
     for place in range(columns):
@@ -178,7 +180,7 @@ def _features(
     return plan
 
 
-def _value(cell: str, tensor: TensorSpec, place: str, column: str, empty: float) -> Value:
+def _value(cell: str, tensor: TensorSpec, position: str, column: str, empty: float) -> Value:
     dtype = tensor.dtype
     if dtype == "string":
         return cell
@@ -190,7 +192,7 @@ def _value(cell: str, tensor: TensorSpec, place: str, column: str, empty: float)
             return int(text or "0") if "." not in text else _whole(text)
         return float(text) if text else empty
     except (ValueError, KeyError):
-        raise LongboatError(f"{place}: {cell!r} in column {column} is no {dtype}") from None
+        raise LongboatError(f"{position}: {cell!r} in column {column} is not {dtype}") from None
 
 
 def _whole(text: str) -> int:
@@ -220,7 +222,7 @@ def _objects(records: JsonRows, signature: Signature, source: str, label: str) -
 
 
 def _split(item: object, inputs: set[str], label: str) -> tuple[object, Label | None]:
-    """What goes to the model, and the truth."""
+    """The inputs of a row, and its label."""
     if not isinstance(item, dict):
         return item, None
     wanted = (label,) if label else tuple(name for name in NAMES_OF_LABELS if name not in inputs)
@@ -231,7 +233,7 @@ def _split(item: object, inputs: set[str], label: str) -> tuple[object, Label | 
 
 
 def _fitted(value: object, tensor: TensorSpec, source: str, number: int) -> Value:
-    """The value in the tensor's shape. A flat list is folded; anything else must fit already."""
+    """The value in the tensor's shape. A flat list is reshaped; anything else must fit."""
     if isinstance(value, list) and len(tensor.shape) > 2 and not _nested(value) and len(value) == tensor.size:
         return _shaped(value, tensor.shape[1:])
     if not isinstance(value, (bool, int, float, str, list)):

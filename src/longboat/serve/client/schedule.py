@@ -1,8 +1,7 @@
-"""When requests are due: at once, one after the other; or at a fixed rate that no slow answer holds up.
+"""Schedules of a load test: closed loop (one after the other) and open loop (fixed rate).
 
-The second is the open loop. A closed loop sends less while a server stalls, and so leaves out
-of its figures the very requests that would have waited: coordinated omission. Here a request's
-time is fixed before the test begins, and whoever counts its latency counts from that time.
+A closed loop sends fewer requests while a server stalls, and so omits the slowest ones from its numbers (coordinated
+omission). In an open loop each request's time is fixed before the test starts, and its latency counts from that time.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ EVERYTHING = sys.maxsize
 
 class Schedule(Protocol):
     async def next(self) -> tuple[int, float] | None:
-        """The number of the next request and when it was due (0: no time was set); None: there are no more."""
+        """The next request's number and due time (0 without a rate); None: there are no more."""
 
     def close(self) -> None: ...
 
@@ -47,14 +46,14 @@ class AtOnce:
 
 
 class AtRate:
-    """The open loop: request k is due k / rate seconds after the start, whatever became of those before."""
+    """The open loop: request k is due k / rate seconds after the start."""
 
     def __init__(self, first: int, last: int, rate: float, duration: float = 0.0, patience: float = math.inf) -> None:
-        """`patience`: so many seconds after the last one was due, nothing more is sent."""
+        """patience: seconds after the last due time when sending stops."""
         self._first, self._rate = first, rate
         self._last = min(last, first + max(1, round(rate * duration))) if duration else last
         self._next = self._due = first
-        """The next to be handed out, and the first that is not due yet; what lies between waits for a connection."""
+        """The next request to send, and the first that is not due; those between wait for a connection."""
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._began = perf_counter()
         self._stop = self._time(self._last) + patience
@@ -65,7 +64,7 @@ class AtRate:
         return self._began + (number - self._first) / self._rate
 
     def _wake(self) -> None:
-        """Lets those go who wait for what has become due, and asks to be woken for the next."""
+        """Wake the connections for requests that are due, and set the timer for the next one."""
         passed = perf_counter() - self._began
         self._due = min(self._last, self._first + int(passed * self._rate) + 1)
         for _ in range(self._due - self._next):
@@ -93,7 +92,7 @@ class AtRate:
 
     @property
     def left(self) -> int:
-        """Requests that were never handed out."""
+        """Number of requests that were never sent."""
         return self._last - self._next
 
     def close(self) -> None:
@@ -106,8 +105,8 @@ def _let_go(waiter: asyncio.Future[None]) -> None:
 
 
 class Alarm:
-    """A callback at a moment, to a few tens of microseconds where Linux's timerfd is to be had: the loop's own timers
-    count in whole milliseconds, which is longer than a good answer takes."""
+    """A timer with a precision of tens of microseconds, by Linux's timerfd if available: the loop's timers have a
+    resolution of milliseconds, which is longer than a fast response takes."""
 
     def __init__(self, callback: Callable[[], None]) -> None:
         self._callback = callback
@@ -148,7 +147,7 @@ def _libc() -> ctypes.CDLL:
 
 
 def _timerfd() -> int:
-    """A descriptor that becomes readable at a moment, or -1. Python has its own from 3.13 on."""
+    """A timerfd descriptor, or -1. Python has its own from 3.13 on."""
     if sys.platform != "linux":
         return -1
     try:

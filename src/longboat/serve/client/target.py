@@ -1,7 +1,6 @@
-"""Which server, which protocol, which model: read from what a person types.
+"""Parses the address of a model: server, protocol, model name.
 
-Pure text in and out. Nothing is asked of the network here; what the text leaves open (the
-protocol, the model's name) stays empty for `ask` to find out.
+Pure: no network. What the address leaves open stays empty, and `model_requests` finds it out.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _BARE = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s/:@]+):(\d{1,5})(/\S*)?")
 
 @dataclass(frozen=True)
 class Target:
-    """A model on a server. Empty: not said."""
+    """A model on a server; empty fields are unknown."""
 
     host: str
     port: int
@@ -37,10 +36,10 @@ class Target:
     version: str = ""
     tls: bool = False
     prefix: str = ""
-    """What stands before /v1 or /v2 in the path: the server may live behind a proxy."""
+    """Path before /v1 or /v2, for a server behind a proxy."""
     token: str = ""
     ca: str = ""
-    """A file of certificates to trust instead of the system's."""
+    """File of certificates to trust instead of the system's."""
 
     @property
     def authority(self) -> str:
@@ -48,7 +47,7 @@ class Target:
 
     @property
     def url(self) -> str:
-        """For people and the next command: parses back to the same target."""
+        """The URL, which parses back to the same target."""
         s = "s" if self.tls else ""
         version = f"/versions/{self.version}" if self.version else ""
         if self.protocol == "grpc":
@@ -57,19 +56,21 @@ class Target:
         return f"http{s}://{self.authority}{self.prefix}{path}"
 
     def but(self, **changes: str) -> Target:
-        """Another target: the changes that are not empty over what this one says."""
+        """The target with the changes that are not empty."""
         said: dict[str, Any] = {name: value for name, value in changes.items() if value}
         return dataclasses.replace(self, **said)
 
 
 def looks_like_one(text: str) -> bool:
-    """A URL, or HOST:PORT: no path of a file and no run is written so."""
+    """Whether the text is a URL or HOST:PORT, not a path or a run."""
     return "://" in text or _BARE.fullmatch(text) is not None
 
 
 def parse(text: str, protocol: str = "") -> Target:
-    """`http://host:8501/v1/models/NAME`, `.../v2/models/NAME`, `.../models/NAME` (a demo page), `grpc://host:8500/NAME`,
-    `host:8500`, `host:8500/NAME`; with a protocol, that one whatever the scheme says."""
+    """Parse an address; `protocol` overrides the scheme.
+
+    Forms: `http://host:8501/v1/models/NAME`, `.../v2/models/NAME`, `.../models/NAME` (a demo page),
+    `grpc://host:8500/NAME`, `host:8500`, `host:8500/NAME`."""
     scheme, rest = _scheme(text)
     if scheme == "" and (bare := _BARE.fullmatch(rest)) is not None:
         host, port, path = bare[1].strip("[]"), int(bare[2]), bare[3] or ""
@@ -82,13 +83,13 @@ def parse(text: str, protocol: str = "") -> Target:
             parts = urlsplit(text)
             host, port = parts.hostname or "", parts.port or _PORTS[scheme]
         except ValueError as error:
-            raise LongboatError(f"{text!r} is no address of a server: {error}") from None
+            raise LongboatError(f"{text!r} is not a server address: {error}") from None
         path, (said, tls) = parts.path, _SCHEMES[scheme]
     if not host or not 0 < port < 65536:
         raise _not_an_address(text)
     if said == "grpc":
         if protocol not in ("", "grpc"):
-            raise LongboatError(f"{text} is a gRPC address, --protocol {protocol} is another", "leave one of them out")
+            raise LongboatError(f"{text} is a gRPC address, but --protocol is {protocol}", "remove one of them")
         path = f"/models{path}" if path.strip("/") else ""
         path = re.sub(r"/models/([^/]+)/versions/", r"/v1/models/\1/versions/", path)
     for pattern, means in _PATHS:
@@ -106,6 +107,6 @@ def _scheme(text: str) -> tuple[str, str]:
 
 def _not_an_address(text: str) -> LongboatError:
     return LongboatError(
-        f"{text!r} is no address of a server",
-        "write HOST:PORT, http://HOST:8501/v1/models/NAME, http://HOST:8501/v2/models/NAME or grpc://HOST:8500/NAME",
+        f"{text!r} is not a server address",
+        "use HOST:PORT, http://HOST:8501/v1/models/NAME, http://HOST:8501/v2/models/NAME or grpc://HOST:8500/NAME",
     )

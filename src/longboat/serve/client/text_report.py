@@ -1,4 +1,4 @@
-"""A report of a load test as text for a terminal. Nothing here prints."""
+"""Formats the report of a load test as text. Nothing here prints."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def iteration(each: Iteration) -> str:
 
 
 def text(report: LoadReport) -> str:
-    """The whole report, without a closing newline."""
+    """The full report, without a final newline."""
     return "\n".join([*_figures(report), *_failures(report), *_histogram(report), *_notes(report)])
 
 
 def milliseconds(seconds: float) -> str:
-    """Four figures, in milliseconds."""
+    """A time in milliseconds, with four digits."""
     value = 1000 * seconds
     return f"{value:,.0f} ms" if value >= 1000 else f"{value:.{max(0, 3 - len(str(int(value))))}f} ms"
 

@@ -1,6 +1,6 @@
-"""A row as a serialized tf.Example, for the exports of TensorFlow's estimators, which take nothing else.
+"""Encodes a row as a serialized tf.Example, for exports of TensorFlow's estimators.
 
-The message is three fields deep and has not changed since 2015, so it is written here by hand:
+The message is small and has not changed since 2015, so it is encoded by hand:
 
     Example  { Features features = 1; }
     Features { map<string, Feature> feature = 1; }
@@ -17,8 +17,8 @@ from longboat.serve.client.example_files import Value
 
 
 def encode(row: Mapping[str, Value]) -> bytes:
-    """Text becomes bytes, numbers floats: an estimator's numeric columns are floats. What is
-    empty, or no number at all, is left out."""
+    """The row as a serialized tf.Example: text as bytes, numbers as floats, without empty values and NaN."""
+
     features = b"".join(
         _field(1, _field(1, name.encode()) + _field(2, _feature(value)))
         for name, value in sorted(row.items())

@@ -1,8 +1,7 @@
-"""The pages that a model server shows to people: a list of its models, and one page for each to try it.
+"""HTML pages of a model server: a list of its models, and a page to try each one.
 
-A page is one answer: style, script and what is known of the model are in it, nothing is loaded from elsewhere, and its
-own policy lets nothing else run. What a page sends goes to TensorFlow Serving's REST, as any client's would. No state,
-no sockets here: a bundle in, bytes out.
+A page is self-contained: style, script and model details are in it, and its Content-Security-Policy allows nothing
+else. It uses TensorFlow Serving's REST API like any client. Pure: a bundle in, bytes out.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from longboat.runtime.bundle import Bundle, Example
 
 ASSETS = Path(__file__).parent / "assets"
 KINDS = {"text": "text", "image": "image", "table": "table"}
-"""The kinds of models that have a page of their own; any other gets the one that speaks JSON."""
+"""Kinds of models with their own page; all others get the JSON page."""
 ANSWER = "<!-- answer -->\n"
-"""Where the answer stands in the page of a kind."""
+"""Placeholder for the answer in a page."""
 LARGEST_EXAMPLE = 200_000
-"""Bytes of JSON: an example beyond that is left out of the page."""
+"""Maximum bytes of an example in JSON; larger ones are left out of the page."""
 
 
 def page(bundle: Bundle) -> bytes:
@@ -37,7 +36,7 @@ def page(bundle: Bundle) -> bytes:
         '<p class="up"><a href="../">All models</a></p>\n'
         f"<header><h1>{escape(title)}</h1>\n<p class='dim'>{_facts(bundle)}</p></header>\n"
         f"<main>\n{_asset(f'{kind}.html').replace(ANSWER, _asset('answer.html'))}{_asset('program.html')}</main>\n"
-        f'<script type="application/json" id="model">{_embedded(_told(bundle))}</script>\n'
+        f'<script type="application/json" id="model">{_embedded(_details(bundle))}</script>\n'
     )
     return _document(title, body, _asset("common.js") + _asset(f"{kind}.js"))
 
@@ -55,7 +54,7 @@ def index(bundles: Sequence[Bundle]) -> bytes:
 
 
 def page_kind(bundle: Bundle) -> str:
-    """Which page fits: what the bundle says it is, as long as its inputs agree."""
+    """The kind of page: the bundle's kind, if its inputs match."""
     shapes = {
         "text": len(bundle.inputs) == 1 and bundle.inputs[0].dtype == "string" and len(bundle.inputs[0].shape) == 1,
         "image": len(bundle.inputs) == 1 and _pixels(bundle) is not None,
@@ -65,14 +64,14 @@ def page_kind(bundle: Bundle) -> str:
 
 
 def _cells(shape: Sequence[int | None]) -> int | None:
-    """Fields that a form has for an input; None: it cannot be one."""
+    """Number of form fields for an input; None if a form is not possible."""
     if len(shape) > 2 or None in shape[1:]:
         return None
     return shape[1] if len(shape) == 2 else 1
 
 
 def _pixels(bundle: Bundle) -> tuple[int, int, int, str] | None:
-    """Height, width, channels and their order, where the input is an image of a fixed size."""
+    """Height, width, channels and their order, if the input is an image of a fixed size."""
     sizes = [size for size in bundle.inputs[0].shape[1:] if size is not None]
     if len(sizes) != len(bundle.inputs[0].shape) - 1 or bundle.inputs[0].dtype == "string":
         return None
@@ -96,8 +95,8 @@ def _facts(bundle: Bundle) -> str:
     return ", ".join(facts)
 
 
-def _told(bundle: Bundle) -> dict[str, Any]:
-    """What the script knows of the model."""
+def _details(bundle: Bundle) -> dict[str, Any]:
+    """Model details for the page's script."""
     examples = [
         {"inputs": dict(each.inputs), "label": each.label, "note": each.note}
         for each in bundle.examples
@@ -117,7 +116,7 @@ def _told(bundle: Bundle) -> dict[str, Any]:
 
 
 def _explains(bundle: Bundle) -> bool:
-    """Has its transform the method for it. The source is looked at, not run: that is the server's business."""
+    """Whether its transform has the method. The source is only parsed, not run."""
     if not bundle.transform:
         return False
     try:
@@ -132,7 +131,7 @@ def _tensor(tensor: Any) -> dict[str, Any]:
 
 
 def _embedded(value: Any) -> str:
-    """JSON that cannot end the element it stands in."""
+    """JSON that cannot close its HTML element."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
@@ -159,14 +158,14 @@ def _document(title: str, body: str, script: str) -> bytes:
 
 @dataclass(frozen=True)
 class PageContent:
-    """What a page says of its model beyond what the protocols do."""
+    """Model details that a page has beyond the protocols."""
 
     labels: tuple[str, ...]
     examples: tuple[Example, ...]
 
 
 def read(content: bytes) -> PageContent | None:
-    """The reverse of `page`, for clients; None where this is no page of ours."""
+    """Parse the details from a page, for clients; None if it is not such a page."""
     found = re.search(rb'<script type="application/json" id="model">(.*?)</script>', content, re.DOTALL)
     try:
         told = json.loads(found[1]) if found else {}

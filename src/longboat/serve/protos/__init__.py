@@ -1,8 +1,8 @@
-"""The messages on the wire: TensorFlow Serving's and the Open Inference Protocol's.
+"""Protobuf messages of TensorFlow Serving and the Open Inference Protocol.
 
-The .proto files are compiled to descriptors by `.ci/protos` and loaded into a pool of our own. So they work with every
-runtime of protobuf that has `GetMessageClass` (a TensorFlow beside us may hold it at an older one), and never clash
-with the official packages imported in the same process. Nothing but messages lives here.
+`.ci/protos` compiles the .proto files to descriptors, which are loaded into a separate pool. So they work with every
+protobuf runtime that has `GetMessageClass` (TensorFlow may pin an older one), and never clash with the official
+packages in the same process.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 @cache
 def messages(name: str) -> dict[str, Any]:
-    """The message classes of one .proto file by their names."""
+    """The message classes of one .proto file, by name."""
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     pool = descriptor_pool.DescriptorPool()
