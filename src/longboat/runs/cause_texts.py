@@ -153,7 +153,7 @@ WORDS: Mapping[CauseKind, CauseText] = {
         "Something that the job names does not exist: the code directory, a requirement, a secret.",
         "create it, or change the job file",
         (PLAN, AGAIN),
-        ("the code directory ",),
+        ("cannot enter the code directory ",),
     ),
     CauseKind.UNSCHEDULABLE: CauseText(
         "no node has room for the pod",
@@ -180,7 +180,7 @@ WORDS: Mapping[CauseKind, CauseText] = {
         "A volume of a pod was not bound or not mounted within --pending-timeout. The cluster's message is shown.",
         "check the claims in `storage:`; for the run's own volume set a class: --storage-class, --volume",
         (NODES, PLAN),
-        ("a volume ", "the volume "),
+        ("a volume ", "the volume ", "cannot mount "),
     ),
     CauseKind.QUOTA: CauseText(
         "the namespace's quota is used up",
