@@ -86,7 +86,7 @@ def spoil_the_example(version: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "told"),
     [
-        (flip_a_weight, "weights.safetensors: its bytes are not those that were saved"),
+        (flip_a_weight, "weights.safetensors: its contents differ from what was saved"),
         (spoil_the_example, "its own example is not a valid input: input 'x' expects the shape [*, 784]"),
     ],
 )
@@ -170,7 +170,7 @@ def test_a_broken_newest_version_at_the_start_falls_back(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("harm", "words"),
     [
-        (lambda path: flip(path / "function.onnx"), "function.onnx: its bytes are not those that were saved"),
+        (lambda path: flip(path / "function.onnx"), "function.onnx: its contents differ from what was saved"),
         (lambda path: (path / "weights.safetensors").unlink(), "weights.safetensors: No such file or directory"),
         (lambda path: (path / "bundle.json").write_text("{"), "bundle.json: not JSON"),
         (spoil_the_example, "its own example is not a valid input"),

@@ -221,7 +221,7 @@ def test_a_damaged_model_is_found_by_a_check(tmp_path: Path, longboat: Longboat)
     assert longboat("models", tmp_path).code == 0
     said = longboat("models", tmp_path, "--check")
     assert said.code == 1
-    assert "weights.safetensors: its bytes are not those that were saved" in said.err
+    assert "weights.safetensors: its contents differ from what was saved" in said.err
     assert longboat("models", tmp_path / "nothing").code == 2
     assert "there is no model in any run" in longboat("models").err
 

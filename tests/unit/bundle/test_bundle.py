@@ -99,7 +99,7 @@ def test_versions_count_up_and_a_version_is_never_changed(tmp_path: Path) -> Non
     (place / "7").mkdir()  # not complete: no bundle.json
     assert (first.version, second.version, bundle.versions(str(place))) == (1, 2, (1, 2))
     assert bundle.save(place, linear()).version == 8
-    with pytest.raises(ValueError, match="there already"):
+    with pytest.raises(ValueError, match="exists already"):
         bundle.save(place, linear(), version=2)
 
 
@@ -142,7 +142,7 @@ def test_a_flipped_bit_a_short_file_and_a_missing_file_are_named(tmp_path: Path,
     whole = path.read_bytes()
     flipped = bytearray(whole)
     flipped[-1] ^= 1
-    for bad, why in ((bytes(flipped), "are not those"), (whole[:-1], "bytes and was saved"), (None, "No such file")):
+    for bad, why in ((bytes(flipped), "contents differ"), (whole[:-1], "bytes, but was saved"), (None, "No such file")):
         if bad is None:
             path.unlink()
         else:
@@ -154,10 +154,10 @@ def test_a_flipped_bit_a_short_file_and_a_missing_file_are_named(tmp_path: Path,
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"longboat_bundle": 9}, "form 9"),
+        ({"longboat_bundle": 9}, "schema 9"),
         ({"inputs": [{"name": "x", "dtype": "complex64", "shape": [None]}]}, "complex64"),
         ({"files": {"../x": {"size": 1, "sha256": ""}}}, "outside"),
-        ({"transform": "transform.py"}, "not among its files"),
+        ({"transform": "transform.py"}, "not in its list of files"),
         ({"files": None}, "AttributeError"),
     ],
 )
@@ -182,7 +182,7 @@ def test_no_bundle_here_is_said(tmp_path: Path) -> None:
         ({"inputs": {"image": ("float128", [None, 784])}}, "float128"),
         ({"inputs": {"picture": ("float32", [None, 784])}}, "no 'picture'"),
         ({"inputs": {"image": ("int32", [None, 784])}}, "is float32"),
-        ({"transform": "x.py"}, "say the inputs"),
+        ({"transform": "x.py"}, "pass the inputs"),
     ],
 )
 def test_a_wrong_description_is_refused(tmp_path: Path, arguments: dict[str, Any], why: str) -> None:

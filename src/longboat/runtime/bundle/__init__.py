@@ -1,10 +1,7 @@
 """A model as a directory that can be served anywhere: `longboat.bundle.save`, `.read`, `.versions`.
 
-`form` is what a version holds and how it is read back, `writing` makes one, `functions` turns what
-a framework calls a model into ONNX.
-
-Ships into strangers' images: standard library only, Python 3.9 (the packages `onnx` and `jax2onnx`
-are asked for when a model is written).
+`bundle_format` reads and checks a version, `bundle_writer` writes one, `onnx_model` converts functions of frameworks to
+ONNX. The packages `onnx` and `jax2onnx` are needed only to write a model.
 """
 
 from __future__ import annotations

@@ -1,16 +1,15 @@
-"""What a version of a model holds, and how it is read back.
+"""Format of a model version: what its directory holds, and how it is read and checked.
 
-A model is a directory, its versions are numbered directories in it, as TensorFlow Serving has them:
+A model is a directory; its versions are numbered directories in it, as in TensorFlow Serving:
 
     sentiment/1/bundle.json           what this is; a version without it does not exist
-                function.onnx         the function; its large arrays lie in
-                weights.safetensors   and nowhere else
-                transform.py          optional: what happens before and after the function
-                files/                what the transform reads
+                function.onnx         the function, without its large arrays
+                weights.safetensors   the large arrays
+                transform.py          optional: code that runs before and after the function
+                files/                files for the transform
                 saved_model.pb ...    optional: the same model for TensorFlow
 
-Every file is named in bundle.json with its size and SHA-256. A SavedModel is the one guest: its files
-are listed too when they were there at saving.
+bundle.json lists every file with its size and SHA-256, including those of a SavedModel that existed when it was saved.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ TRANSFORM = "transform.py"
 FILES = "files"
 
 KINDS = ("text", "image", "table", "json")
-"""How a person would use the model: which page a server shows for it."""
+"""How people use the model: decides the page that a server shows for it."""
 
 DTYPES = (
     "float32", "float64", "float16", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool",
@@ -41,7 +40,7 @@ DTYPES = (
 
 @dataclass(frozen=True)
 class Tensor:
-    """One input or output as a client sees it. None in a shape is a free length; the first is the batch."""
+    """One input or output as a client sees it. None in a shape: any length. The first dimension is the batch."""
 
     name: str
     dtype: str
@@ -51,7 +50,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Example:
-    """One row to try the model with."""
+    """One example row for the model."""
 
     inputs: Mapping[str, Any]
     label: Any = None
@@ -71,7 +70,7 @@ class Bundle:
     outputs: Tuple[Tensor, ...] = ()
     labels: Tuple[str, ...] = ()
     transform: str = ""
-    """File name of the transform; empty: there is none."""
+    """File name of the transform; empty: none."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     examples: Tuple[Example, ...] = ()
     provenance: Mapping[str, str] = field(default_factory=dict)
@@ -94,17 +93,17 @@ def versions(directory: str) -> Tuple[int, ...]:
         names = os.listdir(directory)
     except OSError:
         return ()
-    found = [int(n) for n in names if n.isdecimal() and os.path.isfile(os.path.join(directory, n, MANIFEST))]
-    return tuple(sorted(found))
+    numbers = [int(n) for n in names if n.isdecimal() and os.path.isfile(os.path.join(directory, n, MANIFEST))]
+    return tuple(sorted(numbers))
 
 
 def read(path: str, verify: bool = True) -> Bundle:
-    """The version in this directory. LongboatError names the file that is missing or not as it was saved."""
+    """Read the version in this directory. Raises LongboatError with the file that is missing or damaged."""
     path = os.path.abspath(path)
     manifest = os.path.join(path, MANIFEST)
     try:
         with open(manifest, encoding="utf-8") as file:
-            told = json.load(file)
+            manifest_data = json.load(file)
     except OSError as error:
         raise LongboatError(
             f"{manifest}: {error.strerror}", "a model version is a directory with a bundle.json in it"
@@ -112,7 +111,7 @@ def read(path: str, verify: bool = True) -> Bundle:
     except ValueError as error:
         raise _damaged(manifest, f"not JSON: {error}") from None
     try:
-        bundle = _of(told, path)
+        bundle = _of(manifest_data, path)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _damaged(manifest, f"{type(error).__name__}: {error}") from None
     if verify:
@@ -149,70 +148,71 @@ def as_json(bundle: Bundle) -> Dict[str, Any]:
     }
 
 
-def tensors(told: Any, where: str) -> Tuple[Tensor, ...]:
-    """Inputs or outputs as a script may say them: {name: (dtype, shape)}, or Tensors."""
-    if isinstance(told, Mapping):
-        told = [Tensor(name, str(dtype), tuple(shape)) for name, (dtype, shape) in told.items()]
-    found: List[Tensor] = []
-    for tensor in told:
+def tensors(given: Any, where: str) -> Tuple[Tensor, ...]:
+    """Check inputs or outputs as a script passes them: {name: (dtype, shape)}, or Tensors."""
+    if isinstance(given, Mapping):
+        given = [Tensor(name, str(dtype), tuple(shape)) for name, (dtype, shape) in given.items()]
+    checked: List[Tensor] = []
+    for tensor in given:
         if not isinstance(tensor, Tensor):
-            raise TypeError(f"{where}: {tensor!r} is no longboat.bundle.Tensor")
+            raise TypeError(f"{where}: {tensor!r} is not a longboat.bundle.Tensor")
         if tensor.dtype not in DTYPES:
-            raise ValueError(f"{where}: {tensor.name} has the dtype {tensor.dtype!r}; known: {', '.join(DTYPES)}")
+            raise ValueError(f"{where}: {tensor.name} has the unknown dtype {tensor.dtype!r}; use {', '.join(DTYPES)}")
         if not tensor.shape or tensor.shape[0] is not None:
-            raise ValueError(f"{where}: the first length of {tensor.name} is the batch and must be None")
-        found.append(tensor)
-    return tuple(found)
+            raise ValueError(f"{where}: the first dimension of {tensor.name} is the batch and must be None")
+        checked.append(tensor)
+    return tuple(checked)
 
 
-def _of(told: Mapping[str, Any], path: str) -> Bundle:
-    if told["longboat_bundle"] != SCHEMA:
-        raise ValueError(f"a bundle of form {told['longboat_bundle']}; this Longboat reads form {SCHEMA}")
-    files = {str(name): (int(f["size"]), str(f["sha256"])) for name, f in told["files"].items()}
+def _of(data: Mapping[str, Any], path: str) -> Bundle:
+    if data["longboat_bundle"] != SCHEMA:
+        schema = data["longboat_bundle"]
+        raise ValueError(f"it has bundle schema {schema}; this Longboat reads schema {SCHEMA}")
+    files = {str(name): (int(f["size"]), str(f["sha256"])) for name, f in data["files"].items()}
     for name in files:
         if os.path.isabs(name) or ".." in name.split("/"):
-            raise ValueError(f"{name!r} lies outside of the bundle")
-    for needed in (FUNCTION, told.get("transform")):
+            raise ValueError(f"{name!r} is outside of the bundle")
+    for needed in (FUNCTION, data.get("transform")):
         if needed and needed not in files:
-            raise ValueError(f"{needed} is not among its files")
+            raise ValueError(f"{needed} is not in its list of files")
     return Bundle(
-        name=str(told["name"]),
-        version=int(told["version"]),
+        name=str(data["name"]),
+        version=int(data["version"]),
         path=path,
-        kind=str(told["kind"]),
-        title=str(told.get("title", "")),
-        inputs=tuple(_tensor(t) for t in told["inputs"]),
-        outputs=tuple(_tensor(t) for t in told["outputs"]),
-        labels=tuple(str(label) for label in told.get("labels", ())),
-        transform=str(told.get("transform") or ""),
-        metrics={str(k): float(v) for k, v in told.get("metrics", {}).items()},
-        examples=tuple(Example(e["inputs"], e.get("label"), e.get("note", "")) for e in told.get("examples", ())),
-        provenance={str(k): str(v) for k, v in told.get("provenance", {}).items()},
+        kind=str(data["kind"]),
+        title=str(data.get("title", "")),
+        inputs=tuple(_tensor(t) for t in data["inputs"]),
+        outputs=tuple(_tensor(t) for t in data["outputs"]),
+        labels=tuple(str(label) for label in data.get("labels", ())),
+        transform=str(data.get("transform") or ""),
+        metrics={str(k): float(v) for k, v in data.get("metrics", {}).items()},
+        examples=tuple(Example(e["inputs"], e.get("label"), e.get("note", "")) for e in data.get("examples", ())),
+        provenance={str(k): str(v) for k, v in data.get("provenance", {}).items()},
         files=files,
     )
 
 
-def _tensor(told: Mapping[str, Any]) -> Tensor:
-    shape = tuple(None if length is None else int(length) for length in told["shape"])
-    if told["dtype"] not in DTYPES:
-        raise ValueError(f"{told['name']} has the unknown dtype {told['dtype']!r}")
-    return Tensor(str(told["name"]), str(told["dtype"]), shape, str(told.get("help", "")))
+def _tensor(data: Mapping[str, Any]) -> Tensor:
+    shape = tuple(None if length is None else int(length) for length in data["shape"])
+    if data["dtype"] not in DTYPES:
+        raise ValueError(f"{data['name']} has the unknown dtype {data['dtype']!r}")
+    return Tensor(str(data["name"]), str(data["dtype"]), shape, str(data.get("help", "")))
 
 
 def _tensor_json(tensor: Tensor) -> Dict[str, Any]:
-    told: Dict[str, Any] = {"name": tensor.name, "dtype": tensor.dtype, "shape": list(tensor.shape)}
-    return {**told, "help": tensor.help} if tensor.help else told
+    data: Dict[str, Any] = {"name": tensor.name, "dtype": tensor.dtype, "shape": list(tensor.shape)}
+    return {**data, "help": tensor.help} if tensor.help else data
 
 
 def _verify(path: str, size: int, digest: str) -> None:
     try:
-        found = os.path.getsize(path)
+        actual = os.path.getsize(path)
     except OSError as error:
         raise _damaged(path, error.strerror or "cannot be read") from None
-    if found != size:
-        raise _damaged(path, f"it has {found} bytes and was saved with {size}")
+    if actual != size:
+        raise _damaged(path, f"it has {actual} bytes, but was saved with {size}")
     if digest_of(path) != digest:
-        raise _damaged(path, "its bytes are not those that were saved")
+        raise _damaged(path, "its contents differ from what was saved")
 
 
 def _damaged(path: str, why: str) -> LongboatError:

@@ -1,11 +1,8 @@
-"""Functions as ONNX: what a framework calls a model becomes one file with its large arrays beside it.
+"""Converts models of frameworks to ONNX: one file, with the large arrays in another.
 
-Why ONNX and its runtime: measured against jax.export for a small network on one core, a server is
-ready in 0.22 s and not in 2.2 s, needs 65 MB and not 255, and a call takes 12 µs and not 33; and
-every framework can write it. A JAX function is converted by the package jax2onnx, whatever else
-comes as ONNX already.
-
-Ships into strangers' images: standard library only, Python 3.9; `onnx` is imported where it is used.
+Why ONNX and its runtime: measured against jax.export for a small network on one core, a server is ready in 0.22 s
+instead of 2.2 s, needs 65 MB instead of 255, and a call takes 12 µs instead of 33; and every framework can write it.
+The package jax2onnx converts JAX functions; everything else must be ONNX already. `onnx` is imported where it is used.
 """
 
 from __future__ import annotations
@@ -18,11 +15,11 @@ from longboat.runtime.bundle.bundle_format import FUNCTION, WEIGHTS, Tensor
 from longboat.runtime.errors import LongboatError
 
 SMALL = 256
-"""Bytes; smaller arrays (shapes, axes, scalars) stay in the function, where ONNX's own checks look for them."""
+"""Bytes; smaller arrays (shapes, axes, scalars) stay in the function, where ONNX's checks need them."""
 
 
 def as_model(function: Any, inputs: Sequence[Tensor], outputs: Sequence[str]) -> Any:
-    """The ONNX ModelProto of an ONNX model (object, bytes or path) or of a JAX function of these inputs."""
+    """The ONNX ModelProto of an ONNX model (object, bytes or path) or of a JAX function with these inputs."""
     onnx = _onnx()
     if isinstance(function, (str, os.PathLike)):
         return onnx.load(os.fspath(function))
@@ -36,7 +33,7 @@ def as_model(function: Any, inputs: Sequence[Tensor], outputs: Sequence[str]) ->
 
 
 def write(model: Any, directory: str) -> None:
-    """function.onnx and weights.safetensors."""
+    """Write function.onnx and weights.safetensors."""
     onnx = _onnx()
     arrays = {}
     for item in model.graph.initializer:
@@ -62,19 +59,19 @@ def write(model: Any, directory: str) -> None:
 
 
 def signature(values: Any) -> Tuple[Tensor, ...]:
-    """A graph's inputs or outputs as a client would see them."""
+    """A graph's inputs or outputs as clients see them."""
     onnx = _onnx()
-    found: List[Tensor] = []
+    signature_: List[Tensor] = []
     for value in values:
         kind = value.type.tensor_type
         numpy_type = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
         shape: List[Optional[int]] = [d.dim_value if d.HasField("dim_value") else None for d in kind.shape.dim]
-        found.append(Tensor(value.name, "string" if numpy_type.kind in "OUS" else numpy_type.name, tuple(shape)))
-    return tuple(found)
+        signature_.append(Tensor(value.name, "string" if numpy_type.kind in "OUS" else numpy_type.name, tuple(shape)))
+    return tuple(signature_)
 
 
 def _point(onnx: Any, item: Any, offset: int, length: int) -> None:
-    """The array's bytes are in the weights' file."""
+    """Replace an array's bytes by a reference to the weights file."""
     for each in ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data"):
         item.ClearField(each)
     item.data_location = onnx.TensorProto.EXTERNAL
@@ -89,7 +86,7 @@ def _of_jax(function: Any, inputs: Sequence[Tensor], outputs: Sequence[str]) -> 
         import jax2onnx
     except ImportError as error:
         raise LongboatError(
-            f"a JAX function becomes a model through jax2onnx: {error}", "pip install jax2onnx onnx"
+            f"cannot convert a JAX function without jax2onnx: {error}", "pip install jax2onnx onnx"
         ) from None
     free = [[f"length_{n}_{m}" if m else "batch" for m in range(len(t.shape))] for n, t in enumerate(inputs)]
     names = list(dict.fromkeys(name for row in free for name in row))
@@ -108,5 +105,5 @@ def _onnx() -> Any:
         import onnx.helper
         import onnx.numpy_helper
     except ImportError as error:
-        raise LongboatError(f"a model is saved as ONNX: {error}", "pip install onnx") from None
+        raise LongboatError(f"cannot save a model without onnx: {error}", "pip install onnx") from None
     return onnx
