@@ -125,7 +125,7 @@ class EngineContract:
             run.wait(0.1)
         with pytest.raises(LongboatError, match="still running"):
             on.engine.resumption(run, RunRequest())
-        with pytest.raises(LongboatError, match="is under way"):
+        with pytest.raises(LongboatError, match="is still running"):
             run.remove()
         rank = next(rank for stage in state.stages for rank in stage.ranks)
         if isinstance(run, CanExec):

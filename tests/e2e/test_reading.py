@@ -38,7 +38,7 @@ def test_a_command_runs_beside_a_rank_with_its_environment(place: Place) -> None
     words = ("exec", run, "--on", "kubernetes", "-n", place.namespace, "--rank", "1", "--")
     assert place.longboat(*words, "sh", "-c", "echo $RANK of $WORLD_SIZE; ls") == "1 of 3\ngang_sgd.py\njob.yaml\n"
     assert place.longboat(*words, "sh", "-c", "exit 7", code=7) == ""
-    assert "under way" in place.longboat("rm", run, "--on", "kubernetes", "-n", place.namespace, code=2)
+    assert "still running" in place.longboat("rm", run, "--on", "kubernetes", "-n", place.namespace, code=2)
 
 
 def test_the_watcher_may_be_killed_at_any_time(place: Place) -> None:

@@ -187,7 +187,7 @@ def test_a_run_is_removed_right_behind_its_end_although_its_driver_is_slow_to_sa
     gone: list[str] = []
     monkeypatch.setattr(cluster, "remove", gone.append)
     copy = replica.RunReplica(cluster, str(tmp_path), "demo-aaaa")
-    with pytest.raises(LongboatError, match="demo-aaaa is under way"):
+    with pytest.raises(LongboatError, match="demo-aaaa is still running"):
         copy.remove()
     writer = journal.JournalWriter(str(copy.path))
     writer.write("run.ended", state="succeeded", code=0)

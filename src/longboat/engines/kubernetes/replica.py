@@ -186,7 +186,7 @@ class RunReplica:
         root = self.cluster.root(self.run) if force else self._ended()
         if root is not None and root.state not in OVER and not force:
             raise LongboatError(
-                f"{self.run} is under way",
+                f"{self.run} is still running",
                 f"stop it first: `longboat stop {self.run}`, or `longboat rm --force {self.run}`",
             )
         self.cluster.remove(self.run)
