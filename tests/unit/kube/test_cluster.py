@@ -132,11 +132,11 @@ def test_a_page_to_log_in_at_is_no_api_server(
     port = serve(lambda _path: (status, PAGE))
     file = kubeconfig(tmp_path, f"http://127.0.0.1:{port}")
     error = asked(console, tmp_path, file, "status", remembered(tmp_path, file))
-    assert "no API server" in error.message
+    assert "not a Kubernetes API server" in error.message
     assert "Please log in" in error.message
     assert "log in" in error.hint
     error = asked(console, tmp_path, file, "status", "--on", "kubernetes")
-    assert "no API server" in error.message
+    assert "not a Kubernetes API server" in error.message
 
 
 def test_a_namespace_that_is_missing_is_named_with_the_command_that_makes_it(

@@ -1,8 +1,7 @@
-"""A client for the Kubernetes API: requests with back-off, server-side apply, watches that go on.
+"""A client for the Kubernetes API: requests with back-off, server-side apply, watches that continue.
 
-One client serves the driver's pod and the laptop, because a pod may bring nothing but Python. It
-knows no kubeconfig (the laptop's business) and nothing of runs. Objects are what JSON gives: the
-API server checks them better than types could.
+Pods and the CLI use the same client, because a pod may have nothing but Python. It knows neither kubeconfig files
+(the CLI's business) nor runs. Objects are parsed JSON: the API server checks them better than types could.
 """
 
 from __future__ import annotations
@@ -48,23 +47,23 @@ PLURALS: Mapping[str, Tuple[str, str]] = {
     "StatefulSet": ("apis/apps/v1", "statefulsets"),
     "StorageClass": ("apis/storage.k8s.io/v1", "storageclasses"),
 }
-"""Kind -> where its objects are: every kind that Longboat touches."""
+"""Kind -> path of its objects, for every kind that Longboat uses."""
 
 CLUSTER_WIDE = frozenset({"Namespace", "Node", "PersistentVolume", "SelfSubjectAccessReview", "StorageClass"})
 EVERYWHERE = "*"
-"""As a namespace: all of them."""
+"""As a namespace: all namespaces."""
 WATCH_SECONDS = 30
-"""How long one watch request lasts; a server that is silent for longer is taken for dead."""
+"""Duration of one watch request; a server that is silent for longer counts as dead."""
 TIMEOUT = 15.0
 NO_JSON = "NoJson"
-"""The reason when something else than an API server has answered."""
+"""The reason when the response is not from an API server."""
 
 
 class ApiError(Exception):
-    """The API server said no, or was not there for longer than the caller would wait (status 0)."""
+    """The API server refused a request, or did not respond for longer than the caller waits (status 0)."""
 
     def __init__(self, status: int, reason: str, message: str, after: float = 0.0) -> None:
-        """after: seconds before which it does not want to be asked again."""
+        """after: seconds to wait before the next request (Retry-After)."""
         super().__init__(message)
         self.status = status
         self.reason = reason
@@ -73,34 +72,34 @@ class ApiError(Exception):
 
     @property
     def transient(self) -> bool:
-        """Worth another try: nobody answered, too many asked, or the server is in trouble."""
+        """Worth a retry: no response, too many requests, or a problem of the server."""
         return self.status in (0, 429, 500, 502, 503, 504)
 
 
 @dataclass(frozen=True)
 class ApiServer:
-    """Where the API server is and how one proves oneself to it."""
+    """Address of the API server, and the credentials for it."""
 
     host: str
     port: int
     tls: Optional[ssl.SSLContext]
     headers: Callable[[bool], Mapping[str, str]]
-    """The credentials for a request; True: the last ones were refused, get others."""
+    """Credentials for a request; True: the last ones were refused, get new ones."""
     prefix: str = ""
     namespace: str = "default"
     name: str = ""
-    """As the tls certificate has it, where that is not the host."""
+    """Host name in the TLS certificate, if it is not `host`."""
     way: Optional[Callable[[Optional[float]], socket.socket]] = None
-    """Connects to the host, with a timeout, where it cannot be reached directly."""
+    """Connects to the host, with a timeout, if it cannot be reached directly."""
 
     @property
     def authority(self) -> str:
-        """HOST:PORT, as requests and people have it."""
+        """HOST:PORT, for requests and messages."""
         return f"{bracketed(self.host)}:{self.port}"
 
 
 def in_cluster(account: str = ACCOUNT) -> ApiServer:
-    """The server as a pod sees it. The token is read each time: it is replaced every hour."""
+    """The API server as seen from a pod. The token is read each time: it is replaced every hour."""
 
     def headers(_renew: bool) -> Mapping[str, str]:
         with open(os.path.join(account, "token"), encoding="utf-8") as file:
@@ -114,19 +113,19 @@ def in_cluster(account: str = ACCOUNT) -> ApiServer:
 
 
 class Api:
-    """Thread-safe: each thread has a connection of its own."""
+    """API client. Thread-safe: each thread has its own connection."""
 
     def __init__(self, server: ApiServer, patience: float = 30.0) -> None:
-        """patience: how long a request is tried again while the server is away or overloaded."""
+        """patience: seconds to retry a request while the server is away or overloaded."""
         self.server = server
         self.patience = patience
         self.requests = 0
         self.date = ""
-        """As the server last wrote it."""
+        """The Date header of the last response."""
         self._local = threading.local()
 
     def now(self) -> float:
-        """The server's clock, as of its last answer; this machine's while it has given none."""
+        """The server's clock at its last response; this machine's clock before the first one."""
         import calendar
 
         try:
@@ -140,7 +139,7 @@ class Api:
         return self.request("GET", self.path(kind, name, namespace))
 
     def find(self, kind: str, name: str, namespace: str = "") -> Optional[Manifest]:
-        """The object, or None when it does not exist."""
+        """The object, or None if it does not exist."""
         try:
             return self.get(kind, name, namespace)
         except ApiError as error:
@@ -149,16 +148,16 @@ class Api:
             raise
 
     def list(self, kind: str, selector: str = "", namespace: str = "", fields: str = "") -> List[Manifest]:
-        found, _ = self._list(kind, selector, namespace, fields)
-        return found
+        items, _ = self._list(kind, selector, namespace, fields)
+        return items
 
     def create(self, obj: Manifest, namespace: str = "", dry_run: bool = False) -> Manifest:
-        """dry_run: all that the server would say, and nothing is made."""
+        """Create an object. dry_run: the server checks it, but creates nothing."""
         query = {"fieldManager": MANAGER, **({"dryRun": "All"} if dry_run else {})}
         return self.request("POST", self.path(obj["kind"], "", namespace), obj, query)
 
     def apply(self, obj: Manifest, namespace: str = "", dry_run: bool = False) -> Manifest:
-        """Server-side apply: makes the object, or changes what we manage of it."""
+        """Server-side apply: create the object, or change the fields that we manage."""
         query = {"fieldManager": MANAGER, "force": "true"}
         if dry_run:
             query["dryRun"] = "All"
@@ -170,7 +169,7 @@ class Api:
         return self.request("PATCH", path, change, {"fieldManager": MANAGER}, MERGE)
 
     def delete(self, kind: str, name: str, namespace: str = "", grace: Optional[int] = None, uid: str = "") -> bool:
-        """False when there was nothing to delete. Grace 0 forgets a pod without asking its node."""
+        """Delete an object; False if there was none. Grace 0 forgets a pod without asking its node."""
         body: Manifest = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"}
         if grace is not None:
             body["gracePeriodSeconds"] = grace
@@ -185,7 +184,7 @@ class Api:
             raise
 
     def delete_all(self, kind: str, selector: str, grace: Optional[int] = None) -> None:
-        """All that the selector chooses, with one request; it takes a right of its own (deletecollection)."""
+        """Delete all objects of a selector with one request; needs the right deletecollection."""
         body: Manifest = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"}
         if grace is not None:
             body["gracePeriodSeconds"] = grace
@@ -194,8 +193,8 @@ class Api:
     def path(self, kind: str, name: str = "", namespace: str = "") -> str:
         group, plural = PLURALS[kind]
         wide = kind in CLUSTER_WIDE or namespace == EVERYWHERE
-        place = "" if wide else f"namespaces/{quoted(namespace or self.server.namespace)}/"
-        return f"/{group}/{place}{plural}" + (f"/{quoted(name)}" if name else "")
+        scope = "" if wide else f"namespaces/{quoted(namespace or self.server.namespace)}/"
+        return f"/{group}/{scope}{plural}" + (f"/{quoted(name)}" if name else "")
 
     # Watching.
 
@@ -207,8 +206,8 @@ class Api:
         fields: str = "",
         trouble: Callable[[Exception], None] = lambda _error: None,
     ) -> Generator[Tuple[str, Manifest], None, None]:
-        """For ever: ("LISTED", {"items": [...]}) with all there is at the start and whenever news may have been
-        missed, in between ("ADDED" | "MODIFIED" | "DELETED", object). Disconnects are gone over silently."""
+        """Watch objects for ever. Yields ("LISTED", {"items": [...]}) with all objects at the start and whenever events
+        may have been missed, otherwise ("ADDED" | "MODIFIED" | "DELETED", object). Reconnects silently."""
         version, pause, renew, begun = "", 0.2, False, 0.0
         while True:
             after = 0.0
@@ -223,7 +222,7 @@ class Api:
                     if event != "BOOKMARK":
                         yield event, obj
                 if time.monotonic() > begun + 1.0:
-                    continue  # it was quiet and has ended in its time
+                    continue  # it was quiet and ended as planned
             except ApiError as error:
                 renew = error.status == 401 and not renew
                 if error.status == 410:
@@ -237,8 +236,8 @@ class Api:
             time.sleep(max(after, pause * _jitter()))
 
     def log(self, pod: str, container: str, since: str = "", follow: bool = True) -> Iterator[bytes]:
-        """The lines of a container, each behind the moment at which it was written; until it ends, if followed.
-        since: that moment's second is where to begin."""
+        """Lines of a container, each with its timestamp; until it ends, if followed. since: timestamp to start at,
+        in whole seconds."""
         query = {"container": container, "timestamps": "true", "sinceTime": since, "follow": "true" if follow else ""}
         connection = self._connect(TIMEOUT)
         try:
@@ -277,7 +276,7 @@ class Api:
             connection.close()
 
     def _list(self, kind: str, selector: str, namespace: str, fields: str) -> Tuple[List[Manifest], str]:
-        found: List[Manifest] = []
+        items: List[Manifest] = []
         query = {"labelSelector": selector, "fieldSelector": fields, "limit": "500"}
         while True:
             try:
@@ -285,14 +284,14 @@ class Api:
             except ApiError as error:
                 if error.status != 410 or not query.get("continue"):
                     raise
-                found, query["continue"] = [], ""  # what the pages were cut from is forgotten: once more from the front
+                items, query["continue"] = [], ""  # the snapshot of the pages has expired: start again
                 continue
             for item in page["items"]:
                 item.setdefault("kind", kind)
-            found += page["items"]
+            items += page["items"]
             query["continue"] = page["metadata"].get("continue", "")
             if not query["continue"]:
-                return found, str(page["metadata"].get("resourceVersion", ""))
+                return items, str(page["metadata"].get("resourceVersion", ""))
 
     # Requests.
 
@@ -304,7 +303,7 @@ class Api:
         query: Optional[Mapping[str, str]] = None,
         kind: str = "application/json",
     ) -> Manifest:
-        """The answer as JSON. While the server is away or overloaded it is asked again, within the patience."""
+        """Send a request; returns the response's JSON. Retries while the server is away or overloaded."""
         due, pause, renew = time.monotonic() + self.patience, 0.1, False
         data = None if body is None else json.dumps(body, ensure_ascii=False).encode()
         while True:
@@ -323,7 +322,7 @@ class Api:
                 where = f"the API server at {self.server.authority}"
                 error = ApiError(0, "Unreachable", f"{where} cannot be reached: {problem}")
             except BaseException:
-                self._drop()  # else the next request would be given this one's answer
+                self._drop()  # else the next request would get this one's response
                 raise
             pause = min(pause * 2, 5.0)
             wait = max(error.after, pause * _jitter())
@@ -333,13 +332,13 @@ class Api:
 
     def _answer(self, text: bytes) -> Manifest:
         try:
-            found = json.loads(text or b"{}")
+            answer = json.loads(text or b"{}")
         except ValueError:
-            found = None
-        if not isinstance(found, dict):
+            answer = None
+        if not isinstance(answer, dict):
             where = f"{self.server.authority}{self.server.prefix}"
-            raise ApiError(200, NO_JSON, f"what answers at {where} is no API server: {_page(text)}")
-        return found
+            raise ApiError(200, NO_JSON, f"{where} is not a Kubernetes API server; it sent {_page(text)}")
+        return answer
 
     def _once(self, method: str, path: str, data: Optional[bytes], kind: str, renew: bool) -> Tuple[int, bytes, float]:
         connection = getattr(self._local, "connection", None)
@@ -352,7 +351,7 @@ class Api:
             self._drop()
             if fresh:
                 raise
-            return self._once(method, path, data, kind, renew)  # it was closed while it lay idle
+            return self._once(method, path, data, kind, renew)  # the server closed the idle connection
         text = response.read()
         self.date = response.header("date") or self.date
         return response.status, text, _after(response)
@@ -383,7 +382,7 @@ class Api:
 
 
 def dial(server: ApiServer, timeout: Optional[float]) -> socket.socket:
-    """A connection to the server, encrypted if it is meant to be."""
+    """Connect to the server, with TLS if configured."""
     if server.way is not None:
         plain = server.way(timeout)
     else:
@@ -395,31 +394,32 @@ def dial(server: ApiServer, timeout: Optional[float]) -> socket.socket:
 
 
 def _jitter() -> float:
-    """Between a half and one, so that many who wait do not come back together."""
+    """A random factor between a half and one, so that many clients do not retry at once."""
     return 0.5 + os.urandom(1)[0] / 512
 
 
 def _with(path: str, query: Mapping[str, str]) -> str:
-    asked = {key: value for key, value in query.items() if value}
-    return f"{path}?{'&'.join(f'{quoted(key)}={quoted(value)}' for key, value in asked.items())}" if asked else path
+    given = {key: value for key, value in query.items() if value}
+    return f"{path}?{'&'.join(f'{quoted(key)}={quoted(value)}' for key, value in given.items())}" if given else path
 
 
 def _after(response: HttpResponse) -> float:
-    """Seconds that the server wants to be left alone."""
-    told = response.header("retry-after")
-    return float(told) if told.isdigit() else 0.0
+    """The Retry-After header in seconds; 0 if there is none."""
+    seconds = response.header("retry-after")
+    return float(seconds) if seconds.isdigit() else 0.0
 
 
 def _error(status: int, text: bytes, after: float = 0.0) -> ApiError:
     try:
-        told = json.loads(text)
-        return ApiError(status, str(told.get("reason") or ""), str(told.get("message") or text.decode()), after)
+        answer = json.loads(text)
+        return ApiError(status, str(answer.get("reason") or ""), str(answer.get("message") or text.decode()), after)
     except (ValueError, AttributeError):
         if text.lstrip().startswith(b"<") or 300 <= status < 400:
-            return ApiError(status, NO_JSON, f"no API server answers, with HTTP status {status}: {_page(text)}", after)
+            message = f"not a Kubernetes API server; it sent HTTP status {status}: {_page(text)}"
+            return ApiError(status, NO_JSON, message, after)
         return ApiError(status, "", text.decode("utf-8", "replace").strip() or f"HTTP status {status}", after)
 
 
 def _page(text: bytes) -> str:
-    """The beginning of something that is not JSON."""
+    """The beginning of a response that is not JSON."""
     return repr(" ".join(text[:400].decode("utf-8", "replace").split())[:80])

@@ -38,12 +38,12 @@ class MissingRight:
             first, _, part = self.resource.partition("/")
             what = f"{first}.{self.group}/{part}"
         space, _, account = self.user.rpartition(":")
-        whom = f"--user={self.user}"
+        subject = f"--user={self.user}"
         if space.startswith("system:serviceaccount:"):
-            whom = f"--serviceaccount={space.rpartition(':')[2]}:{account}"
+            subject = f"--serviceaccount={space.rpartition(':')[2]}:{account}"
         return [
             f"kubectl create {kind} {name} --verb={self.verb} --resource={what}{where}",
-            f"kubectl create {kind}binding {name} --{kind}={name} {whom}{where}",
+            f"kubectl create {kind}binding {name} --{kind}={name} {subject}{where}",
         ]
 
 

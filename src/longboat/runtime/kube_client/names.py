@@ -1,4 +1,4 @@
-"""Names of a run's objects, labels and annotations, and paths in its pods, for pods and CLI alike."""
+"""Names of a run's objects, labels and annotations, and paths in its pods; for pods and the CLI."""
 
 from __future__ import annotations
 
@@ -6,72 +6,72 @@ import json
 from typing import Any, Dict, Mapping
 
 PORT = 7077
-"""Where the driver listens for agents."""
+"""The driver's port for agents."""
 DEPOT_PORT = 7078
-"""Where the driver's depot takes and gives files."""
+"""The port of the driver's file server."""
 
 HOME = "/longboat"
 SHIP = "/longboat/ship"
-"""The zipapp, the parts of the code tree, the plan and the pods to come: read-only."""
+"""Read-only: the zipapp, the parts of the code tree, the plan and the pod templates."""
 CODE = "/longboat/code"
 BUILT = "/opt/longboat/code"
-"""The code tree in an image that `longboat build` made: outside of HOME, which a volume covers."""
+"""The code tree in an image made by `longboat build`: outside of HOME, which a volume covers."""
 RUN = "/longboat/run"
 TOKEN = "/longboat/token"
 MODELS = "/longboat/models"
-"""In a server's pod: the model, NAME/VERSION/... as TensorFlow Serving has it."""
+"""In a server's pod: the model, NAME/VERSION/... as in TensorFlow Serving."""
 EVENTS = "/longboat/events"
-"""In the board's pod: what TensorBoard reads."""
+"""In a TensorBoard pod: its event files."""
 MOUNTS = "/longboat/mounts"
 ARCHIVE = "longboat.pyz"
 CONTAINER = "rank"
 HELPER = "helper"
-"""The part of a run that a pod is which comes and goes to look into storage; its container has the same name."""
+"""Part label of a helper pod that gives access to storage; also the name of its container."""
 SERVER = "server"
-"""The container of a server, its role in the journal, and the part of a run that its objects are."""
+"""Container of a model server, its role in the journal, and the part label of its objects."""
 BOARD = "board"
-"""The part of a run that its TensorBoard is."""
+"""Part label of TensorBoard."""
 FETCHER = "model"
-"""The container that brings the model before the server starts."""
+"""The init container that fetches the model."""
 
 PROBE = "probe"
-"""The part that a pod is which tries, before a run, what its pods will need."""
+"""Part label of a pod that checks, before a run, what its pods will need."""
 
 RUN_LABEL = "longboat.dev/run"
 STAGE_LABEL = "longboat.dev/stage"
 ROLE_LABEL = "longboat.dev/role"
 RANK_LABEL = "longboat.dev/rank"
 PART_LABEL = "longboat.dev/part"
-"""root, driver, rank, ship, code, ...: which part of a run an object is."""
+"""Which part of a run an object is: root, driver, rank, ship, code, ..."""
 STATE = "longboat.dev/state"
-"""Annotation of the root: how the run stands, for who lists runs."""
+"""Annotation of the root: state of the run, for lists of runs."""
 STARTED = "longboat.dev/started"
 EXIT_CODE = "longboat.dev/code"
 SUBMISSION = "longboat.dev/submission"
-"""Annotation of the root: who made it knows it by this, also when nobody heard that it was made."""
+"""Annotation of the root: identifies the submission that created it, even if its response was lost."""
 ORDERS = "orders.json"
-"""The root's key for what was asked for last: how the run is to go on, and under which number."""
+"""Key of the root for the latest order: how to continue the run, and its number."""
 ORDER = "longboat.dev/order"
 """Annotation of the driver's pod: the order that it was started for."""
 MODEL = "longboat.dev/model"
-"""Annotation of a server's pod: which of the models that this run has served; another one is another pod."""
+"""Annotation of a server's pod: number of its model snapshot; another model gets another pod."""
 SHARED = "longboat.dev/shared"
 """Annotation of the root: the run directory is on a volume that all pods mount."""
 
 SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
-"""Annotation of pods: whether a cluster that grows smaller may move them. A rank that works is not idle."""
+"""Annotation of pods: whether the cluster autoscaler may move them. A working rank is not idle."""
 
 LINGER = 8.0
-"""Seconds for which a server that is to end goes on taking requests, until the cluster sends it no more."""
+"""Seconds that a terminating server still takes requests, until the cluster sends it no more."""
 LEASE = 60.0
-"""Seconds that an agent trains on without a driver; a lost node is given up after that and a margin."""
+"""Seconds that an agent keeps training without a driver; a lost node is given up after that and a margin."""
 
 DRIVER_LEASE = 300.0
-"""Seconds that a driver drives on while the API server does not answer it."""
+"""Seconds that a driver continues while the API server does not respond."""
 DRIVER_MARGIN = 60.0
-"""Seconds beyond that lease: a last question that is not answered in its time, a clock that drifts."""
+"""Seconds beyond that lease: for a last request that times out, and a drifting clock."""
 DRIVER_LOST = 60
-"""Seconds after which the cluster tells the driver's pod to go when its node does not answer."""
+"""Seconds after which the cluster deletes the driver's pod if its node does not respond."""
 
 
 def driver(run: str) -> str:
@@ -99,7 +99,7 @@ def board(run: str) -> str:
 
 
 def ship(run: str, edition: str = "") -> str:
-    """The ConfigMap with Longboat's own part. edition: of what the run goes on with; empty: what it began with."""
+    """The ConfigMap with Longboat's own files. edition: of a resumed run; empty: of the first submission."""
     return f"{run}-ship" + (f"-{edition}" if edition else "")
 
 
@@ -109,7 +109,7 @@ def code(run: str, edition: str, number: int) -> str:
 
 
 def service(run: str, stage: str) -> str:
-    """The Deployment and the Service of a stage that serves; a Service's name has at most 63 letters."""
+    """The Deployment and Service of a serve stage; a Service's name has at most 63 characters."""
     name = f"{run}-{stage}"
     if len(name) <= 63 and stage not in ("driver", BOARD):
         return name
@@ -120,23 +120,23 @@ def service(run: str, stage: str) -> str:
 
 
 def servers(stage: str) -> str:
-    """The key under which the root holds the objects of a stage that serves."""
+    """The root's key for the objects of a serve stage."""
     return f"serve.{stage}.json"
 
 
 def template(stage: str, role: str) -> str:
-    """The key under which the root holds the pod of a role."""
+    """The root's key for the pod template of a role."""
     return f"pod.{stage}.{role}.json"
 
 
 def order_in(root: Mapping[str, Any]) -> Dict[str, Any]:
-    """What a run was asked for last; empty if it never was asked to go on."""
-    told: Dict[str, Any] = json.loads((root.get("data") or {}).get(ORDERS, "{}"))
-    return told
+    """The latest order of a run; empty if it was never resumed."""
+    order: Dict[str, Any] = json.loads((root.get("data") or {}).get(ORDERS, "{}"))
+    return order
 
 
 def selector(run: str, part: str = "") -> str:
-    """One selector lists all that belongs to a run."""
+    """The label selector of everything that belongs to a run, or of one part of it."""
     return f"{RUN_LABEL}={run}" + (f",{PART_LABEL}={part}" if part else "")
 
 

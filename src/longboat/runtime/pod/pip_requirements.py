@@ -26,11 +26,11 @@ def release(text):
     return numbers
 
 def meets(text):
-    found = re.fullmatch(r"([\w.-]+?)\s*((?:[=!<>]=?\s*[\d.]+\s*,?\s*)*)", text)
-    if found is None:
+    match = re.fullmatch(r"([\w.-]+?)\s*((?:[=!<>]=?\s*[\d.]+\s*,?\s*)*)", text)
+    if match is None:
         return False
-    have = release(version(found[1]))
-    wishes = re.findall(r"([=!<>]=|[<>])\s*([\d.]+)", found[2])
+    have = release(version(match[1]))
+    wishes = re.findall(r"([=!<>]=|[<>])\s*([\d.]+)", match[2])
     return all(SIGNS[sign](have, release(wanted)) for sign, wanted in wishes)
 
 for text in sys.argv[1:]:
