@@ -5,15 +5,14 @@
     ...
     longboat.checkpoint.save({"w": w, "m": m}, step=step)
 
-`save` copies the arrays and returns; a thread writes the copy to a temporary name, flushes it to
-disk and renames it. Only then does the driver hear of it, and only when it has heard of every
-part is the checkpoint one to resume from. A disk that is full costs the checkpoint, not the
-training. At the end of the program `save` is waited for.
+`save` copies the arrays and returns; a thread writes the copy to a temporary name, flushes it to disk and renames it.
+Only then is it reported to the driver, and only when every part is reported can a run resume from the checkpoint. A
+full disk costs the checkpoint, not the training. The program waits for unfinished saves before it exits.
 
-Ranks that each hold a piece of the model pass `shard=(number, count)`; otherwise one rank of the
-gang saves (rank 0, as a rule). Files are safetensors: readable by everybody, and no pickle.
+Ranks that each hold a piece of the model pass `shard=(number, count)`; otherwise one rank of the gang saves, usually
+rank 0. Files are safetensors: every framework can read them, and there is no pickle.
 
-No framework is imported. Ships into strangers' images: standard library only, Python 3.9.
+No framework is imported.
 """
 
 from __future__ import annotations
@@ -34,16 +33,16 @@ from longboat.runtime.rank_api import append
 
 KEEP = 2
 LEFT_FREE = 1 << 20
-"""Bytes that a checkpoint leaves on the disk: the journal and the logs need some."""
+"""Bytes that a checkpoint leaves free on the disk: the journal and the logs need some."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What `load` gives back."""
+    """What `load` returns."""
 
     step: int
     arrays: Dict[str, Any]
-    """numpy arrays where numpy is installed, else memoryviews. Types that numpy lacks: PyTorch's or ml_dtypes'."""
+    """numpy arrays if numpy is installed, else memoryviews. Types that numpy lacks: PyTorch's or ml_dtypes'."""
     meta: Dict[str, Any]
 
 
@@ -55,10 +54,10 @@ def save(
     keep: int = KEEP,
     wait: bool = False,
 ) -> None:
-    """Keep the arrays (and `meta`, anything that JSON can hold) as the state after `step`.
+    """Save the arrays (and `meta`, anything that JSON can hold) as the state after `step`.
 
-    keep: how many complete checkpoints stay on disk. wait: return when it is on disk. Outside of
-    Longboat nobody would resume from it, and nothing is written.
+    keep: number of complete checkpoints to keep on disk. wait: return only when it is on disk. Outside of Longboat
+    nothing is written, because no run would resume from it.
     """
     step, (number, count) = operator.index(step), shard
     if not 0 <= number < count:
@@ -70,31 +69,31 @@ def save(
     try:
         text = {"longboat": json.dumps({"step": step, "meta": dict(meta or {})})}
     except (TypeError, ValueError) as error:
-        raise TypeError(f"meta: {error}; arrays go among the arrays, numbers through int() or float()") from None
+        raise TypeError(f"meta: {error}; pass arrays as arrays, and convert numbers with int() or float()") from None
     _writer.put(arrays, text, path, {"step": step, "part": number, "of": count, "keep": keep})
     if wait:
         _writer.wait()
 
 
 def load(path: Optional[str] = None, shard: Tuple[int, int] = (0, 1)) -> Optional[Checkpoint]:
-    """The state to go on from, or None. `path`: a checkpoint's directory instead of the run's own."""
+    """The state to continue from, or None. `path`: a checkpoint's directory instead of the run's own."""
     directory = path if path is not None else os.environ.get("LONGBOAT_RESUME_FROM", "")
     if not directory:
         return None
     number, count = shard
     file = os.path.join(directory, run_layout.part(number, count))
     arrays, text = tensors.read(file)
-    told = json.loads(text.get("longboat", "{}"))
-    return Checkpoint(int(told.get("step", -1)), arrays, told.get("meta", {}))
+    header = json.loads(text.get("longboat", "{}"))
+    return Checkpoint(int(header.get("step", -1)), arrays, header.get("meta", {}))
 
 
 def wait() -> None:
-    """Until everything that was saved is on disk."""
+    """Wait until everything that was saved is on disk."""
     _writer.wait()
 
 
 class _Writer:
-    """One copy in memory, one thread that writes it. The next `put` waits until it is written."""
+    """One copy in memory, and one thread that writes it. The next `put` waits until it is written."""
 
     def __init__(self) -> None:
         self._pid = os.getpid()
@@ -106,10 +105,10 @@ class _Writer:
         self._after_fork()
         with self._busy:
             self._join()
-            views = {name: tensors.view(value, name) for name, value in arrays.items() if _good(name)}
+            views = {name: tensors.view(value, name) for name, value in arrays.items() if _valid_name(name)}
             described = {name: (dtype, shape) for name, (dtype, shape, _) in views.items()}
             header, size = tensors.header(described, text)
-            staging = self._room(size)
+            staging = self._staging_memory(size)
             at = 0
             for name in tensors.order(described):
                 data = views[name][2]
@@ -119,7 +118,7 @@ class _Writer:
             self._thread = threading.Thread(target=_write, args=work, name="longboat-checkpoint")
             try:
                 self._thread.start()
-            except RuntimeError:  # no threads in an interpreter that ends
+            except RuntimeError:  # an interpreter that is shutting down starts no threads
                 self._thread = None
                 _write(*work)
 
@@ -133,10 +132,10 @@ class _Writer:
             self._thread.join()
             self._thread = None
 
-    def _room(self, size: int) -> memoryview:
-        """Memory that is kept from one checkpoint to the next: only the first pays for fresh pages."""
+    def _staging_memory(self, size: int) -> memoryview:
+        """Memory that is reused for every checkpoint: only the first one pays for fresh pages."""
         if self._staging is None or len(self._staging) < size:
-            self._staging = None  # given back before the larger one is taken
+            self._staging = None  # freed before the larger one is allocated
             self._staging = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             if hasattr(mmap, "MADV_HUGEPAGE"):
                 try:
@@ -146,24 +145,24 @@ class _Writer:
         return memoryview(self._staging)
 
     def _after_fork(self) -> None:
-        """A child has neither the parent's thread nor a right to its lock."""
+        """Reset in a forked child: it has neither the parent's thread nor may it use its lock."""
         if self._pid != os.getpid():
             self.__init__()  # type: ignore[misc]
 
 
-def _good(name: Any) -> bool:
+def _valid_name(name: Any) -> bool:
     if not isinstance(name, str) or name == tensors.METADATA:
-        raise TypeError(f"{name!r} cannot name an array: names are text, and {tensors.METADATA} is the format's own")
+        raise TypeError(f"{name!r} is not a valid array name: use a str other than {tensors.METADATA!r}")
     return True
 
 
 def _write(header: bytes, data: memoryview, path: str, record: Dict[str, Any]) -> None:
-    """In the thread. Whatever goes wrong costs this checkpoint, and is told."""
-    began = time.monotonic()
+    """Write a checkpoint; runs in the thread. Any error costs this checkpoint, and is reported."""
+    started = time.monotonic()
     directory, unfinished = os.path.dirname(path), f"{path}.{os.getpid()}.new"
     try:
         os.makedirs(directory, exist_ok=True)
-        _look_for_space(directory, len(header) + len(data))
+        _check_space(directory, len(header) + len(data))
         with open(unfinished, "wb", buffering=0) as file:
             _write_all(file.fileno(), memoryview(header))
             _write_all(file.fileno(), data)
@@ -172,21 +171,21 @@ def _write(header: bytes, data: memoryview, path: str, record: Dict[str, Any]) -
         _flush_directory(directory)
         _flush_directory(os.path.dirname(directory))
     except Exception as error:
-        _forget(unfinished, directory)
-        _tell({"step": record["step"], "error": getattr(error, "strerror", None) or f"{error}"})
+        _remove_unfinished(unfinished, directory)
+        _report({"step": record["step"], "error": getattr(error, "strerror", None) or f"{error}"})
         return
-    seconds = round(time.monotonic() - began, 3)
-    _tell({**record, "path": path, "bytes": len(header) + len(data), "seconds": seconds})
+    seconds = round(time.monotonic() - started, 3)
+    _report({**record, "path": path, "bytes": len(header) + len(data), "seconds": seconds})
 
 
-def _look_for_space(directory: str, size: int) -> None:
-    """A checkpoint that would fill the disk is not begun: others write there too."""
+def _check_space(directory: str, size: int) -> None:
+    """Do not start a checkpoint that would fill the disk: others write there too."""
     free = run_layout.free_bytes(directory)
     if free is not None and free < size + LEFT_FREE:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def _forget(unfinished: str, directory: str) -> None:
+def _remove_unfinished(unfinished: str, directory: str) -> None:
     for undo, path in ((os.unlink, unfinished), (os.rmdir, directory)):
         try:
             undo(path)
@@ -207,7 +206,7 @@ def _flush_directory(path: str) -> None:
         os.close(fd)
 
 
-def _tell(record: Dict[str, Any]) -> None:
+def _report(record: Dict[str, Any]) -> None:
     append({"t": round(time.time(), 6), "checkpoint": record})
 
 

@@ -164,7 +164,7 @@ def target(top: str, path: str, name: str) -> str:
     return os.path.join(chosen, name) if path.endswith("/") or os.path.isdir(chosen) else chosen
 
 
-def store(tree: Iterable[FileItem], place: str, tell: Callable[[int], None] = lambda _count: None) -> int:
+def store(tree: Iterable[FileItem], target_path: str, tell: Callable[[int], None] = lambda _count: None) -> int:
     """Store files at a path; returns their number. A file gets its name only when it is complete; `tell` is called
     with the bytes written."""
     count = 0
@@ -173,20 +173,20 @@ def store(tree: Iterable[FileItem], place: str, tell: Callable[[int], None] = la
         if os.path.isabs(path) or path.split(os.sep)[0] == os.pardir:
             raise PathNotFound(item.path, outside=True)
         if item.source is None:
-            os.makedirs(joined(place, path), exist_ok=True)
+            os.makedirs(joined(target_path, path), exist_ok=True)
         else:
             folder, name = os.path.split(path)  # a link of that name is replaced, not followed
-            destination = os.path.join(joined(place, folder), name) if path else place
+            destination = os.path.join(joined(target_path, folder), name) if path else target_path
             os.makedirs(os.path.dirname(destination) or ".", exist_ok=True)
             _store_file(item, destination, tell)
             count += 1
     return count
 
 
-def _store_file(item: FileItem, place: str, tell: Callable[[int], None]) -> None:
-    if os.path.isdir(place):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), place)
-    folder, name = os.path.split(place)
+def _store_file(item: FileItem, target_path: str, tell: Callable[[int], None]) -> None:
+    if os.path.isdir(target_path):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), target_path)
+    folder, name = os.path.split(target_path)
     part = os.path.join(folder, f".{name[:200]}.{os.getpid()}{PART}")
     assert item.source is not None
     try:
@@ -201,7 +201,7 @@ def _store_file(item: FileItem, place: str, tell: Callable[[int], None]) -> None
                 tell(len(data))
         os.chmod(part, item.mode & 0o777 | 0o200)
         os.utime(part, (item.time, item.time))
-        os.replace(part, place)
+        os.replace(part, target_path)
     finally:
         with contextlib.suppress(OSError):
             os.unlink(part)

@@ -1,41 +1,39 @@
 """The run's journal: `events.jsonl`, one JSON object a line, written by the driver alone.
 
-Every line has `t` (seconds since the epoch), `n` (1, 2, 3 ... without a gap) and `ev`, one of
-the names below. Where an event speaks of a rank it has `stage`, `role`, `rank`, `gen`.
+Every line has `t` (seconds since the epoch), `n` (1, 2, 3 ... without a gap) and `ev`, one of the names below. Events
+about a rank have `stage`, `role`, `rank`, `gen`.
 
-| ev | further keys | meaning |
+| ev | more keys | meaning |
 |---|---|---|
-| run.started | run, name, pid, host, engine, contained, resumed, order, again, left_out | the driver took the run up |
+| run.started | run, name, pid, host, engine, contained, resumed, order, again, left_out | a driver started on the run |
 | stage.started | stage, attempt, round | a stage's gang is being formed |
-| stage.reused | stage | `--resume`: the stage had passed before and is not run again |
-| gen.started | stage, gen, attempt, round, merging, reason, resume_step | all ranks are told to start |
+| stage.reused | stage | `--resume`: the stage passed before and does not run again |
+| gen.started | stage, gen, attempt, round, merging, reason, resume_step | all ranks are ordered to start |
 | rank.started | + restart, pid, log_offset, report_offset | the user's process runs |
 | rank.report | + restart, word, points: [{t, step, total, <metric>: number ...}] | what the rank reported, in order |
-| rank.stacks | + states, text | what a rank that hangs was doing |
-| checkpoint | stage, gen, step, path, owner, bytes, seconds | every part is on disk: a new life resumes from here |
+| rank.stacks | + states, text | what a hung rank was doing |
+| checkpoint | stage, gen, step, path, owner, bytes, seconds | all parts are on disk: a restart resumes from it |
 | rank.ended | + restart, state, code, signal, cause, because | it ended: succeeded, failed, killed, stopped, lost |
 | gen.ended | stage, gen, state, cause, consequences | every process of the generation has ended |
-| stage.ready | stage, url, page, grpc, model, example, prediction ... | a server answers; the next may begin |
+| stage.ready | stage, url, page, grpc, model, example, prediction ... | a server responds; the next stage may start |
 | stage.ended | stage, state, attempts, cause, note | state: succeeded, failed, stopped |
-| verdict | stage, of, metric, value, at_least, at_most, passed, attempt | a gate was asked |
-| stopping | by, grace | somebody asked the run to stop |
-| run.serving | | all is done and the servers go on |
-| note | text, level | something a reader should know; level: info, warning |
+| verdict | stage, of, metric, value, at_least, at_most, passed, attempt | a gate was evaluated |
+| stopping | by, grace | a user stops the run |
+| run.serving | | all stages are done and the servers keep running |
+| note | text, level | a note for readers; level: info, warning |
 | run.ended | state, code, cause | state: succeeded, failed, stopped, gate_missed; code: the exit code |
 
-`resume_step` is the step that a generation resumes after: what earlier ones reported of later
-steps is superseded. `because` names the rank whose fall brought this one down (`role-rank`): a consequence, not a
-cause. `cause` is a causes.Cause as an object. `word` numbers what an agent said in a life of its rank: what it says
-again, lest it was lost with a driver, is written once. Unknown events and unknown keys are skipped by
-readers; a half-written last line is normal and skipped too. An event before `run.ended` may be
-followed by another `run.started`: the run was resumed.
+`resume_step` is the step that a generation resumes after; reports of earlier generations about later steps are
+superseded. `because` names the rank (`role-rank`) whose failure stopped this one: it is a consequence, not a cause.
+`cause` is a causes.Cause as an object. `word` numbers an agent's messages in an incarnation: a message that is sent
+again, because it may have been lost with a driver, is written once. Readers skip unknown events and keys, and a
+half-written last line. Another `run.started` may follow any event: the run was resumed.
 
-A full disk must not make the journal unreadable: a reserve file beside it is given up for the
-last events, a part of it for `run.ended` alone (ranks that still run may take the rest first), and a
-line that does not fit whole is taken back.
+A full disk does not make the journal unreadable: a reserve file next to it is freed for the last events, a part of it
+only for `run.ended` (running ranks may take the rest first), and a line that does not fit is removed again.
 
-A secret is `***` in what the writer is given as text, not in the names by which events are told apart and
-found: a password that is also the name of a stage must not cost the run its state.
+The writer replaces secrets in texts by `***`, but not in names that identify things: a password that is also the name
+of a stage must not cost the run its state.
 """
 
 from __future__ import annotations
@@ -56,21 +54,21 @@ FILE = run_layout.JOURNAL
 RESERVE = ".journal-reserve"
 RESERVE_BYTES = 256 * 1024
 LAST_BYTES = 64 * 1024
-"""Of the reserve, for the event that ends the run."""
+"""Part of the reserve that is kept for the event that ends the run."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
-"""What a system says of a disk that is full."""
+"""Errors that mean a full disk."""
 
 Event = Dict[str, Any]
 
 _PIECE = 256 * 1024
-"""Bytes that are read at once."""
+"""Bytes read at once."""
 
 _NEVER = 1e11
-"""Seconds since the epoch that no clock shows: a time beyond is damage, and counts as none."""
+"""Seconds since the epoch; a later time is damage, and is ignored."""
 
 
 SHORTEST_SECRET = 4
-"""Characters. A shorter value is in too many words to be hidden."""
+"""Characters. Shorter values occur in too many texts to be hidden."""
 
 _NAMES = frozenset(
     {
@@ -93,15 +91,15 @@ _NAMES = frozenset(
         "level",
     }
 )
-"""Keys whose values are words of ours or of the job file, never of what a rank printed."""
+"""Keys with names from Longboat or the job file, never with output of a rank."""
 
 
 class JournalFull(OSError):
-    """The disk is full; the event that would not fit was not written."""
+    """The disk is full; the event was not written."""
 
 
 class JournalWriter:
-    """Appends events. One per run at a time: the driver holds the run's lock."""
+    """Appends events. One writer for each run: the driver holds the run's lock."""
 
     def __init__(self, run_dir: str, clock: Callable[[], float] = time.time, redact: Tuple[str, ...] = ()) -> None:
         path = os.path.join(run_dir, FILE)
@@ -129,7 +127,7 @@ class JournalWriter:
             pass
 
     def _hidden(self, value: Any) -> Any:
-        """The value without secrets in its texts."""
+        """The value with secrets replaced in its texts."""
         if not self._secrets:
             return value
         if isinstance(value, str):
@@ -144,16 +142,16 @@ class JournalWriter:
     def _append(self, line: bytes, last: bool) -> None:
         while True:
             try:
-                return self._write_whole(line)
+                return self._write_line(line)
             except OSError as error:
                 if error.errno not in FULL:
                     raise
                 self.full = True
-                if not self._give_up(last):
+                if not self._free_reserve(last):
                     raise JournalFull(error.errno, "no space left for the journal") from None
 
-    def _give_up(self, last: bool) -> bool:
-        """Frees the reserve, or what of it is not for the last event; False when there is nothing to free."""
+    def _free_reserve(self, last: bool) -> bool:
+        """Free the reserve, or the part that is not for the last event; False if there is nothing to free."""
         try:
             if last:
                 os.unlink(self._reserve)
@@ -165,7 +163,7 @@ class JournalWriter:
         except OSError:
             return False
 
-    def _write_whole(self, line: bytes) -> None:
+    def _write_line(self, line: bytes) -> None:
         start = os.fstat(self._fd).st_size
         done = 0
         try:
@@ -187,21 +185,21 @@ class JournalWriter:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON can hold it: a Cause without its empty parts, an enum as its value."""
+    """A value for JSON: a Cause without its empty fields, an enum as its value."""
     if isinstance(value, Cause):
-        found = {}
+        keys = {}
         for field in dataclasses.fields(value):
             held = getattr(value, field.name)
             if held != field.default:
-                found[field.name] = held.value if isinstance(held, Enum) else held
-        return found
+                keys[field.name] = held.value if isinstance(held, Enum) else held
+        return keys
     if isinstance(value, Enum):
         return value.value
     return value
 
 
 def cause_of(event: Event) -> Optional[Cause]:
-    """The cause in an event, read leniently: a kind this version does not know is internal."""
+    """The cause in an event, read leniently: an unknown kind becomes internal."""
     data = event.get("cause")
     if not isinstance(data, dict):
         return None
@@ -212,20 +210,20 @@ def cause_of(event: Event) -> Optional[Cause]:
 
 
 def read(run_dir: str) -> List[Event]:
-    """All whole events so far; none when the journal does not exist yet."""
+    """All complete events so far; none if the journal does not exist yet."""
     return list(stream(run_dir))
 
 
 def last(run_dir: str) -> Event:
-    """The newest whole event; an empty one when there is none yet."""
-    found: Event = {}
+    """The newest complete event; empty if there is none yet."""
+    newest: Event = {}
     for event in stream(run_dir):
-        found = event
-    return found
+        newest = event
+    return newest
 
 
 def stream(run_dir: str) -> Iterator[Event]:
-    """The same, one after the other: a long training's journal is larger than a driver's memory."""
+    """All complete events, one after the other: the journal of a long training may not fit into memory."""
     reader = JournalReader(run_dir)
     try:
         yield from reader.poll()
@@ -234,7 +232,7 @@ def stream(run_dir: str) -> Iterator[Event]:
 
 
 class JournalReader:
-    """Follows a journal that may still grow: each poll gives the events since the last one."""
+    """Follows a growing journal: each poll returns the events since the last one."""
 
     def __init__(self, run_dir: str) -> None:
         self._path = os.path.join(run_dir, FILE)
@@ -274,16 +272,16 @@ def _parse(line: bytes) -> Optional[Event]:
 
 
 def _repair(path: str) -> int:
-    """Cuts off a half-written last line (the writer was killed) and counts the events."""
+    """Cut off a half-written last line (the writer was killed) and count the events."""
     try:
         with open(path, "r+b") as file:
-            lines = whole = size = 0
+            lines = complete = size = 0
             while data := file.read(_PIECE):
                 lines += data.count(b"\n")
-                whole = size + data.rfind(b"\n") + 1 if b"\n" in data else whole
+                complete = size + data.rfind(b"\n") + 1 if b"\n" in data else complete
                 size += len(data)
-            if whole != size:
-                file.truncate(whole)
+            if complete != size:
+                file.truncate(complete)
             return lines
     except FileNotFoundError:
         return 0

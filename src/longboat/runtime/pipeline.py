@@ -1,18 +1,16 @@
-"""The pipeline: a pure state machine that walks the stages of a plan.
+"""The pipeline: a pure state machine that walks through the stages of a plan.
 
-A stage starts when all those it comes after have passed; stages that do not wait for each
-other run side by side. A failed stage is tried again as often as its `retries` say, each try
-continuing from what the last one left. A gate compares a metric of a stage with its target; a
-miss sends that stage through another attempt, up to the gate's `retries`. Attempts are counted
-per stage and never reset. The first stage that fails for good ends the run: what still runs is
-stopped.
+A stage starts when all stages it comes after have passed; independent stages run side by side. A failed stage is
+retried as often as its `retries` allow, each attempt continuing from what the last one left. A gate compares a metric
+of a stage with its target; a miss sends that stage through another attempt, up to the gate's `retries`. Attempts are
+counted per stage and never reset. The first stage that fails for good ends the run: what still runs is stopped.
 
-A stage that serves passes when it is ready, and goes on: those after it begin while it serves. When
-nothing but servers is left the run is serving; unless it is to be kept so, they are stopped and it
-has succeeded. A server between a stage and the gate that sends that stage through again serves what
-was just refused: it is stopped at once, and begun again when its turn comes.
+A serve stage passes when it is ready, and keeps running while later stages start. When only servers are left, the run
+is serving; unless they are to be kept, they are stopped and the run has succeeded. If a gate sends a stage through
+another attempt, servers between that stage and the gate serve the rejected model: they are stopped at once, and
+started again when their turn comes.
 
-No clock, process or file in here. Ships into strangers' images: standard library only, Python 3.9.
+No clock, process or file here.
 """
 
 from __future__ import annotations
@@ -36,17 +34,17 @@ class BeginStage:
 
 @dataclass(frozen=True)
 class HaltStage:
-    """A stage that runs must end: another failed for good, or a server has done its work."""
+    """Stop a running stage: another one failed for good, or a server is no longer needed."""
 
     stage: str
     done: bool = False
     again: bool = False
-    """A gate refused what it serves; it runs again."""
+    """A gate rejected the model that it serves; it runs again."""
 
 
 @dataclass(frozen=True)
 class GateVerdict:
-    """A gate's verdict. `passed` is None when there was nothing to compare with."""
+    """A gate's verdict. `passed` is None if the gate has no target."""
 
     stage: str
     gate: Gate
@@ -54,14 +52,14 @@ class GateVerdict:
     passed: Optional[bool]
     attempt: int
     again: bool = False
-    """It was missed, and is asked again after another attempt at its stage."""
+    """It was missed, and is evaluated again after another attempt."""
     through: Tuple[str, ...] = ()
-    """What must run again before a gate that was missed is asked again."""
+    """Stages that must run again before a missed gate is evaluated again."""
 
 
 @dataclass(frozen=True)
 class StageEnded:
-    """What the journal says of a stage that is done with."""
+    """A stage is done; for the journal."""
 
     stage: str
     state: str
@@ -71,19 +69,19 @@ class StageEnded:
 
 @dataclass(frozen=True)
 class StageReady:
-    """A server answers; what comes after it may begin."""
+    """A server responds; stages after it may start."""
 
     stage: str
 
 
 @dataclass(frozen=True)
 class Serving:
-    """All is done, and the servers go on until somebody stops the run."""
+    """All stages are done, and the servers keep running until a user stops the run."""
 
 
 @dataclass(frozen=True)
 class Finished:
-    """All is done, and this is how it ended."""
+    """The run has ended."""
 
     state: str
     code: int
@@ -98,7 +96,7 @@ UNDER_WAY = ("running", "serving", "done serving")
 
 @dataclass
 class _Progress:
-    """How far a stage is."""
+    """State of one stage."""
 
     state: str = "waiting"
     attempts: int = 0
@@ -107,27 +105,27 @@ class _Progress:
 
 @dataclass
 class Pipeline:
-    """Which stages run now, again, or not at all."""
+    """Decides which stages run now, again, or not at all."""
 
     plan: Plan
     passed: FrozenSet[str] = frozenset()
-    """Stages that an earlier part of this run has passed."""
+    """Stages that passed in an earlier part of this run."""
     attempts: Mapping[str, int] = field(default_factory=dict)
-    """Attempts that earlier parts of this run made."""
+    """Attempts made in earlier parts of this run."""
     retries: Mapping[str, int] = field(default_factory=dict)
-    """Retries that a driver that is gone has used."""
+    """Retries used by an earlier driver."""
     kept: bool = False
-    """All was done and servers went on, when a driver that is gone last looked."""
+    """An earlier driver had finished all stages and kept servers running."""
     end: Optional[Finished] = None
-    """How the run must end: a driver that is gone had found it out, and did not live to see what ran on stop."""
+    """How the run must end, if an earlier driver had decided that and died before everything had stopped."""
     running: FrozenSet[str] = frozenset()
-    """Stages whose gang a driver that is gone has left under way."""
+    """Stages whose gang an earlier driver left running."""
     refused: FrozenSet[str] = frozenset()
-    """Servers among them of a model that a gate has refused."""
+    """Servers among them whose model a gate rejected."""
     left_out: FrozenSet[str] = frozenset()
-    """Stages that are not to run this time."""
+    """Stages that do not run this time."""
     keep: bool = False
-    """Servers go on when all else is done, until somebody stops the run."""
+    """Keep servers running when everything else is done, until a user stops the run."""
 
     def __post_init__(self) -> None:
         self._at: Dict[str, _Progress] = {}
@@ -136,12 +134,12 @@ class Pipeline:
             state = "running" if stage.name in self.running else state
             state = "refused" if stage.name in self.refused else state
             state = "left out" if stage.name in self.left_out and state == "waiting" else state
-            spent = self.retries.get(stage.name, 0)
-            self._at[stage.name] = _Progress(state, self.attempts.get(stage.name, 0), spent)
+            used = self.retries.get(stage.name, 0)
+            self._at[stage.name] = _Progress(state, self.attempts.get(stage.name, 0), used)
         self._end = self.end
         self._over = False
         self._kept = self.kept
-        self._said_serving = False
+        self._serving_reported = False
         self._metrics: Dict[str, Dict[str, float]] = {}
 
     def begin(self) -> List[Step]:
@@ -149,14 +147,14 @@ class Pipeline:
         return halts + (self._advance() if self._end is None else self._give_up(self._end))
 
     def metric(self, stage: str, name: str, value: float) -> None:
-        """The newest value of a metric that a stage reported."""
+        """Record the newest value of a metric."""
         self._metrics.setdefault(stage, {})[name] = value
 
     def attempt(self, stage: str) -> int:
         return self._at[stage].attempts
 
     def stage_over(self, name: str, state: str, cause: Optional[Cause]) -> List[Step]:
-        """The gang of a stage is done: succeeded, failed or stopped."""
+        """Handle the end of a stage's gang: succeeded, failed or stopped."""
         at = self._at[name]
         if at.state == "refused":
             at.state = "waiting"
@@ -176,18 +174,20 @@ class Pipeline:
         return [ended, *self._give_up(Finished(state, code, cause))]
 
     def stage_ready(self, name: str) -> List[Step]:
-        """A server answers: for those after it the stage has passed. Said again, it means nothing."""
+        """Handle a server that responds: its stage has passed for stages after it. Repeating it is harmless."""
         if self._at[name].state != "running":
             return []
         self._at[name].state = "serving"
         return [StageReady(name), *self._advance()]
 
     def stop(self, cause: Cause) -> List[Step]:
-        """Somebody stops the run: no further stage begins. A run that only serves has done all it had to."""
+        """Stop the run: no further stage starts. A run that only serves has succeeded."""
         if self._kept:
             self.keep = False
             for at in self._at.values():
-                at.state = "serving" if at.state == "running" else at.state  # to a new driver, until it is ready again
+                at.state = (
+                    "serving" if at.state == "running" else at.state
+                )  # a new driver waits until it is ready again
             return self._finish()
         return self._give_up(Finished("stopped", INTERRUPTED, cause))
 
@@ -205,7 +205,7 @@ class Pipeline:
             for stage in self.plan.stages:
                 if self._at[stage.name].state == "waiting" and self._ready(stage):
                     if stage.gate is not None:
-                        steps += self._ask(stage, stage.gate)
+                        steps += self._evaluate(stage, stage.gate)
                         moved = self._end is None
                         if not moved:
                             break
@@ -216,7 +216,7 @@ class Pipeline:
     def _ready(self, stage: Stage) -> bool:
         return all(self._at[name].state in ("succeeded", "serving") for name in stage.after)
 
-    def _ask(self, stage: Stage, gate: Gate) -> List[Step]:
+    def _evaluate(self, stage: Stage, gate: Gate) -> List[Step]:
         at = self._at[stage.name]
         at.attempts += 1
         value = self._metrics.get(gate.of, {}).get(gate.metric)
@@ -236,11 +236,11 @@ class Pipeline:
         return [answer, ended, *self._give_up(Finished("gate_missed", GATE_NOT_MET, cause))]
 
     def _between(self, of: str, gate: Stage) -> Tuple[str, ...]:
-        """The gated stage, and those that stand between it and the gate."""
+        """The gated stage, and the stages between it and the gate."""
         return tuple(
-            each.name
-            for each in self.plan.stages
-            if self._behind(gate, each.name) and (each.name == of or self._behind(each, of))
+            other.name
+            for other in self.plan.stages
+            if self._comes_after(gate, other.name) and (other.name == of or self._comes_after(other, of))
         )
 
     def _send_back(self, stages: Sequence[str]) -> List[Step]:
@@ -254,8 +254,8 @@ class Pipeline:
                 at.state = "waiting"
         return halts
 
-    def _behind(self, stage: Stage, name: str) -> bool:
-        return any(n == name or self._behind(self.plan.stage(n), name) for n in stage.after)
+    def _comes_after(self, stage: Stage, name: str) -> bool:
+        return any(n == name or self._comes_after(self.plan.stage(n), name) for n in stage.after)
 
     def _give_up(self, end: Finished) -> List[Step]:
         if self._end is None:
@@ -270,14 +270,14 @@ class Pipeline:
         if self._end is None and any(at.state == "waiting" for at in self._at.values()):
             return []
         if self._end is None and serving and self.keep:
-            said, self._said_serving, self._kept = self._said_serving, True, True
-            return [] if said else [Serving()]
+            reported, self._serving_reported, self._kept = self._serving_reported, True, True
+            return [] if reported else [Serving()]
         if self._end is None and serving:
             for name in serving:
                 self._at[name].state = "done serving"
             return [HaltStage(name, done=True) for name in serving]
         if serving:
-            return []  # their end was asked for
+            return []  # they are being stopped
         self._over = True
         return [self._end or Finished("succeeded", OK)]
 

@@ -1,12 +1,10 @@
 """The Plan: a job file resolved into one frozen value.
 
-What `longboat plan --json` prints is this value, and it is exactly what an engine runs: no
-engine reads the job file again, and nothing in here is decided later. It holds no secret's
-value, no clock reading, no run id. Roles are counted, not expanded, so that a plan of ten
-thousand ranks is as small as one of two.
+`longboat plan --json` prints this value, and an engine runs exactly this: no engine reads the job file again, and
+nothing in here is decided later. It contains no secrets, no times, no run id. Roles have a count and do not list
+their ranks, so a plan of ten thousand ranks is as small as one of two.
 
-Writers are strict (these types); the reader takes a plan written by another version, drops
-keys it does not know and fills in defaults.
+Writers are strict (these types); the reader accepts plans of other versions, drops unknown keys and fills in defaults.
 """
 
 from __future__ import annotations
@@ -32,12 +30,12 @@ class Param:
     set_by: str = "file"
     """Who set the value: "file", "preset NAME", "environment" or "--set"."""
     count: int = 0
-    """In how many places of the job file the value is used."""
+    """In how many places of the job file it is used."""
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What one rank asks for; None is: not said. Memory is in bytes, cpu in cores."""
+    """Resource requests of one rank; None: not given. Memory is in bytes, cpu in cores."""
 
     cpu: Optional[float] = None
     memory: Optional[int] = None
@@ -48,18 +46,18 @@ class Resources:
 
 @dataclass(frozen=True)
 class Variable:
-    """One environment variable of a rank. Exactly one of value and secret is meant."""
+    """One environment variable of a rank: either a value or a secret."""
 
     name: str
     value: str = ""
     secret: str = ""
-    """Name of the Secret of the plan that fills it in; its value is never in the plan."""
+    """Name of the plan's Secret with the value, which is never in the plan."""
 
 
 @dataclass(frozen=True)
 class Secret:
-    """Where a secret's value is to be had. `env`: a variable of whoever starts the run;
-    `file`: a file there; `cluster`: a Kubernetes Secret `ref`, key `key`."""
+    """Source of a secret's value. `env`: an environment variable of the process that starts the run; `file`: a file
+    on that machine; `cluster`: a Kubernetes Secret `ref`, key `key`."""
 
     name: str
     source: str
@@ -69,35 +67,35 @@ class Secret:
 
 @dataclass(frozen=True)
 class Make:
-    """Storage that a cluster is to make where there is none: a claim, and behind it an NFS server if asked for."""
+    """Storage that the cluster creates if it does not exist: a claim, on request behind an NFS server."""
 
     size: int = 0
     """Bytes."""
     storage_class: str = ""
     mode: str = ""
-    """ReadWriteMany or ReadWriteOnce; empty: for many nodes if the storage class can."""
+    """ReadWriteMany or ReadWriteOnce; empty: ReadWriteMany if the storage class supports it."""
     nfs: bool = False
     disk: str = ""
-    """The claim that the NFS server keeps the files on; empty: one is made."""
+    """The claim for the NFS server's files; empty: one is created."""
     image: str = ""
 
 
 @dataclass(frozen=True)
 class Mount:
-    """A named place for data, `$LONGBOAT_MOUNT_<NAME>` in every rank."""
+    """A named directory for data, `$LONGBOAT_MOUNT_<NAME>` in every rank."""
 
     name: str
     kind: str
-    """path, hostPath, emptyDir, nfs, pvc, gs, s3; run: a directory of the run, in the place of one that is here."""
+    """path, hostPath, emptyDir, nfs, pvc, gs, s3; run: a directory of the run instead of a local one."""
     source: str = ""
     """The path, claim name, `server:/path` or bucket URL, by kind."""
     read_only: bool = False
     path: str = ""
     """Local engine: the directory used; empty: a directory of the run."""
     note: str = ""
-    """Said in the plan when this machine puts something else in the mount's place."""
+    """Shown in the plan if this machine replaces the mount by something else."""
     make: Optional[Make] = None
-    """A `pvc` whose claim is made if it is not there; its data outlives the run."""
+    """A `pvc` whose claim is created if it does not exist; its data outlives the run."""
 
 
 @dataclass(frozen=True)
@@ -109,17 +107,17 @@ class Role:
     finishes: bool = True
     alone: bool = False
     command: Tuple[str, ...] = ()
-    """What each rank executes."""
+    """Command of each rank."""
     resources: Resources = Resources()
     env: Tuple[Variable, ...] = ()
-    """Of this role alone; stands above the stage's."""
+    """Only for this role; overrides the stage's."""
     image: str = ""
     pull_policy: str = ""
 
 
 @dataclass(frozen=True)
 class Gate:
-    """What a stage's result must reach before what comes after it may run."""
+    """The target that a stage's metric must reach before later stages may run."""
 
     of: str
     metric: str
@@ -130,16 +128,16 @@ class Gate:
 
 @dataclass(frozen=True)
 class Autoscale:
-    """More servers while they are busy; the fewest are the stage's `replicas`."""
+    """Autoscaling of servers; the stage's `replicas` are the minimum."""
 
     most: int
     cpu: int = 70
-    """Per cent of the asked-for cores, on average, above which one more is started."""
+    """Average use of the requested cores, in per cent, above which a server is added."""
 
 
 @dataclass(frozen=True)
 class Serve:
-    """How a stage answers with the model of another."""
+    """How a stage serves the model of another stage."""
 
     model: str
     replicas: int = 1
@@ -147,16 +145,16 @@ class Serve:
     grpc_port: int = 8500
     expose: str = "ClusterIP"
     image: str = ""
-    """One that serves by itself, such as a stock TF Serving; empty: the job's, with our own server."""
+    """An image that serves by itself, e.g. TensorFlow Serving; empty: the job's image with Longboat's server."""
     name: str = ""
     autoscale: Optional[Autoscale] = None
     token: str = ""
-    """The Secret of the plan that clients must send; empty: anybody may ask."""
+    """The plan's Secret that clients must send; empty: no authentication."""
 
 
 @dataclass(frozen=True)
 class Bench:
-    """How a server is loaded, and with what."""
+    """Load test of a server."""
 
     data: str
     batch: int = 1
@@ -168,7 +166,7 @@ class Bench:
 
 @dataclass(frozen=True)
 class Stage:
-    """One step. `kind` is gang, gate, serve or bench and says which of the parts below is meant."""
+    """One step of the job. `kind` is gang, gate, serve or bench, and decides which fields below apply."""
 
     name: str
     kind: str = "gang"
@@ -176,17 +174,17 @@ class Stage:
     shape: str = ""
     roles: Tuple[Role, ...] = ()
     merge: Tuple[str, ...] = ()
-    """`average`: the command that merges, run once after each round's trainers."""
+    """`average`: the merge command, run once after each round's trainers."""
     rounds: int = 1
     per_node: int = 1
-    """Ranks per pod or node, on engines that have nodes."""
+    """Ranks in each pod or node, on engines with nodes."""
     env: Tuple[Variable, ...] = ()
     python: str = ""
     """Directory put first on PATH; empty: the environment that Longboat runs in."""
     restarts: int = 3
     retries: int = 0
     timeout: float = 0.0
-    """Seconds for one attempt; 0: none."""
+    """Seconds for one attempt; 0: unlimited."""
     stall_after: float = 0.0
     """Seconds without progress until the gang counts as hung; 0: never."""
     on_stall: str = "restart"
@@ -214,7 +212,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Security:
-    """As whom the pods of a run act."""
+    """User and group IDs, and the service account, of a run's pods."""
 
     user: Optional[int] = None
     group: Optional[int] = None
@@ -223,12 +221,12 @@ class Security:
     group_name: str = ""
     service_account: str = ""
     annotations: Tuple[Tuple[str, str], ...] = ()
-    """Of the service account, which is made for the run if it is not there."""
+    """Annotations of the service account, which is created for the run if it does not exist."""
 
 
 @dataclass(frozen=True)
 class Board:
-    """TensorBoard beside the run, on a cluster."""
+    """TensorBoard for a run on a cluster."""
 
     image: str = ""
     """Empty: the job's."""
@@ -238,30 +236,30 @@ class Board:
 
 @dataclass(frozen=True)
 class Plan:
-    """A job with every question answered; what runs is this and nothing else."""
+    """A job with every setting resolved; exactly this is run."""
 
     name: str
     engine: str = "local"
     schema: int = SCHEMA
     file: str = ""
-    """The job file, as an absolute path: for messages and `--resume`, not for reading again."""
+    """Absolute path of the job file: for messages and `--resume`; it is not read again."""
     preset: str = ""
     params: Tuple[Param, ...] = ()
     code: str = ""
-    """Absolute path of the tree that ranks run in."""
+    """Absolute path of the code tree that ranks run in."""
     requirements: Tuple[str, ...] = ()
     image: str = ""
     base: str = ""
-    """The image that `image` is built on; empty: `image` is not built, or is itself what is built on."""
+    """The base image of `image`; empty: `image` is not built, or is itself the base."""
     pull_secrets: Tuple[str, ...] = ()
     secrets: Tuple[Secret, ...] = ()
     storage: Tuple[Mount, ...] = ()
     security: Security = Security()
     board: Optional[Board] = None
     stages: Tuple[Stage, ...] = ()
-    """In an order in which every stage stands behind those it comes after."""
+    """Sorted: every stage comes after the stages it depends on."""
     notes: Tuple[str, ...] = ()
-    """What the reader of the plan should know before it runs."""
+    """What users should know before the plan runs."""
 
     def stage(self, name: str) -> Stage:
         for stage in self.stages:
@@ -284,7 +282,7 @@ _hints: Dict[type, Mapping[str, Any]] = {}
 
 
 def build(cls: Type[T], data: Mapping[str, Any]) -> T:
-    """A frozen dataclass from parsed JSON: unknown keys dropped, missing ones defaulted."""
+    """Create a frozen dataclass from parsed JSON: unknown keys are dropped, missing ones get their defaults."""
     if cls not in _hints:
         _hints[cls] = get_type_hints(cls)
     hints = _hints[cls]

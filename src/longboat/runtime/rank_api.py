@@ -1,8 +1,7 @@
-"""What a training script may call: `longboat.report(...)` and `longboat.stopping()`.
+"""Functions for training scripts: `longboat.report(...)` and `longboat.stopping()`.
 
-Both work in any process that a rank starts, and do something sensible outside of Longboat too
-(a line on stdout; False), so that a script needs no `if`. Reports go to a file of the rank with
-one append each: nothing is buffered, so a killed rank loses none.
+Both work in any process that a rank starts, and also outside of Longboat (a line on stdout; False), so scripts need no
+`if`. Each report is one append to the rank's report file, without a buffer, so a killed rank loses none.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ _listening = False
 
 
 def report(step: Optional[int] = None, total: Optional[int] = None, **metrics: Any) -> None:
-    """Say how far this rank is: `report(step=10, total=100, loss=0.3)`.
+    """Report this rank's progress: `report(step=10, total=100, loss=0.3)`.
 
-    Metrics are numbers; anything that `float()` takes will do, a framework's scalar too.
+    Metrics are numbers, or anything that `float()` accepts, such as a framework's scalar.
     """
     point: Dict[str, Union[int, float, str]] = {"t": round(time.time(), 6)}
     if step is not None:
@@ -38,7 +37,7 @@ def report(step: Optional[int] = None, total: Optional[int] = None, **metrics: A
 
 
 def append(record: Dict[str, Any]) -> bool:
-    """A record for the agent; False outside of Longboat."""
+    """Append a record for the agent; False outside of Longboat."""
     path = os.environ.get("LONGBOAT_REPORT_FILE")
     if not path:
         return False
@@ -46,25 +45,25 @@ def append(record: Dict[str, Any]) -> bool:
     try:
         os.write(_descriptor(path), line.encode())
     except OSError:
-        pass  # a full disk must not end the training; the driver notices it by itself
+        pass  # a full disk must not end the training; the driver notices it itself
     return True
 
 
 def number(value: Any, name: str) -> Union[int, float, str]:
-    """A metric as JSON holds it; what JSON has no number for becomes nan, inf or -inf as text."""
+    """A metric as JSON holds it; values without a JSON number become the text nan, inf or -inf."""
     if isinstance(value, (bool, int)):
         return int(value)
     try:
-        found = float(value)
+        result = float(value)
     except (TypeError, ValueError):
         raise TypeError(f"longboat.report: {name}={value!r} is not a number") from None
-    return found if math.isfinite(found) else str(found)
+    return result if math.isfinite(result) else str(result)
 
 
 def stopping() -> bool:
-    """True once this rank was asked to stop: save what is dear, then exit.
+    """True once this rank was told to stop: save what matters, then exit.
 
-    The first call takes over SIGTERM, which until then ends the process at once.
+    The first call takes over SIGTERM, which ends the process at once until then.
     """
     global _listening
     if not _listening:
@@ -73,17 +72,17 @@ def stopping() -> bool:
             signal.SIG_DFL,
             None,
         ):
-            signal.signal(signal.SIGTERM, _remember)
+            signal.signal(signal.SIGTERM, _note_stop)
     return _stop_asked
 
 
-def _remember(*_: Any) -> None:
+def _note_stop(*_: Any) -> None:
     global _stop_asked
     _stop_asked = True
 
 
 def _descriptor(path: str) -> int:
-    """The report file of this process: a fork must not share the parent's offset-free descriptor by accident."""
+    """The report file, opened once in each process: a forked child opens its own."""
     global _file
     if _file[0] != os.getpid():
         _file = (os.getpid(), os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644))

@@ -1,7 +1,7 @@
 """The rank environment: every variable that Longboat sets for a rank, and nothing else.
 
-This is the one place. `docs/rank-environment.md` is generated from TABLE; a test compares TABLE
-with what `environment` sets. Pure: who calls hands in the seat, the world and the places.
+The only place that does. `docs/rank-environment.md` is generated from TABLE; a test compares TABLE with what
+`environment` sets. Pure: callers pass in the seat, the world and the places.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ THREADS = (
     "TF_NUM_INTEROP_THREADS",
     "NPROC",
 )
-"""NPROC is what JAX's CPU client obeys; it ignores OMP_NUM_THREADS."""
+"""JAX's CPU client reads NPROC; it ignores OMP_NUM_THREADS."""
 
 
 TABLE: Tuple[Tuple[str, str, str], ...] = (
@@ -36,38 +36,38 @@ TABLE: Tuple[Tuple[str, str, str], ...] = (
         "always",
         "number of the rank, counted from 0 within its role; the shard number in an average stage",
     ),
-    ("LONGBOAT_WORLD_SIZE", "always", "how many ranks the role has; the shard count in an average stage"),
-    ("LONGBOAT_GENERATION", "always", "which life of the gang this is, from 1, never reset within a stage"),
-    ("LONGBOAT_ATTEMPT", "always", "which attempt at the stage this is, from 1, never reset"),
+    ("LONGBOAT_WORLD_SIZE", "always", "number of ranks in the role; the shard count in an average stage"),
+    ("LONGBOAT_GENERATION", "always", "number of this start of the gang, from 1, never reset within a stage"),
+    ("LONGBOAT_ATTEMPT", "always", "number of this attempt at the stage, from 1, never reset"),
     ("LONGBOAT_RESTART", "always", "how often this rank was restarted alone within the generation"),
-    ("LONGBOAT_ROUND", "average", "which round this is, from 1"),
-    ("LONGBOAT_ROUNDS", "average", "how many rounds there will be"),
-    ("LONGBOAT_WORKERS", "merge of an average stage", "how many trainers left something to merge"),
-    ("LONGBOAT_DATA_DIR", "always", "where data sets are kept: the mount `data`, else a directory shared by all runs"),
-    ("LONGBOAT_OUTPUT_DIR", "always", "where the stage leaves its results; the same for all its ranks"),
-    ("LONGBOAT_CHECKPOINT_DIR", "always", "where this generation writes its checkpoints"),
-    ("LONGBOAT_RESUME_FROM", "always", "the newest complete checkpoint, empty when there is none"),
-    ("LONGBOAT_REPORT_FILE", "always", "where longboat.report() appends; for its use alone"),
-    ("LONGBOAT_STACKS_FILE", "always", "where stacks are written on SIGUSR1; for Longboat's use alone"),
-    ("TMPDIR", "local engine", "the run's own; it goes with the run"),
+    ("LONGBOAT_ROUND", "average", "number of this round, from 1"),
+    ("LONGBOAT_ROUNDS", "average", "number of rounds"),
+    ("LONGBOAT_WORKERS", "merge of an average stage", "number of trainers whose results are merged"),
+    ("LONGBOAT_DATA_DIR", "always", "directory of data sets: the mount `data`, else a directory shared by all runs"),
+    ("LONGBOAT_OUTPUT_DIR", "always", "directory for the stage's results; the same for all its ranks"),
+    ("LONGBOAT_CHECKPOINT_DIR", "always", "directory for this generation's checkpoints"),
+    ("LONGBOAT_RESUME_FROM", "always", "the newest complete checkpoint; empty if there is none"),
+    ("LONGBOAT_REPORT_FILE", "always", "file that longboat.report() appends to; internal"),
+    ("LONGBOAT_STACKS_FILE", "always", "file for stacks on SIGUSR1; internal"),
+    ("TMPDIR", "local engine", "the run's own directory, removed with the run"),
     ("LONGBOAT_MOUNT_<NAME>", "per mount", "directory of the mount, its name in capitals, - as _"),
     ("LONGBOAT_INPUT_<STAGE>", "per earlier stage", "output directory of a stage that this one comes after"),
     ("MASTER_ADDR, MASTER_PORT", "allreduce, ps, mpi", "PyTorch: where rank 0 listens"),
     ("RANK, WORLD_SIZE", "allreduce, ps, mpi", "PyTorch: number and count over the ranks that must finish"),
-    ("LOCAL_RANK, LOCAL_WORLD_SIZE", "allreduce, ps, mpi", "PyTorch: the same, counted on this machine"),
+    ("LOCAL_RANK, LOCAL_WORLD_SIZE", "allreduce, ps, mpi", "PyTorch: number and count on this machine"),
     ("TORCHELASTIC_RESTART_COUNT", "allreduce, ps, mpi", "PyTorch: generations before this one"),
     ("TF_CONFIG", "allreduce, ps", "TensorFlow: the cluster and this task"),
     ("COORDINATOR_ADDRESS, NUM_PROCESSES, PROCESS_ID", "allreduce, ps, mpi", "JAX, as Kubeflow's JAXJob sets them"),
     ("JAX_COORDINATOR_ADDRESS, JAX_COORDINATOR_BIND_ADDRESS", "allreduce, ps, mpi", "JAX: where process 0 listens"),
-    ("CUDA_VISIBLE_DEVICES", "gpu asked for", "the GPUs of this rank"),
+    ("CUDA_VISIBLE_DEVICES", "gpu requested", "the GPUs of this rank"),
     ("OMP_NUM_THREADS", "several ranks; unless you set it", "threads, so that ranks on one machine share its cores"),
     (
         ", ".join(THREADS[1:]),
         "several ranks; unless you set them",
-        "the same, for those who read another name (NPROC is JAX's)",
+        "the same for libraries that read another name (NPROC: JAX)",
     ),
     ("PYTHONUNBUFFERED", "unless you set it", "1: a line printed is a line in the log"),
-    ("PYTHONPATH, PATH", "always", "begin with what makes `import longboat` and the stage's `python:` be found"),
+    ("PYTHONPATH, PATH", "always", "start with the directories for `import longboat` and the stage's `python:`"),
 )
 
 
@@ -80,7 +80,7 @@ class Address:
 
 
 def bracketed(host: str) -> str:
-    """A host as it stands before a colon and a port."""
+    """A host as written before a colon and a port."""
     return f"[{host}]" if ":" in host else host
 
 
@@ -90,7 +90,7 @@ Peers = Mapping[str, Tuple[Address, ...]]
 
 @dataclass(frozen=True)
 class World:
-    """What holds for all ranks of one generation."""
+    """What is the same for all ranks of one generation."""
 
     generation: int
     attempt: int
@@ -101,7 +101,7 @@ class World:
 
 @dataclass(frozen=True)
 class Places:
-    """Where things are, seen from the rank."""
+    """Paths and limits of a rank."""
 
     run_id: str
     data: str
@@ -129,14 +129,14 @@ def environment(
     places: Places,
     base: Mapping[str, str],
 ) -> Dict[str, str]:
-    """All variables of the rank: `base` (whoever runs Longboat), the job's own, then ours."""
+    """All variables of the rank: `base` (the environment of Longboat), the job's, then Longboat's."""
     env = dict(base)
     env.update(_job_variables(stage, role, base))
     for name in THREADS:
         if places.threads:
             env.setdefault(name, str(places.threads))
     env.setdefault("PYTHONUNBUFFERED", "1")
-    env.update(_own(stage, role, rank, restart, world, places))
+    env.update(_longboat_variables(stage, role, rank, restart, world, places))
     env.update(_frameworks(stage, role, rank, world))
     if places.gpus:
         env["CUDA_VISIBLE_DEVICES"] = ",".join(places.gpus)
@@ -146,7 +146,7 @@ def environment(
 
 
 def variable(name: str) -> str:
-    """A mount's or stage's name as part of a variable's."""
+    """The name of a mount or stage as part of a variable name."""
     return name.upper().replace("-", "_").replace(".", "_")
 
 
@@ -158,14 +158,16 @@ def counted(stage: Stage) -> List[Tuple[str, int]]:
 
 
 def _job_variables(stage: Stage, role: str, base: Mapping[str, str]) -> Dict[str, str]:
-    """A secret's value is in `base` under its own name, and may be wanted under another."""
-    own = [v for r in stage.roles if r.name == role for v in r.env]
-    found = {v.name: v.value for v in (*stage.env, *own) if not v.secret}
-    found.update((v.name, base[v.secret]) for v in own if v.secret in base)
-    return found
+    """The job's variables. A secret's value is in `base` under its own name, and may be wanted under another."""
+    of_role = [v for r in stage.roles if r.name == role for v in r.env]
+    variables = {v.name: v.value for v in (*stage.env, *of_role) if not v.secret}
+    variables.update((v.name, base[v.secret]) for v in of_role if v.secret in base)
+    return variables
 
 
-def _own(stage: Stage, role: str, rank: int, restart: int, world: World, places: Places) -> Dict[str, str]:
+def _longboat_variables(
+    stage: Stage, role: str, rank: int, restart: int, world: World, places: Places
+) -> Dict[str, str]:
     size = next((r.ranks for r in stage.roles if r.name == role), 1)
     env = {
         "LONGBOAT_RUN_ID": places.run_id,
@@ -227,7 +229,7 @@ def _frameworks(stage: Stage, role: str, rank: int, world: World) -> Dict[str, s
 
 
 def _address(peers: Peers, seat: Tuple[str, int]) -> Address:
-    """The launcher stands for ranks that mpirun starts and that have no agent of their own."""
+    """A rank's address; the launcher's for ranks that mpirun starts and that have no agent."""
     role, rank = seat
     return peers[role][rank] if role in peers else next(iter(peers.values()))[0]
 

@@ -1,4 +1,4 @@
-"""The run directory: which file is where. The same locally and on a cluster."""
+"""Layout of the run directory: names and paths of its files, the same locally and on a cluster."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ STOP = "stop"
 VERDICT = "verdict.json"
 ORDERS = "orders.json"
 SERVING = "serving.json"
-"""In the output of a stage that serves: where it answers, and one answer."""
+"""In the output of a serve stage: its address, and one example with its answer."""
 FINGERPRINTS = "fingerprints.json"
 MIRROR = ".mirror.json"
-"""In a copy of a run that lives elsewhere: where, and whether it is alive."""
+"""In a replica of a run: where the run is, and whether it is alive."""
 LEAST_FREE = 128 * 1024
-"""Bytes; with less left on its disk a run cannot go on."""
+"""Bytes; a run with less free space on its disk cannot continue."""
 
 
 def free_bytes(directory: str) -> Optional[int]:
-    """Room on its disk; None where that does not say: many FUSE mounts report no blocks at all."""
+    """Free bytes on a directory's disk; None if unknown: many FUSE mounts report no blocks."""
     disk = os.statvfs(directory)
     return disk.f_bavail * disk.f_frsize if disk.f_blocks else None
 
@@ -45,23 +45,23 @@ def output(run_dir: str, stage: str) -> str:
 
 
 def models(run_dir: str, stage: str) -> str:
-    """On a cluster: what a stage that serves has served, one numbered directory for each model."""
+    """On a cluster: snapshots of the models that a stage served, one numbered directory each."""
     return os.path.join(run_dir, "models", stage)
 
 
 def run_of_output(path: str) -> str:
-    """The run directory that a stage's output lies in."""
+    """The run directory of a stage's output."""
     return os.path.dirname(os.path.dirname(path))
 
 
 def checkpoints(run_dir: str, stage: str, generation: int, owner: str = "") -> str:
-    """A place of the generation's own: a fenced rank of an older one cannot write into it. `owner`
-    names the rank where each has its own."""
+    """Checkpoint directory of one generation: a fenced rank of an older one cannot write into it. `owner` is the rank,
+    if each has its own."""
     return os.path.join(checkpoints_of(run_dir, stage), f"generation-{generation}", owner).rstrip("/")
 
 
 def part(number: int, count: int) -> str:
-    """A file of a checkpoint: what one of so many ranks holds of the model."""
+    """File name of a checkpoint part: part `number` of `count`."""
     return f"part-{number:05d}-of-{count:05d}.safetensors"
 
 
@@ -70,7 +70,7 @@ def checkpoints_of(run_dir: str, stage: str) -> str:
 
 
 def superseded(run_dir: str, stage: str, attempt: int) -> str:
-    """Where the results of a stage are put aside that was run anew."""
+    """Directory for the archived results of a stage that was run again."""
     return os.path.join(run_dir, "superseded", f"{stage}-{attempt}")
 
 

@@ -1,8 +1,7 @@
-"""How the processes of a stage relate: one row per shape.
+"""Shapes: how the processes of a stage work together, one row for each shape.
 
-Everything that differs between shapes and matters to more than one room is in this
-table: which roles there are, who must finish, who restarts alone. Code elsewhere asks
-the table; it never compares shape names.
+This table has everything that differs between shapes and matters to more than one package: which roles there are, which
+must finish, which restart alone. Code elsewhere reads the table and never compares names of shapes.
 """
 
 from __future__ import annotations
@@ -13,30 +12,30 @@ from typing import Dict, Mapping, Tuple
 
 @dataclass(frozen=True)
 class RoleRule:
-    """What a shape says about one of its roles."""
+    """A shape's rules for one of its roles."""
 
     name: str
     least: int = 0
     most: int = 0
-    """0: no upper limit but the job file's own."""
+    """0: no upper limit except the job file's."""
     default: int = 0
     finishes: bool = True
     """The stage succeeds when every rank of such roles has exited 0 in one generation."""
     alone: bool = False
-    """A lost rank of this role restarts by itself; its peers train on."""
+    """A lost rank of this role restarts alone; its peers keep training."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A way of training together: who takes part, and who starts whom."""
+    """A way of training together: its roles, and who starts whom."""
 
     name: str
     help: str
     roles: Tuple[RoleRule, ...]
     launcher: str = ""
-    """The role that starts the others itself (mpirun); they get no agent of their own."""
+    """The role that starts the others (mpirun); they have no agents of their own."""
     own_checkpoints: bool = False
-    """Each rank resumes from a checkpoint of its own; else they share one."""
+    """Each rank resumes from its own checkpoint; otherwise they share one."""
 
     def rule(self, role: str) -> RoleRule:
         for rule in self.roles:
@@ -87,10 +86,10 @@ MERGE_ROLE = "merge"
 
 
 def finishing_roles(shape: str, ranks: Mapping[str, int]) -> Dict[str, bool]:
-    """Role -> must its ranks exit 0 for the stage to succeed. A chief, where there is one, decides alone."""
+    """Role -> whether its ranks must exit 0 for the stage to succeed. If there is a chief, only the chief counts."""
     with_chief = ranks.get("chief", 0) > 0
-    found = {}
+    finishing = {}
     for rule in SHAPES[shape].roles:
         if ranks.get(rule.name, 0):
-            found[rule.name] = rule.name == "chief" if with_chief else rule.finishes
-    return found
+            finishing[rule.name] = rule.name == "chief" if with_chief else rule.finishes
+    return finishing

@@ -6,11 +6,11 @@
     board.scalar("loss", 0.31, step=10)
     board.histogram("weights", weights, step=10)
 
-`longboat board RUN` shows what a stage wrote below its output directory. Each call appends one whole record and
-nothing is buffered, so a reader may follow the file and a killed writer loses none.
+`longboat board RUN` shows what a stage wrote below its output directory. Each call appends one complete record
+without a buffer, so readers can follow the file and a killed writer loses nothing.
 
-An event is a protobuf message of a few fields, framed by its length and two check sums: little enough to write by
-hand. Reading them is TensorBoard's business, not this room's.
+An event is a small protobuf message, framed by its length and two checksums: simple enough to write by hand.
+TensorBoard reads them.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from typing import Any, List, Optional, Sequence, Tuple
 BUCKETS = 30
 _POLYNOMIAL = 0x82F63B78
 _VARINT, _DOUBLE, _BYTES, _FLOAT = 0, 1, 2, 5
-"""Protobuf's wire types."""
+"""Wire types of protobuf."""
 
 
 class Writer:
     """One event file in a directory.
 
-    resume_step: the step that a resumed training goes on after. What earlier files of the directory say of later steps
-    (of all steps, if it begins anew) is forgotten by TensorBoard, because those steps are computed again.
+    resume_step: the step that a resumed training continues after. TensorBoard then ignores what earlier files of the
+    directory say about later steps (about all steps without it), because those steps are computed again.
     """
 
     def __init__(self, directory: str, resume_step: Optional[int] = None) -> None:
@@ -45,7 +45,7 @@ class Writer:
         self._append(scalars([(tag, float(value))], step, time.time()))
 
     def histogram(self, tag: str, values: Any, step: int) -> None:
-        """`values`: numbers, or an array of any shape."""
+        """values: numbers, or an array of any shape."""
         flat = values.ravel().tolist() if hasattr(values, "ravel") else values
         self._append(histogram(tag, [float(value) for value in flat], step, time.time()))
 
@@ -57,12 +57,12 @@ class Writer:
 
 
 def opening(when: float) -> bytes:
-    """The record that every event file begins with; a `restart` must follow, the first of which undoes nothing."""
+    """The first record of an event file; a `restart` must follow, the first of which undoes nothing."""
     return _record(_event(when, 0, _text(3, "brain.Event:2")))
 
 
 def restart(step: int, when: float) -> bytes:
-    """From here on `step` and later ones are told again."""
+    """From here on, points of `step` and later replace earlier ones."""
     return _record(_event(when, step, _message(7, _number(1, 1))))
 
 
@@ -105,7 +105,7 @@ def _record(data: bytes) -> bytes:
 
 
 def _checksum(data: bytes) -> bytes:
-    """CRC-32C, masked as record files mask it."""
+    """CRC-32C, masked as in record files."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc = _TABLE[(crc ^ byte) & 0xFF] ^ (crc >> 8)

@@ -1,9 +1,9 @@
 """The safetensors format, read and written with the standard library and the buffer protocol.
 
-Eight bytes of header length, a JSON header (name -> dtype, shape, offsets; free text under
-`__metadata__`), then the bytes of all arrays. Arrays are taken from anything that gives a
-buffer (numpy, JAX on the CPU, array.array) or can become a numpy array without our importing
-anything (TensorFlow), and from PyTorch by address. Larger items come first, so that all stay aligned.
+Eight bytes of header length, a JSON header (name -> dtype, shape, offsets; free text under `__metadata__`), then the
+bytes of all arrays. Arrays can be anything with a buffer (numpy, JAX on the CPU, array.array), anything that becomes
+a numpy array without an import on our side (TensorFlow), and PyTorch tensors, by address. Larger items come first, so
+that all are aligned.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ SIZES = {
 
 METADATA = "__metadata__"
 HEADER_MOST = 100_000_000
-"""Bytes; the readers of others refuse a longer header."""
+"""Bytes; other readers refuse a longer header."""
 
 _KINDS = {"efd": "F", "bhilqn": "I", "BHILQN": "U", "?": "BOOL"}
-"""Letters of the buffer protocol -> kind; an item's size does the rest, for a letter's size differs by platform."""
+"""Letters of the buffer protocol -> kind. The item size gives the type: a letter's size differs by platform."""
 _CASTS = {
     "F64": "d", "F32": "f", "F16": "e", "I64": "q", "I32": "i", "I16": "h", "I8": "b", "U64": "Q", "U32": "I",
     "U16": "H", "U8": "B", "BOOL": "?",
@@ -53,14 +53,14 @@ _BITS = {
     "float8_e4m3fn": ("F8_E4M3", "uint8"),
     "float8_e5m2": ("F8_E5M2", "uint8"),
 }
-"""Types that the buffer protocol has no letter for -> the format's name, and the integer with the same bits."""
+"""Types without a letter in the buffer protocol -> the format's name, and the integer with the same bits."""
 
 Described = Mapping[str, Tuple[str, Tuple[int, ...]]]
 """Name -> dtype and shape."""
 
 
 def view(value: Any, name: str) -> Tuple[str, Tuple[int, ...], memoryview]:
-    """(dtype, shape, bytes) of an array, without a copy where that is possible."""
+    """(dtype, shape, bytes) of an array, without a copy if possible."""
     if hasattr(value, "detach") and hasattr(value, "data_ptr"):
         return _of_torch(value, name)
     if _type_name(value) in _BITS or not _gives_buffer(value):
@@ -74,8 +74,8 @@ def view(value: Any, name: str) -> Tuple[str, Tuple[int, ...], memoryview]:
     short = _short(buffer)
     if not short:
         raise TypeError(
-            f"{name}: a {type(value).__name__} of format {buffer.format!r} cannot be kept in a checkpoint; "
-            "an array of numbers is wanted (nested values: one entry for each)"
+            f"{name}: cannot save a {type(value).__name__} of format {buffer.format!r} in a checkpoint; "
+            "use an array of numbers (for nested values, one entry each)"
         )
     shape = tuple(buffer.shape or ())
     if not buffer.c_contiguous:
@@ -103,17 +103,17 @@ def header(described: Described, text: Mapping[str, str]) -> Tuple[bytes, int]:
 
 
 def read(path: str) -> Tuple[Dict[str, Any], Dict[str, str]]:
-    """(arrays, metadata). ValueError, with the file's name, when the file is not whole."""
+    """(arrays, metadata). Raises ValueError with the file's name if the file is not complete."""
     try:
         with open(path, "rb") as file:
             table, text, start = _table(file)
             return {name: _array(file, start, item) for name, item in table.items()}, text
     except (ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
-        raise ValueError(f"{path} is not a whole safetensors file: {error}") from None
+        raise ValueError(f"{path} is not a complete safetensors file: {error}") from None
 
 
-def whole(path: str) -> bool:
-    """Does the file's header fit the file? Reads no more than the header."""
+def is_complete(path: str) -> bool:
+    """Whether the file's header matches the file. Reads only the header."""
     try:
         with open(path, "rb") as file:
             _table(file)
@@ -123,11 +123,11 @@ def whole(path: str) -> bool:
 
 
 def _table(file: BinaryIO) -> Tuple[Dict[str, Any], Dict[str, str], int]:
-    """(entries, metadata, where the data begins), checked against each other and the file's size."""
+    """(entries, metadata, start of the data), checked against each other and the file's size."""
     size = os.fstat(file.fileno()).st_size
     (length,) = struct.unpack("<Q", file.read(8))
     if length > min(size - 8, HEADER_MOST):
-        raise ValueError(f"its header would be {length} bytes long")
+        raise ValueError(f"its header claims a length of {length} bytes")
     table = json.loads(file.read(length))
     text = table.pop(METADATA, {})
     at = 0
@@ -137,7 +137,7 @@ def _table(file: BinaryIO) -> Tuple[Dict[str, Any], Dict[str, str], int]:
             raise ValueError(f"bytes {begin} to {end} do not fit {item['dtype']} {item['shape']}")
         at = end
     if 8 + length + at != size:
-        raise ValueError(f"it has {size} bytes and its header tells of {8 + length + at}")
+        raise ValueError(f"it has {size} bytes, but its header describes {8 + length + at}")
     return table, text, 8 + length
 
 
@@ -147,7 +147,7 @@ def _array(file: BinaryIO, start: int, item: Mapping[str, Any]) -> Any:
     file.seek(start + begin)
     special = next((name for name, (short, _) in _BITS.items() if short == dtype), "")
     if special:
-        value = _unusual(special, shape)
+        value = _empty_special(special, shape)
         if end > begin:
             _fill(file, view(value, special)[2])
         return value
@@ -163,8 +163,8 @@ def _array(file: BinaryIO, start: int, item: Mapping[str, Any]) -> Any:
     return array
 
 
-def _unusual(dtype: str, shape: Tuple[int, ...]) -> Any:
-    """Room for numbers of a type that numpy lacks: a tensor in a process of PyTorch's, else an array by ml_dtypes."""
+def _empty_special(dtype: str, shape: Tuple[int, ...]) -> Any:
+    """An empty array of a type that numpy lacks: a PyTorch tensor if PyTorch is in use, else an array of ml_dtypes."""
     torch = sys.modules.get("torch")
     others = "jax" in sys.modules or "tensorflow" in sys.modules
     if hasattr(torch, dtype) and not others:
@@ -217,28 +217,28 @@ def _gives_buffer(value: Any) -> bool:
 
 
 def _of_torch(value: Any, name: str) -> Tuple[str, Tuple[int, ...], memoryview]:
-    """PyTorch gives no buffer, and numpy may be missing beside it: its memory is taken where it lies."""
+    """A PyTorch tensor has no buffer, and numpy may be missing: its memory is read in place."""
     value = value.detach().cpu().contiguous()
     dtype = str(value.dtype).rpartition(".")[2]
     short = _BITS[dtype][0] if dtype in _BITS else next((s for s, n in _NUMPY.items() if n == dtype), "")
     if not short:
-        raise TypeError(f"{name}: a tensor of {value.dtype} cannot be kept in a checkpoint")
-    held = (ctypes.c_ubyte * (value.numel() * value.element_size())).from_address(value.data_ptr())
-    held.tensor = value  # lives as long as the view of its memory
-    return short, tuple(value.shape), _bytes(memoryview(held))
+        raise TypeError(f"{name}: cannot save a tensor of {value.dtype} in a checkpoint")
+    memory = (ctypes.c_ubyte * (value.numel() * value.element_size())).from_address(value.data_ptr())
+    memory.tensor = value  # lives as long as the view of its memory
+    return short, tuple(value.shape), _bytes(memoryview(memory))
 
 
 def _as_numpy(value: Any, name: str) -> Any:
     try:
         import numpy
     except ImportError:
-        raise TypeError(f"{name}: a {type(value).__name__} gives no buffer, and numpy is not installed") from None
+        raise TypeError(f"{name}: a {type(value).__name__} has no buffer, and numpy is not installed") from None
     array = numpy.asarray(value)
     if _type_name(array) not in _BITS and not _gives_buffer(array):
-        raise TypeError(f"{name}: an array of {array.dtype} cannot be kept in a checkpoint")
+        raise TypeError(f"{name}: cannot save an array of {array.dtype} in a checkpoint")
     return array
 
 
 def _in_order(value: Any) -> Any:
-    """In C order; a copy only when it must be."""
+    """The array in C order; a copy only if necessary."""
     return value if value.flags["C_CONTIGUOUS"] else value.copy(order="C")

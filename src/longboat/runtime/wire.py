@@ -1,8 +1,8 @@
-"""What driver and agents say to each other: frames, and the handshake that opens a connection.
+"""The wire protocol of driver and agents: frames, and the handshake that opens a connection.
 
-A frame is a four-byte length and a JSON object whose `is` names the message. Both sides
-prove that they hold the run's token without sending it: each signs the other's nonce. The
-machines above never see bytes; the simulator uses this very encoder.
+A frame is a four-byte length and a JSON object whose `is` names the message. Both sides prove that they hold the run's
+token without sending it: each signs the other's nonce. The state machines never see bytes; the simulator uses this same
+encoder.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import Any, Dict, List
 Message = Dict[str, Any]
 
 LIMIT = 32 * 1024 * 1024
-"""A longer frame is refused: it is no message of ours."""
+"""Longest frame in bytes; longer ones are refused."""
 STRANGER_LIMIT = 256 * 1024
-"""The same, of who has proven nothing yet. A join may tell how a life ended, with the last lines of its log."""
+"""Longest frame before authentication. A join may report how an incarnation ended, with the last lines of its log."""
 
 _HEAD = struct.Struct(">I")
 
 
 class WireError(Exception):
-    """The other side does not speak this protocol, or could not prove itself."""
+    """The peer does not speak this protocol, or could not authenticate."""
 
 
 def encode(message: Message) -> bytes:
@@ -35,7 +35,7 @@ def encode(message: Message) -> bytes:
 
 
 class Decoder:
-    """Bytes in, as they come; whole messages out."""
+    """Decodes received bytes into complete messages."""
 
     def __init__(self, limit: int = LIMIT) -> None:
         self._buffer = bytearray()
@@ -43,7 +43,7 @@ class Decoder:
 
     def feed(self, data: bytes) -> List[Message]:
         self._buffer += data
-        found = []
+        messages = []
         while len(self._buffer) >= _HEAD.size:
             (length,) = _HEAD.unpack_from(self._buffer)
             if length > self.limit:
@@ -54,16 +54,16 @@ class Decoder:
             try:
                 message = json.loads(self._buffer[_HEAD.size : end].decode("utf-8"))
             except (ValueError, RecursionError):
-                raise WireError("a frame does not hold JSON") from None
+                raise WireError("a frame is not JSON") from None
             if not isinstance(message, dict) or not isinstance(message.get("is"), str):
-                raise WireError("a frame does not hold a message")
+                raise WireError("a frame is not a message: it has no text `is`")
             del self._buffer[:end]
-            found.append(message)
-        return found
+            messages.append(message)
+        return messages
 
 
 def lively(sock: socket.socket) -> socket.socket:
-    """A TCP connection whose other end may vanish without a word: that is noticed within seconds."""
+    """Set up a TCP connection so that a peer that disappears silently is noticed within seconds."""
     for name, value in (("TCP_NODELAY", 1), ("TCP_KEEPIDLE", 2), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", 4)):
         if hasattr(socket, name):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
@@ -78,7 +78,7 @@ def nonce() -> str:
 
 
 def proof(token: bytes, side: str, nonces: str, subject: str = "") -> str:
-    """Shows that `side` holds the token, for these nonces and this subject alone."""
+    """Proof that `side` holds the token, for these nonces and this subject only."""
     text = "\0".join(("longboat 1", side, nonces, subject)).encode()
     return hmac.new(token, text, hashlib.sha256).hexdigest()
 

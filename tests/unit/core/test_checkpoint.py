@@ -195,7 +195,7 @@ def test_loading_a_torn_file_says_which(rank: Path) -> None:
     checkpoint.save({"w": np.ones(100)}, step=1, wait=True)
     path = told(rank)[0]["path"]
     os.truncate(path, 200)
-    with pytest.raises(ValueError, match=r"part-00000-of-00001\.safetensors is not a whole"):
+    with pytest.raises(ValueError, match=r"part-00000-of-00001\.safetensors is not a complete"):
         checkpoint.load(os.path.dirname(path))
 
 

@@ -219,7 +219,7 @@ def test_array_array_and_memoryview_need_no_numpy(tmp_path: Path) -> None:
 def test_a_file_that_is_not_whole_is_named_and_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a", {"w": np.arange(100.0), "n": np.arange(7, dtype=np.int8)})
     whole = path.read_bytes()
-    assert tensors.whole(str(path))
+    assert tensors.is_complete(str(path))
     damaged = {
         "empty": b"",
         "cut in the length": whole[:5],
@@ -236,12 +236,12 @@ def test_a_file_that_is_not_whole_is_named_and_refused(tmp_path: Path) -> None:
     for what, data in damaged.items():
         assert data != whole
         path.write_bytes(data)
-        assert not tensors.whole(str(path)), what
-        with pytest.raises(ValueError, match="a is not a whole safetensors file"):
+        assert not tensors.is_complete(str(path)), what
+        with pytest.raises(ValueError, match="a is not a complete safetensors file"):
             tensors.read(str(path))
 
 
 def test_a_file_that_does_not_exist_is_no_torn_one(tmp_path: Path) -> None:
-    assert not tensors.whole(str(tmp_path / "nothing"))
+    assert not tensors.is_complete(str(tmp_path / "nothing"))
     with pytest.raises(FileNotFoundError):
         tensors.read(str(tmp_path / "nothing"))

@@ -158,7 +158,7 @@ def _age(checkpoint: CompleteCheckpoint) -> Tuple[int, int]:
 
 def _intact(path: str, size: int) -> bool:
     try:
-        return os.path.getsize(path) == size and tensors.whole(path)
+        return os.path.getsize(path) == size and tensors.is_complete(path)
     except OSError:
         return False
 

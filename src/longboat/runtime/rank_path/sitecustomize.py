@@ -1,12 +1,10 @@
-"""Every Python that a rank starts runs this first, because PYTHONPATH begins with its directory.
+"""Runs first in every Python that a rank starts, because PYTHONPATH begins with its directory.
 
-It makes `import longboat` work where nothing is installed, lets a bare
-`jax.distributed.initialize()` find its peers, catches an MPI that came up as N jobs of size 1,
-and has stacks written on SIGUSR1. Whatever fails in here must not fail the user's program, and a
-sitecustomize that this one hides is run after it.
+It makes `import longboat` work if it is not installed, lets a bare `jax.distributed.initialize()` find its peers,
+detects an MPI that came up as N jobs of size 1, and writes stacks on SIGUSR1. No failure in here may fail the user's
+program, and a sitecustomize that this one hides is run after it.
 
-Old interpreters meet this file too: plain syntax, standard library, nothing imported that a
-bare start has not imported already.
+Old interpreters run this file too: plain syntax, standard library, and no imports that a bare start does not have.
 """
 
 import os
@@ -34,7 +32,7 @@ class After(object):
 
 
 class Hooks(object):
-    """Finds what others find, and lets us know when it was loaded."""
+    """Finds modules as other finders do, and calls a hook once one is loaded."""
 
     def __init__(self, table):
         self.table = table
@@ -58,7 +56,7 @@ class Hooks(object):
 
 
 class Fallback(object):
-    """`import longboat` in an environment that lacks it: the copy that started this rank."""
+    """`import longboat` where it is not installed: finds the copy that started this rank."""
 
     @staticmethod
     def find_spec(name, path=None, target=None):
@@ -71,7 +69,7 @@ class Fallback(object):
 
 
 def register_with_jax(clusters):
-    """A ClusterEnv that reads the rank's variables, asked before all others."""
+    """Add a ClusterEnv that reads the rank's variables, before all others."""
 
     class LongboatCluster(clusters.ClusterEnv):
         name = "longboat"
@@ -102,7 +100,7 @@ def register_with_jax(clusters):
 
 
 def check_mpi_size(module):
-    """mpirun started N processes: each must see N, not itself alone."""
+    """Check that each process of mpirun sees all N processes, not only itself."""
     expected = int(os.environ["LONGBOAT_MPI_SIZE"])
     if not module.Is_initialized():
         return
@@ -128,11 +126,11 @@ def write_stacks_on_signal():
             os.set_inheritable(fd, False)
         faulthandler.register(_signal.SIGUSR1, file=fd, all_threads=True, chain=False)
         if not faulthandler.is_enabled():
-            faulthandler.enable(all_threads=False)  # a crash in C says in the log where Python stood
+            faulthandler.enable(all_threads=False)  # a crash in C logs the Python stack
 
 
 def run_hidden_sitecustomize():
-    """What the interpreter would have run, had our directory not stood before it."""
+    """Run the sitecustomize that the interpreter would have run without our directory."""
     mine = sys.modules.pop("sitecustomize", None)
     kept = list(sys.path)
     try:
