@@ -108,7 +108,7 @@ RUNS = (
         "another disk full",
         CauseKind.DISK_FULL,
         ONE,
-        says=("OSError: [Errno 28] No space left on device", "free where the run is kept", "work.py:2"),
+        says=("OSError: [Errno 28] No space left on device", "free in the run's directory", "work.py:2"),
         work="file = open('/dev/full', 'wb', buffering=0)\nfile.write(b'x')\n",
     ),
     Fault(
