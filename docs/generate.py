@@ -30,8 +30,8 @@ def rank_environment() -> str:
     rows = [(", ".join(f"`{name}`" for name in names.split(", ")), when, what) for names, when, what in TABLE]
     return (
         "# The environment of a rank\n\n"
-        "Every rank starts with the environment of whoever runs Longboat, then the job's own variables, then these. A\n"
-        "script that reads its framework's variables needs no change.\n\n"
+        "Every rank gets the environment of the process that runs Longboat, then the job's own variables, then these.\n"
+        "A script that reads its framework's variables needs no change.\n\n"
         + markdown(("variable", "set", "meaning"), rows)
         + "\n"
     )
@@ -40,8 +40,8 @@ def rank_environment() -> str:
 COMMANDS = """\
 # The commands
 
-Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 the job failed, 2 wrong use, 3 the gate was
-not met, 130 interrupted.
+Results go to stdout, everything else to stderr. [Exit codes](exit-codes.md): 0 done, 1 the job failed, 2 wrong use,
+3 the gate was missed, 130 interrupted.
 """
 
 
@@ -69,17 +69,17 @@ def _argument(action: argparse.Action) -> tuple[str, str]:
 FAILURES = """\
 # When a run fails
 
-`longboat why RUN` says what failed first and where, the evidence, what fell because of it, what had failed before, and
-what to type next. `--json` gives the same to a program. Three rules hold:
+`longboat why RUN` shows what failed first and where, the evidence, the failures that followed from it, earlier
+failures, and the next command to type. `--json` prints the same as JSON. Three rules hold:
 
-- The first failure is the cause; ranks that fell after it are its consequences. A lost connection never hides the
-  rank whose end tore it.
-- A cause is named from evidence, and the evidence is shown. What is not known is said to be unknown: a SIGKILL is
-  called out of memory only if the kernel counted such a kill.
-- What had passed is kept: `longboat run --resume RUN` goes on from the last complete checkpoint, with the plan of that
-  run; `longboat run FILE --resume RUN` takes the changed job file, and repeats the stages that the change touches.
+- The first failure is the cause; later failures of other ranks are its consequences. A lost connection never hides the
+  rank whose exit broke it.
+- Every cause has evidence, and `why` shows it. Without evidence the cause is unknown: a SIGKILL is called out of memory
+  only if the kernel counted such a kill.
+- Results of passed stages are kept. `longboat run --resume RUN` continues from the last complete checkpoint with the
+  run's plan; `longboat run FILE --resume RUN` uses the changed job file and repeats the stages that the change affects.
 
-The stacks of a rank that hung, and all else that is known, are in the run's journal, `events.jsonl`.
+The run's journal, `events.jsonl`, has all details, such as the stacks of a rank that hung.
 
 ## What you see, what it means, what to do
 
@@ -87,9 +87,9 @@ The stacks of a rank that hung, and all else that is known, are in the run's jou
 
 INJECTED = """
 
-## Faults that are injected
+## Injected faults
 
-The tests do each of these to a real run and compare what `longboat why` makes of it.
+The tests inject each of these faults into a real run and check what `longboat why` reports.
 
 """
 
@@ -108,7 +108,7 @@ def failures() -> str:
     return (
         FAILURES
         + markdown(("what you see", "kind", "what it means", "what to do"), kinds)
-        + f"\n\nNeither a restart nor a retry is tried after {never}.\n"
+        + f"\n\nLongboat neither restarts nor retries after {never}.\n"
         + INJECTED.removeprefix("\n")
         + markdown(("fault", "named as", "blamed"), faults)
         + "\n"

@@ -13,8 +13,8 @@ from longboat.cli.table import markdown
 HEAD = """\
 # Longboat from Python
 
-What the commands do, from a script or a notebook. `import longboat` costs nothing: each name is fetched when it is
-first used.
+Start and read runs from a script or a notebook. `import longboat` is cheap: each name is imported when it is first
+used.
 
 ```python
 import longboat
@@ -28,15 +28,15 @@ for line in far.logs():
     print(line.rank, line.text.decode())
 ```
 
-Whatever a user can mend is a `longboat.LongboatError`, with `message`, `hint` and the exit `code` that the
-command would have ended with.
+Every error that a user can fix is a `longboat.LongboatError`, with `message`, `hint` and the exit `code` of the
+equivalent command.
 
 """
 INSIDE = """\
 ## Inside a rank
 
-These work in any rank, with nothing installed; outside of a run they do no harm.
-[Training scripts](training-scripts.md) and [models](models.md) show them at work.
+These calls work in any rank, with nothing installed, and are harmless outside of a run.
+[Training scripts](training-scripts.md) and [models](models.md) have examples.
 
 """
 
@@ -54,7 +54,7 @@ def page() -> str:
     parts += ["## A run\n\n", _call("longboat.Run", api.Run.__init__, str(api.Run.__doc__))]
     asked = ("status", "wait", "logs", "why", "output", "stop", "resume", "rm")
     parts += [_call(f"run.{name}", getattr(api.Run, name)) for name in asked]
-    parts.append("## Values\n\nAll of them are frozen. Times are seconds since 1970; 0 means not yet.\n\n")
+    parts.append("## Values\n\nAll values are immutable. Times are seconds since 1970; 0 means not yet.\n\n")
     parts += [_value(each) for each in (RunState, StageState, RankState, Verdict, Explanation, LogLine, BuiltImage)]
     parts += [INSIDE, _call("longboat.report", longboat.report), _call("longboat.stopping", longboat.stopping)]
     parts += [
