@@ -98,6 +98,7 @@ class Cluster:
             phase = Phases(self._say)
             parts = build(self._say)
             phase.done("parts")
+            machine.check_room()
             state = machine.claim(self.places)
             try:
                 self._start(state, parts, phase)

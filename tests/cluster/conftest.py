@@ -19,8 +19,11 @@ def _root() -> None:
         pytest.skip("the test cluster needs root")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    """One for the tests of this directory, so that nobody else's work is disturbed."""
+    """One for the tests of a file, so that nobody else's work is disturbed.
+
+    It is gone before the next file's begins: a machine has room for few clusters at once (`machine.check_room`).
+    """
     with cluster_apart("own-tests") as cluster:
         yield cluster

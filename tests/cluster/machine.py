@@ -4,6 +4,8 @@ Each is written into the state file before it is made, under a name that nobody 
 whenever and however `up` ended.
 """
 
+import ctypes
+import errno
 import ipaddress
 import json
 import os
@@ -15,6 +17,9 @@ from pathlib import Path
 from tests.cluster import children
 from tests.cluster.errors import ClusterError
 from tests.cluster.places import Places
+
+_INOTIFY_INSTANCES = 36
+"""Of one cluster: each kubelet holds six, the API server six, the controller manager five, other daemons one."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +85,25 @@ def claim(places: Places) -> State:
         state.save(places)
         return state
     raise ClusterError("no free network between 10.89.0.0 and 10.89.99.0 on this machine")
+
+
+def check_room() -> None:
+    """Say at once if the kernel has too few inotify instances left; else kubelets exit one by one, minutes later."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    opened: list[int] = []
+    try:
+        for _ in range(_INOTIFY_INSTANCES):
+            descriptor = libc.inotify_init1(os.O_CLOEXEC)
+            if descriptor < 0 and ctypes.get_errno() == errno.EMFILE:
+                limit = Path("/proc/sys/fs/inotify/max_user_instances").read_text().strip()
+                raise ClusterError(
+                    f"a cluster needs {_INOTIFY_INSTANCES} inotify instances, and fewer are left of {limit}",
+                    "end another cluster, or raise the limit: sysctl fs.inotify.max_user_instances=512",
+                )
+            opened.append(descriptor)
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
 
 
 def _routed() -> list[ipaddress.IPv4Network]:
