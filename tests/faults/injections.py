@@ -61,20 +61,20 @@ def agent_signalled(number: int, rank: int = 0, ranks: int = 1) -> Injection:
     return inject
 
 
-def keeper_killed(longboat: Place, fault: Fault) -> None:
+def supervisor_killed(longboat: Place, fault: Fault) -> None:
     command = begin(longboat, fault)
-    nursery = parent_of(parent_of(pid_of(longboat, 0)))
-    os.kill(parent_of(nursery), signal.SIGKILL)
+    fork_server = parent_of(parent_of(pid_of(longboat, 0)))
+    os.kill(parent_of(fork_server), signal.SIGKILL)
     command.said()
 
 
-def supervisor_killed(longboat: Place, fault: Fault) -> None:
+def driver_killed(longboat: Place, fault: Fault) -> None:
     command = begin(longboat, fault)
     command.kill()
     until(lambda: not longboat.processes(), "the end of all processes")
 
 
-def supervisor_signalled(number: int) -> Injection:
+def driver_signalled(number: int) -> Injection:
     """A key at the terminal, or the terminal's end: to the command's whole process group."""
 
     def inject(longboat: Place, fault: Fault) -> None:

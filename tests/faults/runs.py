@@ -14,7 +14,7 @@ GATE = "  good: {gate: {of: main, metric: accuracy, at_least: 0.9}}\n"
 
 RUNS = (
     Fault(
-        "a supervisor that is killed",
+        "a driver that is killed",
         CauseKind.SUPERVISOR_LOST,
         ONE,
         where="",
@@ -22,16 +22,16 @@ RUNS = (
         says=("is lost: the driver stopped unexpectedly", "no process holds the run's lock"),
         because=("worker-0",),
         work=UP,
-        inject=do.supervisor_killed,
+        inject=do.driver_killed,
     ),
     Fault(
-        "the keeper of the processes killed",
+        "a supervisor that is killed",
         CauseKind.SUPERVISOR_LOST,
         ONE,
         where="",
-        says=("failed: the keeper of the run's processes was killed", "the driver itself was alive"),
+        says=("failed: the supervisor of the run's processes was killed", "the driver itself was alive"),
         work=UP,
-        inject=do.keeper_killed,
+        inject=do.supervisor_killed,
     ),
     Fault(
         "Ctrl-C",
@@ -41,7 +41,7 @@ RUNS = (
         state="stopped",
         says=("was stopped", "Ctrl-C"),
         work=UP,
-        inject=do.supervisor_signalled(signal.SIGINT),
+        inject=do.driver_signalled(signal.SIGINT),
     ),
     Fault(
         "`longboat stop`",
@@ -61,7 +61,7 @@ RUNS = (
         state="stopped",
         says=("was stopped", "closing the terminal"),
         work=UP,
-        inject=do.supervisor_signalled(signal.SIGHUP),
+        inject=do.driver_signalled(signal.SIGHUP),
     ),
     Fault(
         "a gate that is not met",

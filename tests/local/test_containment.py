@@ -103,7 +103,7 @@ def test_a_run_has_processes_temporary_files_and_shared_memory_of_its_own(longbo
     found = seen(longboat)
     assert str(found["tmp"]).startswith(f"{longboat.tmp}/longboat-")
     assert longboat.scratch() == []
-    if contained(longboat) == containment.BOX.kind:
+    if contained(longboat) == containment.NAMESPACE.kind:
         assert found["self"] == str(found["pid"])
         assert found["shm"] == ["segment"]
         assert str(os.getpid()) not in found["processes"]  # type: ignore[operator]
@@ -113,14 +113,14 @@ def test_a_run_has_processes_temporary_files_and_shared_memory_of_its_own(longbo
 def test_a_user_without_rights_gets_the_same_box(nobody: Place) -> None:
     said = nobody.run("run: [python3, look.py]\n", env=as_nobody(nobody), look=LOOK)
     assert said.code == 0, said.err
-    assert contained(nobody) == containment.BOX.kind
+    assert contained(nobody) == containment.NAMESPACE.kind
     assert seen(nobody)["uid"] == (65534 if os.geteuid() == 0 else os.geteuid())
     assert seen(nobody)["shm"] == ["segment"]
     if os.geteuid() == 0:
         assert (nobody.dir / "events.jsonl").stat().st_uid == 65534
 
 
-def test_a_killed_supervisor_of_a_user_without_rights_leaves_nothing(nobody: Place) -> None:
+def test_a_killed_driver_of_a_user_without_rights_leaves_nothing(nobody: Place) -> None:
     command = nobody.start("run: [python3, cling.py]\n", env=as_nobody(nobody), cling=CLING)
     nobody.printed("up")
     command.kill()
@@ -154,7 +154,7 @@ def test_without_namespaces_a_run_works_and_says_how_it_is_contained(longboat: P
     assert [e["gen"] for e in longboat.events("gen.started")] == [1, 2]
 
 
-def test_without_namespaces_a_killed_supervisor_still_leaves_nothing(longboat: Place) -> None:
+def test_without_namespaces_a_killed_driver_still_leaves_nothing(longboat: Place) -> None:
     without_namespaces(longboat)
     command = longboat.start("run: [python, cling.py]\nshape: allreduce\nranks: 2\n", cling=CLING)
     longboat.printed("up", 0)
@@ -165,15 +165,15 @@ def test_without_namespaces_a_killed_supervisor_still_leaves_nothing(longboat: P
     longboat.nothing_is_left()
 
 
-def test_without_namespaces_a_killed_keeper_leaves_nothing(longboat: Place) -> None:
+def test_without_namespaces_a_killed_supervisor_leaves_nothing(longboat: Place) -> None:
     without_namespaces(longboat)
     command = longboat.start("run: [python, cling.py]\n", cling=CLING)
     longboat.printed("up")
     rank = until(lambda: longboat.events("rank.started"))[0]["pid"]
-    keeper = rank
+    supervisor = rank
     for _ in range(3):
-        keeper = int(Path(f"/proc/{keeper}/stat").read_text().rpartition(")")[2].split()[1])
-    os.kill(keeper, signal.SIGKILL)
+        supervisor = int(Path(f"/proc/{supervisor}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(supervisor, signal.SIGKILL)
     assert command.said().code == 1
     longboat.nothing_is_left()
 

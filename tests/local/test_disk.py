@@ -30,7 +30,7 @@ def test_a_home_that_is_a_file_is_said_with_the_fix(longboat: Place) -> None:
     longboat.home.write_text("")
     said = longboat.run("run: 'true'\n")
     assert said.code == 2
-    assert f"error: a run cannot be kept in {longboat.home / 'runs'}: " in said.err
+    assert f"error: cannot create a run in {longboat.home / 'runs'}: " in said.err
     assert "hint: make that directory writable, or use another: `export LONGBOAT_HOME=DIRECTORY`" in said.err
 
 
@@ -45,7 +45,7 @@ def test_a_home_that_may_not_be_written_is_said_with_the_fix(longboat: Place) ->
     )
     said = longboat.run("run: 'true'\n")
     assert said.code == 2
-    assert f"a run cannot be kept in {longboat.home / 'runs'}: Permission denied" in said.err
+    assert f"cannot create a run in {longboat.home / 'runs'}: Permission denied" in said.err
 
 
 @pytest.fixture

@@ -112,7 +112,7 @@ def test_a_file_where_a_mount_should_be_is_refused(longboat: Place) -> None:
 def test_a_mount_that_cannot_be_made_ends_the_run_with_its_path(longboat: Place) -> None:
     said = longboat.run("run: 'true'\nstorage: {data: ./job.yaml/below}\n")
     assert said.code == 2
-    assert f"the directory {longboat.code / 'job.yaml/below'} cannot be made: Not a directory" in said.err
+    assert f"cannot create the directory {longboat.code / 'job.yaml/below'}: Not a directory" in said.err
     assert longboat.status()["state"] == "failed"
 
 
@@ -130,8 +130,8 @@ def test_streams_that_the_caller_closed_do_no_harm(longboat: Place) -> None:
 def test_requirements_that_cannot_be_installed_end_the_run_with_the_command_to_try(longboat: Place) -> None:
     said = longboat.run("run: 'true'\nrequirements: ['/no/such/wheel.whl']\n")
     assert said.code == 2
-    assert "requirements: /no/such/wheel.whl could not be installed" in said.err
-    assert "hint: try it by hand: " in said.err
+    assert "requirements: cannot install /no/such/wheel.whl" in said.err
+    assert "hint: run it yourself: " in said.err
     assert longboat.status()["state"] == "failed"
 
 

@@ -42,11 +42,11 @@ def parent_of(pid: int) -> int:
 
 
 def ancestors(longboat: Place, stage: str = "train") -> tuple[int, int, int]:
-    """Agent, nursery and keeper of the first rank of the stage that runs."""
+    """Agent, fork server and supervisor of the first rank of the stage that runs."""
     rank = until(lambda: [e for e in longboat.events("rank.started") if e["stage"] == stage])[0]["pid"]
     agent = parent_of(rank)
-    nursery = parent_of(agent)
-    return agent, nursery, parent_of(nursery)
+    fork_server = parent_of(agent)
+    return agent, fork_server, parent_of(fork_server)
 
 
 def children(longboat: Place, parent: int) -> set[int]:
@@ -67,7 +67,7 @@ def begun(longboat: Place) -> int:
     return int(longboat.events("run.started")[0]["pid"])
 
 
-def test_a_killed_supervisor_takes_everything_along_and_the_run_says_so(longboat: Place) -> None:
+def test_a_killed_driver_takes_everything_along_and_the_run_says_so(longboat: Place) -> None:
     os.kill(begun(longboat), signal.SIGKILL)
     longboat.nothing_is_left()
     status = longboat.status()
@@ -173,7 +173,7 @@ def test_of_two_that_resume_a_run_at_once_the_later_one_changes_nothing(longboat
     assert times.read_text() == "1\n1\n"
 
 
-def test_supervisor_and_agents_killed_together_leave_nothing(longboat: Place) -> None:
+def test_driver_and_agents_killed_together_leave_nothing(longboat: Place) -> None:
     driver = begun(longboat)
     agent, _, _ = ancestors(longboat)
     for pid in (agent, driver):
@@ -182,12 +182,12 @@ def test_supervisor_and_agents_killed_together_leave_nothing(longboat: Place) ->
     assert longboat.status()["state"] == "lost"
 
 
-def test_supervisor_and_keeper_killed_together_leave_no_process(longboat: Place) -> None:
+def test_driver_and_supervisor_killed_together_leave_no_process(longboat: Place) -> None:
     driver = begun(longboat)
-    _, _, keeper = ancestors(longboat)
-    for pid in (driver, keeper):
+    _, _, supervisor = ancestors(longboat)
+    for pid in (driver, supervisor):
         os.kill(pid, signal.SIGSTOP)
-    for pid in (driver, keeper):
+    for pid in (driver, supervisor):
         os.kill(pid, signal.SIGKILL)
     until(lambda: not longboat.processes(), "the end of all processes")
     assert longboat.status()["state"] == "lost"
@@ -220,21 +220,21 @@ def test_a_run_does_not_clear_away_the_scratch_of_one_that_is_under_way(longboat
     assert longboat("stop", "--now", first).code == 0
 
 
-def test_a_killed_keeper_ends_the_run_with_a_cause_and_leaves_nothing(longboat: Place) -> None:
+def test_a_killed_supervisor_ends_the_run_with_a_cause_and_leaves_nothing(longboat: Place) -> None:
     begun(longboat)
-    _, _, keeper = ancestors(longboat)
-    os.kill(keeper, signal.SIGKILL)
+    _, _, supervisor = ancestors(longboat)
+    os.kill(supervisor, signal.SIGKILL)
     assert longboat("wait").code == 1
     longboat.nothing_is_left()
     assert longboat.events("run.ended")[-1]["state"] == "failed"
-    assert "the keeper of the run's processes was killed" in longboat("why").out
+    assert "the supervisor of the run's processes was killed" in longboat("why").out
     assert longboat("run", "--resume", longboat.id).code == 0
 
 
-def test_a_killed_nursery_ends_the_run_with_a_cause_and_leaves_nothing(longboat: Place) -> None:
+def test_a_killed_fork_server_ends_the_run_with_a_cause_and_leaves_nothing(longboat: Place) -> None:
     begun(longboat)
-    _, nursery, _ = ancestors(longboat)
-    os.kill(nursery, signal.SIGKILL)
+    _, fork_server, _ = ancestors(longboat)
+    os.kill(fork_server, signal.SIGKILL)
     assert longboat("wait").code == 1
     longboat.nothing_is_left()
     assert longboat.events("run.ended")[-1]["state"] == "failed"
@@ -262,16 +262,16 @@ def test_a_half_written_journal_line_is_harmless_and_cut_off_on_resume(longboat:
     assert [e["n"] for e in longboat.events()] == list(range(1, len(longboat.events()) + 1))
 
 
-def test_a_run_whose_keeper_is_killed_has_nothing_that_still_seems_to_run(longboat: Place) -> None:
+def test_a_run_whose_supervisor_is_killed_has_nothing_that_still_seems_to_run(longboat: Place) -> None:
     command = longboat.start("run: [python, work.py]\n", work='import time\nprint("up", flush=True)\ntime.sleep(600)\n')
     longboat.printed("up")
-    _, _, keeper = ancestors(longboat, "main")
-    os.kill(keeper, signal.SIGKILL)
+    _, _, supervisor = ancestors(longboat, "main")
+    os.kill(supervisor, signal.SIGKILL)
     assert command.said().code == 1
     told = json.loads(longboat("status", longboat.id, "--json").out)
     assert (told["state"], told["stages"][0]["state"]) == ("failed", "lost")
     assert [rank["state"] for rank in told["stages"][0]["ranks"]] == ["lost"]
-    assert "keeper" in told["cause"]["message"]
+    assert "supervisor" in told["cause"]["message"]
 
 
 def test_killing_the_viewer_does_not_touch_the_run(longboat: Place) -> None:
@@ -283,8 +283,8 @@ def test_killing_the_viewer_does_not_touch_the_run(longboat: Place) -> None:
     """
     command = longboat.start("run: [python, work.py]\n", work=script)
     longboat.printed("up")
-    _, _, keeper = ancestors(longboat, "main")
-    viewers = until(lambda: children(longboat, command.pid) - {keeper}, "a viewer")
+    _, _, supervisor = ancestors(longboat, "main")
+    viewers = until(lambda: children(longboat, command.pid) - {supervisor}, "a viewer")
     for pid in viewers:
         os.kill(pid, signal.SIGKILL)
     longboat.file("go", "")
@@ -306,7 +306,7 @@ sys.stdin.read()
 
 
 @pytest.mark.parametrize(("end", "left"), [("by a kill", False), ("in order", True)])
-def test_the_keeper_clears_away_after_a_driver_that_the_kernel_has_not_yet_done_with(
+def test_the_supervisor_clears_away_after_a_driver_that_the_kernel_has_not_yet_done_with(
     longboat: Place, tmp_path: Path, end: str, left: bool
 ) -> None:
     """A process that is killed has lost its files before its children have lost their parent."""
@@ -316,8 +316,8 @@ def test_the_keeper_clears_away_after_a_driver_that_the_kernel_has_not_yet_done_
     with Popen(command, stdin=PIPE, stdout=PIPE, env=longboat.env, text=True) as driver:
         assert driver.stdout is not None
         assert driver.stdout.readline() == "closed\n"
-        keepers = longboat.processes().keys() - {driver.pid}
-        until(lambda: not longboat.processes().keys() & keepers, "the end of the keeper")
+        supervisors = longboat.processes().keys() - {driver.pid}
+        until(lambda: not longboat.processes().keys() & supervisors, "the end of the supervisor")
         assert driver.poll() is None
         assert scratch.exists() is left, "a driver that ends in order removes it itself"
 
@@ -327,10 +327,10 @@ import os, signal, sys
 from pathlib import Path
 from longboat.engines.local.supervisor import LocalLauncher, SupervisorLost
 launcher = LocalLauncher(lambda seat, ports: None, sys.argv[1])
-keeper = launcher._keeper
-os.kill(int(Path(f"/proc/{keeper}/task/{keeper}/children").read_text()), signal.SIGSTOP)
+supervisor = launcher._supervisor
+os.kill(int(Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text()), signal.SIGSTOP)
 launcher.launch(("train", "worker", 0), ())
-os.kill(keeper, signal.SIGKILL)
+os.kill(supervisor, signal.SIGKILL)
 try:
     launcher.poll()
 except SupervisorLost as lost:
@@ -338,9 +338,9 @@ except SupervisorLost as lost:
 """
 
 
-def test_a_keeper_that_is_killed_before_an_order_was_heard_is_lost_like_any_other(
+def test_a_supervisor_that_is_killed_before_an_order_was_heard_is_lost_like_any_other(
     longboat: Place, tmp_path: Path
 ) -> None:
     command = [sys.executable, "-c", UNHEARD, str(tmp_path)]
     with Popen(command, stdout=PIPE, env=longboat.env, text=True) as driver:
-        assert driver.communicate()[0] == "the keeper of the run's processes was killed\n"
+        assert driver.communicate()[0] == "the supervisor of the run's processes was killed\n"

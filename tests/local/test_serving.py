@@ -171,7 +171,7 @@ def test_a_taken_port_is_found_before_anything_is_trained(longboat: Place, ports
         taken.listen()
         said = longboat.run(JOB.format(protocol="rest", **ports), train=TRAIN)
     assert said.code == 2
-    assert f"stage serve: port {ports['rest']} cannot be had" in said.err
+    assert f"stage serve: cannot listen on port {ports['rest']}" in said.err
     assert longboat.runs == []
 
 

@@ -98,7 +98,7 @@ WORDS: Mapping[CauseKind, CauseText] = {
         "The process that drives the run was killed, or the machine went down. Its ranks ended with it.",
         "resume the run: finished stages are kept, the rest continues from the last checkpoint",
         (RESUME, LOGS),
-        ("the keeper ", "the driver "),
+        ("the supervisor ", "the driver "),
     ),
     CauseKind.STALLED: CauseText(
         "stalled",

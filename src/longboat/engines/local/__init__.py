@@ -1,1 +1,1 @@
-"""The embedded default: a gang of plain processes on this machine."""
+"""The local engine: a gang of processes on this machine."""

@@ -1,6 +1,6 @@
-"""`python -m longboat.engines.local DIRECTORY EVENTS [ORDERS]`: drives the run that was prepared there.
+"""`python -m longboat.engines.local DIRECTORY EVENTS [ORDERS]`: drives a prepared run.
 
-EVENTS is the number of events in its journal when that was decided; ORDERS are the driver orders of a resumed run.
+EVENTS is the number of events in its journal when the run was prepared; ORDERS are the driver orders of a resumed run.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""A box from which no process of a run escapes, whoever is killed with -9.
+"""Containment: no process of a run survives it, whichever process is killed with SIGKILL.
 
-Where the kernel allows it, a run's processes live in a PID namespace of their own: when its
-first process dies, the kernel ends all others, grandchildren in their own session included.
-/proc fits the namespace, and /dev/shm is the run's own, so that no segment outlives it. Where
-that is not allowed, a subreaper and parent-death signals do nearly the same; `longboat doctor`
-says which one it is.
+Where the kernel allows it, a run's processes live in their own PID namespace: when its first process dies, the kernel
+kills all others, including grandchildren in their own session. The namespace has its own /proc, and its own /dev/shm
+so that no segment outlives the run. Elsewhere a subreaper and parent-death signals do nearly the same;
+`longboat doctor` says which one applies.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class Containment:
     complete: bool
 
 
-BOX = Containment("pid namespace", "the kernel ends every process of a run when its supervisor is gone", True)
+NAMESPACE = Containment("pid namespace", "the kernel ends every process of a run when its supervisor is gone", True)
 REAPER = Containment(
     "subreaper",
     "parent-death signals end a run's processes; one that detaches while supervisor and agent are killed can survive",
@@ -41,11 +40,11 @@ GROUPS = Containment("process groups", "processes that leave their group can sur
 
 
 class NotAllowed(Exception):
-    """The kernel refuses a step of the way into the box."""
+    """The kernel refused a step of creating the namespace."""
 
 
 def unshare() -> None:
-    """The next child of this process will be the first one in a new box."""
+    """Makes the next child of this process the first process of a new PID namespace."""
     user, group = os.geteuid(), os.getegid()
     flags = CLONE_NEWPID | CLONE_NEWNS | (CLONE_NEWUSER if user else 0)
     _call(libc().unshare(flags), "unshare")
@@ -58,9 +57,8 @@ def unshare() -> None:
             raise NotAllowed(str(error)) from None
 
 
-def furnish(read_only: Sequence[str] = ()) -> None:
-    """For the first process in the box: a /proc that fits, a /dev/shm of its own, and directories that
-    nobody in it can write to."""
+def mount_private(read_only: Sequence[str] = ()) -> None:
+    """In the first process of the namespace: mounts its own /proc and /dev/shm, and makes directories read-only."""
     _call(libc().mount(b"none", b"/", None, MS_REC | MS_SLAVE, None), "make mounts private")
     _call(libc().mount(b"proc", b"/proc", b"proc", 0, None), "mount /proc")
     if os.path.isdir("/dev/shm"):
@@ -70,18 +68,18 @@ def furnish(read_only: Sequence[str] = ()) -> None:
 
 
 def _protect(path: bytes) -> None:
-    """Mounts a directory over itself, read-only. What its file system forbids stays forbidden: a user
-    namespace may not lift that."""
-    found = os.statvfs(path).f_flag
-    kept = found & (os.ST_NOSUID | os.ST_NODEV | os.ST_NOEXEC | os.ST_NOATIME | os.ST_NODIRATIME)
-    relative = MS_RELATIME if found & os.ST_RELATIME else 0
+    """Mounts a directory over itself, read-only. Keeps the file system's restrictions: a user namespace cannot lift
+    them."""
+    current = os.statvfs(path).f_flag
+    kept = current & (os.ST_NOSUID | os.ST_NODEV | os.ST_NOEXEC | os.ST_NOATIME | os.ST_NODIRATIME)
+    relative = MS_RELATIME if current & os.ST_RELATIME else 0
     _call(libc().mount(path, path, None, MS_BIND | MS_REC, None), "bind a read-only mount")
     flags = MS_BIND | MS_REMOUNT | MS_RDONLY | kept | relative
     _call(libc().mount(b"none", path, None, flags, None), "make a mount read-only")
 
 
 def probe() -> Containment:
-    """What this machine allows, found out by trying."""
+    """The containment that this machine allows, found by trying it."""
     if not LINUX:
         return GROUPS
     pid = os.fork()
@@ -90,12 +88,12 @@ def probe() -> Containment:
             unshare()
             inner = os.fork()
             if inner == 0:
-                furnish()
+                mount_private()
                 os._exit(0)
             os._exit(os.waitstatus_to_exitcode(os.waitpid(inner, 0)[1]) & 0xFF)
         except BaseException:
             os._exit(1)
-    return BOX if os.waitpid(pid, 0)[1] == 0 else REAPER
+    return NAMESPACE if os.waitpid(pid, 0)[1] == 0 else REAPER
 
 
 def _call(result: int, doing: str) -> None:

@@ -1,5 +1,6 @@
-"""What the driver of a run is told beside its plan: which stages it may reuse, which it leaves out, whether to keep
-serving. Kept as a file of the run, because the driver may be a process of its own.
+"""Orders to the driver besides the plan: stages to run again, stages to leave out, and whether to keep serving.
+
+Stored as a file of the run, because the driver may be a separate process.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from longboat.runtime import run_layout
 @dataclass(frozen=True)
 class DriverOrders:
     again: tuple[str, ...] = ()
-    """Stages that had passed and are to run anew."""
+    """Stages that passed before and run again."""
     left_out: tuple[str, ...] = ()
     keep: bool = False
 
@@ -24,8 +25,8 @@ def to_json(orders: DriverOrders) -> str:
 
 
 def from_json(text: str) -> DriverOrders:
-    told = json.loads(text)
-    return DriverOrders(tuple(told["again"]), tuple(told["left_out"]), bool(told["keep"]))
+    orders = json.loads(text)
+    return DriverOrders(tuple(orders["again"]), tuple(orders["left_out"]), bool(orders["keep"]))
 
 
 def write(run_dir: str, orders: DriverOrders) -> None:

@@ -35,7 +35,7 @@ from longboat.runtime.shapes import SHAPES
 
 
 def check(plan: Plan, environ: Mapping[str, str]) -> None:
-    """Raises for what this machine lacks; nothing has been created yet."""
+    """Raises an error for what this machine lacks, before anything is created."""
     _check_serving(plan)
     secret_values.values(plan, environ)
     _check_limits(plan)
@@ -47,10 +47,10 @@ def check(plan: Plan, environ: Mapping[str, str]) -> None:
             )
     have = host.visible_gpus(environ.get("CUDA_VISIBLE_DEVICES"))
     for stage in plan.stages:
-        asked = sum(role.ranks * role.resources.gpu for role in stage.roles)
-        if asked > len(have):
+        needed = sum(role.ranks * role.resources.gpu for role in stage.roles)
+        if needed > len(have):
             raise LongboatError(
-                f"stage {stage.name} asks for {asked} GPUs "
+                f"stage {stage.name} asks for {needed} GPUs "
                 f"({' + '.join(f'{r.ranks} x {r.resources.gpu} {r.name}' for r in stage.roles if r.resources.gpu)})"
                 f" and this machine has {len(have)}",
                 "ask for fewer ranks or fewer GPUs per rank",
@@ -69,7 +69,7 @@ def check(plan: Plan, environ: Mapping[str, str]) -> None:
 
 
 def _check_serving(plan: Plan) -> None:
-    """A model that took an hour to train should not find its port taken."""
+    """Checks ports and packages now, so that a model trained for an hour does not find its port in use."""
     for stage in plan.stages:
         if stage.kind in ("serve", "bench"):
             missing = host.lacking((*host.SERVING, *host.SERVING_GRPC))
@@ -87,8 +87,8 @@ def _check_serving(plan: Plan) -> None:
                     probe.bind(("127.0.0.1", port))
                 except OSError as error:
                     raise LongboatError(
-                        f"stage {stage.name}: port {port} cannot be had: {error.strerror}",
-                        "end what listens there, or give the stage another `port` and `grpc_port`",
+                        f"stage {stage.name}: cannot listen on port {port}: {error.strerror}",
+                        "stop the program that uses it, or change the stage's `port` and `grpc_port`",
                     ) from None
 
 
@@ -115,26 +115,26 @@ def drive(
     say: Callable[[str], None] | None = None,
     settle: Callable[[], None] = lambda: None,
 ) -> int:
-    """Runs the plan in this process until it has ended; the exit code. A run directory that has a
-    journal already is resumed. `say` is told what takes time before it begins; `settle` is called once this process is
-    the run's driver and nobody else can write to its directory."""
+    """Runs the plan in this process to its end and returns the exit code. A run directory that already has a journal is
+    resumed. `say` is called before slow steps; `settle` once this process holds the run's lock and is its only
+    writer."""
     for signum in ENDING:
         signal.signal(signum, _interrupt)  # until the driver listens
     held = driver_lock.take(run_dir)
     settle()
     _forget(os.path.join(run_dir, run_layout.STOP))
     values = secret_values.values(plan, environ)
-    told = driver_orders.read(run_dir)
+    orders = driver_orders.read(run_dir)
     before = look_back(stream(run_dir))
-    archive_results(run_dir, before, told.again)
-    before = run_anew(before, told.again)
+    archive_results(run_dir, before, orders.again)
+    before = run_anew(before, orders.again)
     journal = JournalWriter(run_dir, redact=tuple(values.values()))
-    place = ""
+    scratch = ""
     try:
         packages = _packages(plan, home, say)
-        place = scratch_dir.make(environ)
+        scratch = scratch_dir.make(environ)
         base = {**environ, **values}
-        return _drive(plan, run_dir, home, base, packages, begun, place, journal, before, told)
+        return _drive(plan, run_dir, home, base, packages, begun, scratch, journal, before, orders)
     except LongboatError as error:
         facts = (error.hint,) if error.hint else ()
         cause = Cause(CauseKind.MISSING_INPUT, error.message, evidence=facts)
@@ -152,20 +152,20 @@ def drive(
         return _end(journal, "failed", FAILED, _failure(run_dir, error))
     finally:
         journal.close()
-        if place:
-            scratch_dir.remove(place)
+        if scratch:
+            scratch_dir.remove(scratch)
         os.close(held)
 
 
 def _end(journal: JournalWriter, state: str, code: int, cause: Cause) -> int:
-    """Writes down how the run ended, if its disk has room for that; the exit code."""
+    """Records how the run ended, if the disk has room for it; returns the exit code."""
     with contextlib.suppress(JournalFull):
         journal.write("run.ended", state=state, code=code, cause=cause)
     return code
 
 
 def _failure(run_dir: str, error: Exception) -> Cause:
-    """Why this program cannot go on; how it came to that is in the driver's log."""
+    """The cause for an unexpected error; its traceback goes to the driver's log."""
     text = "".join(traceback.format_exception(error))
     log = os.path.join(run_dir, run_layout.DRIVER_LOG)
     with contextlib.suppress(OSError), open(log, "a", encoding="utf-8") as file:
@@ -182,22 +182,22 @@ def _drive(
     base: Mapping[str, str],
     packages: Mapping[str, str],
     begun: Callable[[], None] | None,
-    place: str,
+    scratch: str,
     journal: JournalWriter,
     before: RunHistory,
-    told: driver_orders.DriverOrders,
+    orders: driver_orders.DriverOrders,
 ) -> int:
     run_id = os.path.basename(run_dir)
     token = os.urandom(32)
-    address = os.path.join(place, scratch_dir.SOCKET)
+    address = os.path.join(scratch, scratch_dir.SOCKET)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(address)
     listener.listen(1024)
-    posts = Posts(plan, run_id, run_dir, home, base, packages, address, token, place)
-    closed = [m.path for m in plan.storage if m.read_only and m.path]
-    shut = [path for path in closed if not (run_dir + "/").startswith(path.rstrip("/") + "/")]
-    launcher = LocalLauncher(posts.post, place, shut)
-    driver = Driver(plan, run_id, run_dir, journal, token, before, left_out=told.left_out, keep=told.keep)
+    configs = AgentConfigs(plan, run_id, run_dir, home, base, packages, address, token, scratch)
+    read_only = [m.path for m in plan.storage if m.read_only and m.path]
+    protected = [path for path in read_only if not (run_dir + "/").startswith(path.rstrip("/") + "/")]
+    launcher = LocalLauncher(configs.config, scratch, protected)
+    driver = Driver(plan, run_id, run_dir, journal, token, before, left_out=orders.left_out, keep=orders.keep)
     journal.write(
         "run.started",
         run=run_id,
@@ -209,18 +209,18 @@ def _drive(
         version=__version__,
         resumed=bool(before.last) or None,
     )
-    if closed and (closed != shut or not launcher.containment.complete):
-        text = f"nothing keeps ranks from writing to {', '.join(closed)} on this machine"
+    if read_only and (read_only != protected or not launcher.containment.complete):
+        text = f"nothing keeps ranks from writing to {', '.join(read_only)} on this machine"
         journal.write("note", text=text, level="warning")
     for stage in before.passed:
         journal.write("stage.reused", stage=stage)
-    with _all_files():  # the tree of the ranks stands already, with the limit that the user has set
+    with _all_files():  # the fork server already runs, with the limit that the user set
         return driver.run(listener, launcher, begun)
 
 
 @contextlib.contextmanager
 def _all_files() -> Iterator[None]:
-    """As many open files as this process may have: the driver holds one for each agent."""
+    """Raises the limit of open files to the maximum: the driver holds one for each agent."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -231,20 +231,20 @@ def _all_files() -> Iterator[None]:
 
 
 def _packages(plan: Plan, home: str, say: Callable[[str], None] | None) -> dict[str, str]:
-    """Stage -> where the job's requirements are for its Python; nothing where that has them."""
+    """Stage -> directory of the job's requirements for its Python; empty if that Python has them already."""
     if not plan.requirements:
         return {}
     pythons = {stage.name: stage.python or host.programs() for stage in plan.stages if stage.kind == "gang"}
-    found = {python: requirements.directory(plan, python, home, say) for python in set(pythons.values())}
-    return {stage: found[python] for stage, python in pythons.items()}
+    directories = {python: requirements.directory(plan, python, home, say) for python in set(pythons.values())}
+    return {stage: directories[python] for stage, python in pythons.items()}
 
 
 def _interrupt(signum: int, _frame: object) -> None:
     raise KeyboardInterrupt(signum)
 
 
-class Posts:
-    """What each agent of a run is told before it starts."""
+class AgentConfigs:
+    """The config that each agent of a run starts with."""
 
     def __init__(
         self,
@@ -256,14 +256,14 @@ class Posts:
         packages: Mapping[str, str],
         address: str,
         token: bytes,
-        place: str,
+        scratch: str,
     ) -> None:
         self._plan = plan
         self._run_id = run_id
         self._run_dir = run_dir
         self._address = address
         self._token = token
-        temporary = os.path.join(place, "tmp")
+        temporary = os.path.join(scratch, "tmp")
         os.mkdir(temporary, 0o700)
         self._base = {**base, "TMPDIR": temporary}
         self._packages = packages
@@ -276,7 +276,7 @@ class Posts:
         self._gpus = host.visible_gpus(base.get("CUDA_VISIBLE_DEVICES"))
         self._cores = max(1, int(host.cores().usable))
 
-    def post(self, seat: Seat, ports: Sequence[int]) -> AgentConfig:
+    def config(self, seat: Seat, ports: Sequence[int]) -> AgentConfig:
         name, role, rank = seat
         stage = self._plan.stage(name)
         return AgentConfig(
@@ -304,14 +304,14 @@ class Posts:
             return self._base
         rest = self._base.get("PYTHONPATH")
         path = self._base.get("PATH") or os.defpath
-        found = {"PYTHONPATH": f"{packages}:{rest}" if rest else packages, "PATH": f"{path}:{packages}/bin"}
-        return {**self._base, **found}
+        added = {"PYTHONPATH": f"{packages}:{rest}" if rest else packages, "PATH": f"{path}:{packages}/bin"}
+        return {**self._base, **added}
 
     def _threads(self, stage: Stage, role: str) -> int:
         ranks = stage.ranks
-        asked = next((r.resources.cpu for r in stage.roles if r.name == role), None)
-        if asked:
-            return max(1, int(asked))
+        cores = next((r.resources.cpu for r in stage.roles if r.name == role), None)
+        if cores:
+            return max(1, int(cores))
         return max(1, self._cores // ranks) if ranks > 1 else 0
 
     def _gpus_of(self, stage: Stage, role: str, rank: int) -> tuple[str, ...]:
@@ -325,12 +325,12 @@ class Posts:
 
 
 def stop(run_dir: str, by: str = "longboat stop", now: bool = False, wait: float | None = None) -> bool:
-    """Asks a run to end, with its grace period or at once. False when nobody drives it; with
-    `wait`, also when it has not ended after so many seconds."""
+    """Asks a run to stop, with its grace period or at once. False if it has no driver, or if it has not ended after
+    `wait` seconds."""
     pid, name = driver_lock.holder(run_dir), os.path.basename(run_dir)
     if not pid:
         return False
-    if pid < 0:  # to the kernel that would be everybody
+    if pid < 0:  # a negative PID would signal a process group
         raise LongboatError(
             f"{name} is driven from another PID namespace and cannot be signalled from here",
             "stop it where it was started: outside of its ranks, or in that container",
@@ -342,7 +342,7 @@ def stop(run_dir: str, by: str = "longboat stop", now: bool = False, wait: float
     except ProcessLookupError:
         return True
     except OSError as error:
-        raise LongboatError(f"{name} cannot be stopped: {error.strerror}", "ask the user who started it") from None
+        raise LongboatError(f"cannot stop {name}: {error.strerror}", "ask the user who started it") from None
     due = time.monotonic() + (wait or 0)
     while wait is not None and driver_lock.holder(run_dir) == pid:
         if time.monotonic() > due:
@@ -360,8 +360,8 @@ def _make(directory: str) -> None:
         os.makedirs(directory, exist_ok=True)
     except OSError as error:
         raise LongboatError(
-            f"the directory {directory} cannot be made: {error.strerror}",
-            "make it by hand, or name another place in the job file",
+            f"cannot create the directory {directory}: {error.strerror}",
+            "create it yourself, or change the path in the job file",
         ) from None
 
 

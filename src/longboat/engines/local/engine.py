@@ -1,8 +1,8 @@
-"""The engine of this machine: runs are directories below the home, ranks are processes.
+"""The local engine: runs are directories below the home directory, ranks are processes of this machine.
 
-A new run has its directory and plan before anything runs; `attend` drives it in this process, `detach` in a process
-of its own. A resumed run is changed by its driver alone, once that holds the run's lock: several processes may want
-to resume it, and only one will.
+A new run has its directory and plan before anything runs; `attend` drives it in this process, `detach` in a separate
+one. Only the driver changes a resumed run, once it holds the run's lock: several processes may try to resume it, and
+only one succeeds.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ class PendingStart:
 
     plan: Plan
     events: int = 0
-    """Events in its journal before: more than none if it is resumed."""
+    """Events already in its journal; 0 for a new run."""
     orders: DriverOrders | None = None
-    """Orders that its driver writes down, of a resumed run; those of a new one are in its directory."""
+    """Orders of a resumed run, which its driver writes; those of a new run are in its directory already."""
 
 
 class LocalRun(DirectoryRun):
@@ -82,18 +82,18 @@ class LocalRun(DirectoryRun):
         return code
 
     def drive(self, begun: Callable[[], None] | None = None, say: Say | None = None) -> int:
-        """Drives it in this process to its end; the exit code."""
+        """Drives the run in this process to its end and returns the exit code."""
         pending = self._start()
         return driving.drive(
             pending.plan, str(self.directory), self._context.home, self._context.environ, begun, say, self._settle
         )
 
     def _start(self) -> PendingStart:
-        assert self._pending is not None, "a run that was found is not started"
+        assert self._pending is not None, "this run was not prepared to start"
         return self._pending
 
     def _settle(self) -> None:
-        """Writes down how a resumed run continues, unless somebody else resumed it since that was decided."""
+        """Writes the plan and orders of a resumed run, unless another process resumed it in the meantime."""
         pending, directory = self._start(), str(self.directory)
         if pending.orders is None:
             return
@@ -104,7 +104,7 @@ class LocalRun(DirectoryRun):
             driver_orders.write(directory, pending.orders)
         except OSError as error:
             raise LongboatError(
-                f"cannot resume {self.id}: its plan cannot be written: {error.strerror}",
+                f"cannot resume {self.id}: cannot write its plan: {error.strerror}",
                 f"free space in {directory}, or make it writable",
             ) from None
 
@@ -127,17 +127,17 @@ class LocalRun(DirectoryRun):
         return True
 
     def _spawn(self) -> bool:
-        """A driver in a fresh interpreter: a notebook has threads and must not be forked."""
+        """Starts the driver in a new interpreter: a notebook has threads and must not be forked."""
         pending = self._start()
-        words = [str(self.directory), str(pending.events)]
-        words += [driver_orders.to_json(pending.orders)] if pending.orders is not None else []
+        arguments = [str(self.directory), str(pending.events)]
+        arguments += [driver_orders.to_json(pending.orders)] if pending.orders is not None else []
         with open(self.directory / run_layout.DRIVER_LOG, "ab") as log:
-            command = [sys.executable, "-m", "longboat.engines.local", *words]
+            command = [sys.executable, "-m", "longboat.engines.local", *arguments]
             driver = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
         return self._begins(driver.pid, lambda: driver.poll() is not None)
 
     def _begins(self, pid: int, ended: Callable[[], bool]) -> bool:
-        """Waits until the process drives the run; False when it exits before that. Raises when another was faster."""
+        """Waits until the process drives the run; False if it exits before. Raises if another process was faster."""
         while True:
             over = ended()
             events = journal.read(str(self.directory))[self.after :]
@@ -151,7 +151,7 @@ class LocalRun(DirectoryRun):
             time.sleep(0.005)
 
     def _drive_alone(self) -> int:
-        """In a fork: off the terminal, into a session of its own."""
+        """Drives the run in a forked child, detached from the terminal, in a new session."""
         os.setsid()
         null = os.open(os.devnull, os.O_RDWR)
         log = os.open(self.directory / run_layout.DRIVER_LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
@@ -159,7 +159,7 @@ class LocalRun(DirectoryRun):
             os.dup2(fd, target)
         return self.drive()
 
-    # A run that is there.
+    # An existing run.
 
     def stop(self, by: str, now: bool = False, wait: float | None = None) -> StopOutcome:
         directory = str(self.directory)
@@ -190,7 +190,7 @@ class LocalRun(DirectoryRun):
         from longboat.engines.serving_wait import await_serving
 
         if request.board:
-            raise LongboatError(f"{self.id} runs on this machine", f"to look at it: longboat board {self.id}")
+            raise LongboatError(f"{self.id} runs on this machine", f"use: longboat board {self.id}")
         stage = await_serving(self, request, 0.2)
         assert stage is not None
         keys = ("url", "grpc", "page", "model")
@@ -209,7 +209,7 @@ class LocalEngine:
         self._store = Store(context.home)
 
     def submit(self, request: RunRequest, say: Say) -> tuple[LocalRun, Sequence[StageDecision]]:
-        """A new run of the plan. What the machine lacks is found before anything is created."""
+        """Creates a run of the plan, after checking that this machine has what it needs."""
         plan, choice = request.plan, request.choice
         assert plan is not None
         driving.check(plan, self._context.environ)
@@ -231,8 +231,8 @@ class LocalEngine:
         except OSError as error:
             self._store.remove(run)
             raise LongboatError(
-                f"a run cannot be kept in {self._store.root}: {error.strerror}",
-                "free space there, or name another place: `export LONGBOAT_HOME=DIRECTORY`",
+                f"cannot create a run in {self._store.root}: {error.strerror}",
+                "free space there, or use another directory: `export LONGBOAT_HOME=DIRECTORY`",
             ) from None
         return LocalRun(run, self._context, PendingStart(plan)), decisions
 
@@ -242,14 +242,16 @@ class LocalEngine:
         directory = str(run.directory)
         if driver_lock.holder(directory):
             raise LongboatError(f"{run.id} is still running", f"watch it: longboat attach {run.id}")
-        own = _plan_of(directory) if request.plan is None else None
-        plan = request.plan or own
+        recorded_plan = _plan_of(directory) if request.plan is None else None
+        plan = request.plan or recorded_plan
         assert plan is not None
         current = fingerprint.fingerprints(plan)
-        return resume_policy.decide(run.id, request, own, journal.stream(directory), _recorded(directory), current)
+        return resume_policy.decide(
+            run.id, request, recorded_plan, journal.stream(directory), _recorded(directory), current
+        )
 
     def resume(self, run: RunHandle, request: RunRequest, say: Say) -> tuple[LocalRun, Sequence[StageDecision]]:
-        """Nothing is written before its driver holds the lock."""
+        """Prepares a resumed run; nothing is written before its driver holds the lock."""
         resumption = self.resumption(run, request)
         resume_policy.check_something_runs(run.id, resumption)
         driving.check(resumption.plan, self._context.environ)
@@ -280,11 +282,11 @@ class LocalEngine:
     def doctor(self, plan: Plan | None, probe: bool) -> Diagnosis:
         from longboat.engines import doctor
 
-        place = doctor.of_machine(self._context.home, self._context.environ)
+        machine = doctor.of_machine(self._context.home, self._context.environ)
         job = [] if plan is None else doctor.of_job(plan, self._context.environ)
         # Without a home there is no run at all; the rest of the machine matters only to a job that needs it.
-        needed = [finding for finding in place if finding.about == "home"] + job
-        return Diagnosis("THIS MACHINE", place, job, plan is None or all(f.state != doctor.MISSING for f in needed))
+        needed = [finding for finding in machine if finding.about == "home"] + job
+        return Diagnosis("THIS MACHINE", machine, job, plan is None or all(f.state != doctor.MISSING for f in needed))
 
 
 def _write_plan(directory: str, plan: Plan) -> None:
@@ -300,7 +302,7 @@ def _plan_of(directory: str) -> Plan:
             return plans.from_json(file.read())
     except (OSError, ValueError, TypeError, AttributeError) as error:
         name = os.path.basename(directory)
-        raise LongboatError(f"the plan of {name} cannot be read: {error}", "run the job file again") from None
+        raise LongboatError(f"cannot read the plan of {name}: {error}", "run the job file again") from None
 
 
 def _recorded(directory: str) -> dict[str, Fingerprint]:
@@ -314,7 +316,7 @@ def _recorded(directory: str) -> dict[str, Fingerprint]:
 
 
 def _record_fingerprints(directory: str, started: PendingStart) -> None:
-    """What the stages depend on that run this time; reused stages keep what they were run with."""
+    """Records fingerprints of the stages that run this time; reused stages keep theirs."""
     from longboat.runtime.driver.history import look_back
     from longboat.spec import fingerprint
 

@@ -1,7 +1,6 @@
-"""Where a run came from: versions, git commit, hash of the code tree. Kept as provenance.json.
+"""Provenance of a run: versions, git commit, hash of the code tree. Stored as provenance.json.
 
-It is looked up while the ranks already run: asking git and reading the tree takes longer than
-starting a gang.
+Collected while the ranks already run: asking git and reading the tree takes longer than starting a gang.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ def write(plan: Plan, directory: str) -> None:
     path = os.path.join(directory, run_layout.PROVENANCE)
     if os.path.exists(path):
         return
-    found = {
+    facts = {
         "longboat": __version__,
         "python": platform.python_version(),
         "executable": sys.executable,
@@ -40,7 +39,7 @@ def write(plan: Plan, directory: str) -> None:
     }
     with contextlib.suppress(OSError):
         with open(path + ".new", "w", encoding="utf-8") as file:
-            json.dump(found, file, indent=2)
+            json.dump(facts, file, indent=2)
         os.replace(path + ".new", path)
 
 
@@ -52,19 +51,19 @@ def _user() -> str:
 
 
 def _git(directory: str) -> dict[str, object] | None:
-    def ask(*words: str) -> str:
-        command = ["git", "-C", directory, *words]
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", directory, *arguments]
         return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
 
     try:
-        commit = ask("rev-parse", "HEAD").strip()
-        return {"commit": commit, "dirty": bool(ask("status", "--porcelain", "--", ".").strip())}
+        commit = git("rev-parse", "HEAD").strip()
+        return {"commit": commit, "dirty": bool(git("status", "--porcelain", "--", ".").strip())}
     except (OSError, subprocess.SubprocessError):
         return None
 
 
 def _code(directory: str) -> dict[str, object] | None:
-    """A hash over names and contents of the tree that `code:` names, less what its ignore file leaves out."""
+    """Hash over the names and contents of the `code:` tree, without what its ignore file excludes."""
     digest, files, size = sha256(), 0, 0
     try:
         for name in code_files(directory):

@@ -1,4 +1,4 @@
-"""A command beside a running rank: the same directory, environment and namespaces."""
+"""Runs a command beside a rank: in the same directory, environment and namespaces."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from longboat.runtime.errors import LongboatError
 
 
 def execute(pid: int, command: Sequence[str]) -> int:
-    """Runs the command next to the process and waits for it; its exit code."""
+    """Runs the command beside the process, waits for it, and returns its exit code."""
     try:
         env = _environment(pid)
         cwd = os.readlink(f"/proc/{pid}/cwd")
         namespaces = [os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC) for kind in _differing(pid)]
     except OSError as error:
-        raise LongboatError(f"process {pid} cannot be joined: {error.strerror}", "has it just ended?") from None
-    # A process that enters a PID namespace can start nothing any more once that namespace is gone: a child does it.
+        raise LongboatError(
+            f"cannot enter process {pid}: {error.strerror}", "it may have just exited: longboat status"
+        ) from None
+    # A process that entered a PID namespace cannot fork once that namespace is gone, so a child enters it.
     child = os.fork()
     if child == 0:
         try:
@@ -31,10 +33,10 @@ def execute(pid: int, command: Sequence[str]) -> int:
 
 
 def _inside(namespaces: Sequence[int], cwd: str, command: Sequence[str], env: Mapping[str, str]) -> int:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command's own business
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command handles it
     for namespace in namespaces:
         if libc().setns(namespace, 0) != 0:
-            os.write(2, b"error: a namespace of the rank cannot be entered\n")
+            os.write(2, b"error: cannot enter a namespace of the rank\n")
             return 126
     child = os.fork()
     if child == 0:
@@ -65,7 +67,7 @@ def _environment(pid: int) -> dict[str, str]:
 
 
 def _differing(pid: int) -> list[str]:
-    """The namespaces of the process that are not ours already."""
+    """Namespaces of the process that this process is not in."""
     return [kind for kind in ("user", "pid", "mnt") if _differs(pid, kind)]
 
 

@@ -1,8 +1,8 @@
-"""The `requirements:` of a job, installed beside its code: a directory of its own on PYTHONPATH.
+"""Installs the `requirements:` of a job into a separate directory on PYTHONPATH.
 
-One directory per interpreter and list of requirements, made once and shared by all runs. The
-environment that Longboat or the stage's `python:` lives in is never changed. A requirement that
-the interpreter satisfies already is not installed again.
+There is one directory per interpreter and list of requirements, created once and shared by all runs. The environment
+of Longboat or of the stage's `python:` is never changed. Requirements that the interpreter already satisfies are not
+installed again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from longboat.runtime.pod.pip_requirements import has
 
 
 def directory(plan: Plan, python: str, home: str, say: Callable[[str], None] | None = None) -> str:
-    """Where the packages are for the interpreter in `python` (a bin directory); empty: nothing to add. Paths in
+    """Directory of the packages for the interpreter in `python` (a bin directory); empty if none are needed. Paths in
     requirements are relative to the code tree."""
     from longboat.images import python_packages
 
@@ -31,29 +31,29 @@ def directory(plan: Plan, python: str, home: str, say: Callable[[str], None] | N
     listed = python_packages.lines(plan.requirements, plan.code)
     parts = [program, identity, *listed, *python_packages.stamps(listed)]
     key = sha256("\0".join(parts).encode()).hexdigest()[:16]
-    place = os.path.join(home, "packages", key)
-    if os.path.isdir(place):
-        return place
+    target = os.path.join(home, "packages", key)
+    if os.path.isdir(target):
+        return target
     if has(plan.requirements, os.environ, program):
         return ""
     if say is not None:
-        say(f"installing {' '.join(plan.requirements)} for {program}; that is done once")
-    return _install(listed, program, place)
+        say(f"installing {' '.join(plan.requirements)} for {program} (once)")
+    return _install(listed, program, target)
 
 
-def _install(requirements: list[str], program: str, place: str) -> str:
-    unfinished = f"{place}.{os.getpid()}"
-    os.makedirs(os.path.dirname(place), exist_ok=True)
-    shutil.rmtree(unfinished, ignore_errors=True)  # of one that was killed and had this number
+def _install(requirements: list[str], program: str, target: str) -> str:
+    unfinished = f"{target}.{os.getpid()}"
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    shutil.rmtree(unfinished, ignore_errors=True)  # left by a killed process with the same PID
     try:
-        _install_into(unfinished, requirements, program, f"{place}.txt")
-        os.rename(unfinished, place)
+        _install_into(unfinished, requirements, program, f"{target}.txt")
+        os.rename(unfinished, target)
     except OSError:
-        if not os.path.isdir(place):  # else somebody else was faster
+        if not os.path.isdir(target):  # else another process was faster
             raise
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-    return place
+    return target
 
 
 def _install_into(directory: str, requirements: list[str], program: str, listed: str) -> None:
@@ -64,8 +64,8 @@ def _install_into(directory: str, requirements: list[str], program: str, listed:
     if done.returncode:
         last = next((x for x in reversed((done.stderr or done.stdout).splitlines()) if x.strip()), "no message")
         raise LongboatError(
-            f"requirements: {' '.join(requirements)} could not be installed: {last.strip()}",
-            f"try it by hand: {' '.join(command)}",
+            f"requirements: cannot install {' '.join(requirements)}: {last.strip()}",
+            f"run it yourself: {' '.join(command)}",
         )
 
 
@@ -77,6 +77,6 @@ def _installer(program: str) -> list[str]:
     uv = beside if os.access(beside, os.X_OK) else shutil.which("uv")
     if uv is None:
         raise LongboatError(
-            f"requirements: {program} has no pip, and there is no uv", f"{program} -m ensurepip, or install uv"
+            f"requirements: {program} has no pip, and uv is not installed", f"{program} -m ensurepip, or install uv"
         )
     return [uv, "pip", "install", "--quiet", "--python", program]

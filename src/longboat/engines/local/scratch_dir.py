@@ -1,7 +1,7 @@
 """A run's scratch directory: the driver's socket, and TMPDIR for its ranks.
 
-The driver removes it, or the keeper when the driver was killed. When both were killed at once,
-the next run here does it: in a directory that is in use somebody listens.
+The driver removes it, or the supervisor if the driver was killed. If both were killed at once, the next run on this
+machine removes it: a directory in use has a listening socket.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ SOCKET = "driver.sock"
 PREFIX = "longboat-"
 _NAME = re.compile(PREFIX + "[0-9a-f]{8}")
 LONGEST = 100
-"""Bytes that the path of a socket may have everywhere."""
+"""Longest path of a socket, in bytes, that every system accepts."""
 YOUNG = 60.0
-"""Seconds during which a directory in which nobody listens yet is left alone."""
+"""Age in seconds below which a directory without a listener is kept: its driver may still be starting."""
 
 
 def make(environ: Mapping[str, str]) -> str:
@@ -53,18 +53,18 @@ def _sweep(parent: str) -> None:
         return
     for name in names:
         path = os.path.join(parent, name)
-        if _deserted(path):
+        if _is_abandoned(path):
             remove(path)
 
 
-def _deserted(path: str) -> bool:
+def _is_abandoned(path: str) -> bool:
     try:
-        found = os.lstat(path)
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or time.time() - found.st_mtime < YOUNG:
+        info = os.lstat(path)
+        if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid() or time.time() - info.st_mtime < YOUNG:
             return False
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
-            asking.settimeout(1.0)
-            asking.connect(os.path.join(path, SOCKET))
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+            client.settimeout(1.0)
+            client.connect(os.path.join(path, SOCKET))
             return False
     except ConnectionRefusedError:
         return True

@@ -1,11 +1,11 @@
-"""The processes between the driver and its agents: a keeper, and a nursery inside the box.
+"""The processes between the driver and its agents: a supervisor, and a fork server inside the PID namespace.
 
-    driver ── keeper ── nursery (pid 1 of the box) ── agents ── ranks
+    driver ── supervisor ── fork server (pid 1 of the namespace) ── agents ── ranks
 
-The nursery forks agents from a warm process, which is many times cheaper than executing each,
-and is the last parent of whatever an agent leaves behind when it is killed. The keeper stands
-outside: when the driver is gone it ends the nursery, and with it the box, and removes the run's
-scratch directory. If the keeper is killed as well, the nursery dies with it.
+The fork server forks agents from a warm process, which is many times cheaper than executing each, and adopts
+whatever an agent leaves behind when it is killed. The supervisor is outside the namespace: when the driver is gone,
+it kills the fork server, and with it the namespace, and removes the run's scratch directory. If the supervisor is
+killed too, the fork server dies with it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 from longboat.engines.local import containment
-from longboat.engines.local.containment import BOX, GROUPS, REAPER, Containment
+from longboat.engines.local.containment import GROUPS, NAMESPACE, REAPER, Containment
 from longboat.engines.local.scratch_dir import remove
 from longboat.runtime import run_layout
 from longboat.runtime.agent import syscalls
@@ -33,35 +33,35 @@ from longboat.runtime.driver.agent_links import Seat
 from longboat.runtime.driver.launcher import AgentGone
 
 FAREWELL = b"."
-"""What a driver that ends in order says to the keeper: one that is killed says nothing. That its end was
-noticed is not enough to go by: the kernel closes a dying process's files before its children lose their parent."""
+"""What a driver that exits normally sends to the supervisor; one that is killed sends nothing. The closed pipe alone
+does not show which: the kernel closes a dying process's files before its children lose their parent."""
 
 
 class SupervisorLost(OSError):
-    """Nobody holds the run's processes any more: they are gone."""
+    """The supervisor was killed, and the run's processes with it."""
 
 
-MakePost = Callable[[Seat, Sequence[int]], AgentConfig]
+MakeConfig = Callable[[Seat, Sequence[int]], AgentConfig]
 
 
 class LocalLauncher:
-    """The driver's handle on the tree: a Launcher."""
+    """Starts and kills agents through the supervisor: the driver's Launcher on this machine."""
 
-    def __init__(self, make_post: MakePost, scratch: str, read_only: Sequence[str] = ()) -> None:
+    def __init__(self, make_config: MakeConfig, scratch: str, read_only: Sequence[str] = ()) -> None:
         self._read_only = read_only
         self.containment = GROUPS
         self._half = b""
         self._socket: socket.socket
-        self._life = self._keeper = -1
+        self._life = self._supervisor = -1
         self._launches: dict[Seat, int] = {}
-        """How many agents each seat has had: the end of one that was followed by another is no news."""
+        """How many agents each seat has had: the exit of one that was already replaced is ignored."""
         self._fenced: set[tuple[Seat, int]] = set()
-        """Agents that the driver had killed: the end of one has a known sender."""
-        for kind in (BOX, REAPER) if syscalls.LINUX else (GROUPS,):
-            if self._start(make_post, scratch, kind):
+        """Agents that the driver had killed: who sent that signal is known."""
+        for kind in (NAMESPACE, REAPER) if syscalls.LINUX else (GROUPS,):
+            if self._start(make_config, scratch, kind):
                 self.containment = kind
                 return
-        raise OSError("the keeper of the run's processes could not be started")
+        raise OSError("cannot start the supervisor of the run's processes")
 
     def launch(self, seat: Seat, ports: Sequence[int]) -> None:
         self._launches[seat] = self._launches.get(seat, 0) + 1
@@ -75,7 +75,7 @@ class LocalLauncher:
         pass  # agents are numbered
 
     def is_current(self, seat: Seat, agent: str) -> bool:
-        return True  # one that was given up is dead: the keeper has seen it
+        return True  # a replaced agent is dead: the fork server reaped it
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -83,20 +83,20 @@ class LocalLauncher:
     def poll(self) -> list[AgentGone]:
         try:
             data = self._socket.recv(1 << 16)
-        except ConnectionResetError:  # the same, with words of ours on their way to it
+        except ConnectionResetError:  # killed before it read what we sent
             data = b""
         if not data:
-            raise SupervisorLost("the keeper of the run's processes was killed")
+            raise SupervisorLost("the supervisor of the run's processes was killed")
         *lines, self._half = (self._half + data).split(b"\n")
         messages = [json.loads(line) for line in lines]
         return [self._gone(each) for each in messages if each["number"] == self._launches[_seat(each["gone"])]]
 
     def close(self) -> None:
-        with contextlib.suppress(BrokenPipeError):  # it was killed
+        with contextlib.suppress(BrokenPipeError):  # the supervisor was killed
             os.write(self._life, FAREWELL)
         os.close(self._life)
         self._socket.close()
-        os.waitpid(self._keeper, 0)
+        os.waitpid(self._supervisor, 0)
         if self.containment is REAPER:
             _end_adopted()
 
@@ -104,7 +104,7 @@ class LocalLauncher:
         try:
             self._socket.sendall(json.dumps(message).encode() + b"\n")
         except OSError as error:
-            raise SupervisorLost(f"the keeper of the run's processes is gone: {error.strerror}") from None
+            raise SupervisorLost(f"the supervisor of the run's processes is gone: {error.strerror}") from None
 
     def _gone(self, message: dict[str, Any]) -> AgentGone:
         seat, status = _seat(message["gone"]), message["status"]
@@ -116,18 +116,18 @@ class LocalLauncher:
             text = f"the agent ended with code {status}; the run's driver.log may say why"
         return AgentGone(seat, Cause(CauseKind.AGENT_LOST, text, role=seat[1], rank=seat[2]))
 
-    def _start(self, make_post: MakePost, scratch: str, kind: Containment) -> bool:
+    def _start(self, make_config: MakeConfig, scratch: str, kind: Containment) -> bool:
         if kind is REAPER:
-            syscalls.adopt_orphans()  # the last resort, should the keeper be killed
+            syscalls.adopt_orphans()  # for the case that the supervisor is killed
         ours, theirs = socket.socketpair()
         watch, self._life = os.pipe()
 
-        def keep() -> int:
+        def supervise() -> int:
             ours.close()
             os.close(self._life)
-            return _keep(make_post, scratch, kind, theirs, watch, self._read_only)
+            return _supervise(make_config, scratch, kind, theirs, watch, self._read_only)
 
-        self._keeper = syscalls.fork(keep)
+        self._supervisor = syscalls.fork(supervise)
         theirs.close()
         os.close(watch)
         self._socket = ours
@@ -137,38 +137,38 @@ class LocalLauncher:
         return False
 
 
-def _keep(
-    make_post: MakePost,
+def _supervise(
+    make_config: MakeConfig,
     scratch: str,
     kind: Containment,
     link: socket.socket,
     watch: int,
     read_only: Sequence[str],
 ) -> int:
-    """The keeper: holds the driver's end of life in one hand and the nursery in the other."""
+    """The supervisor's main: waits until the driver or the fork server exits, then ends the rest."""
     os.setsid()
     _default_signals()
-    if kind is BOX:
+    if kind is NAMESPACE:
         containment.unshare()
     else:
         syscalls.adopt_orphans()
-    keeper = os.getpid()
+    supervisor = os.getpid()
 
-    def nurse() -> int:
+    def serve_forks() -> int:
         os.close(watch)
-        return _nurse(make_post, kind, link, keeper, read_only)
+        return _serve_forks(make_config, kind, link, supervisor, read_only)
 
-    nursery = syscalls.fork(nurse)
+    fork_server = syscalls.fork(serve_forks)
     link.close()
     wake = _wake_on_child()
-    while os.waitpid(nursery, os.WNOHANG)[0] == 0:
+    while os.waitpid(fork_server, os.WNOHANG)[0] == 0:
         ready, _, _ = select.select([watch, wake], [], [])
         if watch in ready:
-            os.kill(nursery, signal.SIGKILL)
-            os.waitpid(nursery, 0)
+            os.kill(fork_server, signal.SIGKILL)
+            os.waitpid(fork_server, 0)
             break
         os.read(wake, 4096)
-    if kind is not BOX:
+    if kind is not NAMESPACE:
         _end_orphans()
     if os.read(watch, len(FAREWELL)) != FAREWELL:
         remove(scratch)
@@ -176,7 +176,7 @@ def _keep(
 
 
 def _end_orphans() -> None:
-    """For the keeper: ends whatever is left below it, also what had left its own parents behind."""
+    """Kills every remaining descendant of the supervisor, including detached ones."""
     while True:
         syscalls.signal_all(syscalls.descendants(os.getpid()), signal.SIGKILL)
         try:
@@ -188,7 +188,7 @@ def _end_orphans() -> None:
 
 
 def _end_adopted() -> None:
-    """The same for the driver, which has children of its own: those share its session, ranks never do."""
+    """Kills the run's processes that the driver adopted; its own children share its session, ranks never do."""
     mine = os.getsid(0)
     while strays := [pid for pid in syscalls.descendants(os.getpid()) if _session(pid) not in (0, mine)]:
         syscalls.signal_all(strays, signal.SIGKILL)
@@ -205,28 +205,31 @@ def _session(pid: int) -> int:
         return 0
 
 
-def _nurse(make_post: MakePost, kind: Containment, link: socket.socket, keeper: int, read_only: Sequence[str]) -> int:
-    if kind is BOX:
-        syscalls.die_with_parent(0)  # a parent outside the box has no number inside it
+def _serve_forks(
+    make_config: MakeConfig, kind: Containment, link: socket.socket, supervisor: int, read_only: Sequence[str]
+) -> int:
+    """The fork server's main."""
+    if kind is NAMESPACE:
+        syscalls.die_with_parent(0)  # a parent outside the namespace has no PID in it
         syscalls.outer_proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        containment.furnish(read_only)
+        containment.mount_private(read_only)
     else:
-        syscalls.die_with_parent(keeper)
+        syscalls.die_with_parent(supervisor)
         syscalls.adopt_orphans()
-    ForkServer(make_post, link).serve()
+    ForkServer(make_config, link).serve()
     return 1
 
 
 class ForkServer:
-    """Forks agents, and clears away what a dead one has left."""
+    """Forks agents, and kills what a dead agent left behind."""
 
-    def __init__(self, make_post: MakePost, link: socket.socket) -> None:
-        self._make_post = make_post
+    def __init__(self, make_config: MakeConfig, link: socket.socket) -> None:
+        self._make_config = make_config
         self._link = link
         self._agents: dict[int, tuple[Seat, int]] = {}
-        self._fallen: list[tuple[Seat, int, int]] = []
+        self._exited: list[tuple[Seat, int, int]] = []
         self._unsent = bytearray(b"\n")
-        """Sent when the driver reads: it may be writing to us, and one of the two must not wait."""
+        """Sent when the driver reads: it may be writing to us, and if both block on a write, neither continues."""
 
     def serve(self) -> None:
         wake = _wake_on_child()
@@ -234,7 +237,7 @@ class ForkServer:
         while True:
             sources: list[Any] = [self._link, wake]
             targets = [self._link] if self._unsent else []
-            ready, able, _ = select.select(sources, targets, [], 0.02 if self._fallen else None)
+            ready, able, _ = select.select(sources, targets, [], 0.02 if self._exited else None)
             if able:
                 del self._unsent[: self._link.send(self._unsent, socket.MSG_DONTWAIT)]
             if wake in ready:
@@ -245,10 +248,10 @@ class ForkServer:
                     return
                 *lines, half = (half + data).split(b"\n")
                 for line in lines:
-                    self._obey(json.loads(line))
+                    self._handle(json.loads(line))
             self._reap()
 
-    def _obey(self, message: dict[str, Any]) -> None:
+    def _handle(self, message: dict[str, Any]) -> None:
         if "launch" in message:
             self._launch(_seat(message["launch"]), message["ports"], message["number"])
         else:
@@ -257,19 +260,19 @@ class ForkServer:
                     os.kill(pid, signal.SIGKILL)
 
     def _launch(self, seat: Seat, ports: Sequence[int], number: int) -> None:
-        nursery = os.getpid()
+        fork_server = os.getpid()
 
         def serve() -> int:
             signal.set_wakeup_fd(-1)
-            syscalls.die_with_parent(nursery)
+            syscalls.die_with_parent(fork_server)
             self._link.close()
-            return _served(self._make_post(seat, ports))
+            return _run_agent(self._make_config(seat, ports))
 
         self._agents[syscalls.fork(serve)] = (seat, number)
 
     def _reap(self) -> None:
-        """Takes in the dead. An agent counts as gone only when nothing that it started is left:
-        a child of this process that is no agent can only come from an agent that died."""
+        """Reaps children. An agent counts as gone only when nothing that it started is left: a child of this process
+        that is not an agent can only come from an agent that died."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -279,40 +282,40 @@ class ForkServer:
                 break
             agent = self._agents.pop(pid, None)
             if agent is not None:
-                self._fallen.append((*agent, os.waitstatus_to_exitcode(status)))
-        if not self._fallen:
+                self._exited.append((*agent, os.waitstatus_to_exitcode(status)))
+        if not self._exited:
             return
         strays = _strays(os.getpid(), self._agents)
         if strays:
             syscalls.signal_all(strays, signal.SIGKILL)
             return
-        for seat, number, status in self._fallen:
+        for seat, number, status in self._exited:
             message = {"gone": [*seat], "number": number, "status": status}
             self._unsent += json.dumps(message).encode() + b"\n"
-        self._fallen = []
+        self._exited = []
 
 
-def _served(post: AgentConfig) -> int:
+def _run_agent(config: AgentConfig) -> int:
     try:
-        return run_agent(post)
+        return run_agent(config)
     except Exception:
-        with open(os.path.join(post.run_dir, run_layout.DRIVER_LOG), "a", encoding="utf-8") as file:
+        with open(os.path.join(config.run_dir, run_layout.DRIVER_LOG), "a", encoding="utf-8") as file:
             file.write(traceback.format_exc())
         return 1
 
 
 def _strays(root: int, agents: Container[int]) -> list[int]:
-    """Descendants of the nursery that stand below no living agent."""
+    """Descendants of the fork server that are not below a living agent."""
     tree = syscalls.process_tree()
-    found = []
+    strays = []
     for child in tree.get(root, ()):
         if child not in agents:
-            found += [child, *syscalls.below(tree, child)]
-    return found
+            strays += [child, *syscalls.below(tree, child)]
+    return strays
 
 
-def _seat(words: Sequence[Any]) -> Seat:
-    stage, role, rank = words
+def _seat(parts: Sequence[Any]) -> Seat:
+    stage, role, rank = parts
     return stage, role, rank
 
 
