@@ -43,7 +43,7 @@ def engine_class(name: str) -> type[Engine]:
         if entry.name == name:
             loaded: type[Engine] = entry.load()
             return loaded
-    raise LongboatError(f"there is no engine {name!r}", f"engines: {', '.join(names())}")
+    raise LongboatError(f"unknown engine {name!r}", f"engines: {', '.join(names())}")
 
 
 def names() -> list[str]:

@@ -191,7 +191,7 @@ def test_who_was_asked_and_died_with_its_pod_is_asked_again(pods: Pods, tmp_path
     (pods.run / "events.jsonl").write_text('{"ev":"run.started"}\n')
     pods.dying = 2
     copy.sync()
-    assert copy.begun
+    assert copy.has_journal
     pods.dying = 3
     with pytest.raises(NoResponse, match="the driver of demo-abcd went while it was asked"):
         copy.sync()
@@ -238,18 +238,18 @@ def test_an_end_behind_which_somebody_else_let_the_run_go_on_is_none(pods: Pods,
     pods.order = {"order": "two"}
     write(pods.run, *ENDED)
     copy.sync()
-    assert (copy.whole(), copy.coming_up) == (False, True), "its driver has yet to write"
+    assert (copy.is_complete(), copy.is_restarting) == (False, True), "its driver has yet to write"
     write(pods.run, *ENDED, *AGAIN)
     copy.sync()
-    assert (copy.whole(), copy.coming_up) == (False, False)
+    assert (copy.is_complete(), copy.is_restarting) == (False, False)
     assert standing(copy).state == "running"
     write(pods.run, *ENDED, *AGAIN, {"ev": "run.ended", "state": "succeeded", "code": 0})
     copy.sync()
-    assert copy.whole()
+    assert copy.is_complete()
     another = copy_of(pods, tmp_path)
     asked = len(pods.words)
     another.sync()
-    assert another.whole()
+    assert another.is_complete()
     assert len(pods.words) == asked, "nobody has to be asked for what is known"
 
 
@@ -272,7 +272,7 @@ def test_the_end_of_a_life_behind_which_there_is_yet_another_one_is_none(pods: P
     write(pods.run, *ENDED, *AGAIN, {"ev": "run.ended", "state": "failed", "code": 1})
     pods.order = {"order": "three"}
     copy.sync()
-    assert (copy.whole(), copy.coming_up) == (False, True)
+    assert (copy.is_complete(), copy.is_restarting) == (False, True)
 
 
 def test_a_run_that_served_and_was_let_go_on_is_starting(pods: Pods, tmp_path: Path) -> None:
@@ -289,7 +289,7 @@ def test_an_order_that_failed_before_a_driver_could_take_it_up_has_ended(pods: P
     pods.order, pods.state = {"order": "two"}, "failed"
     write(pods.run, *ENDED, {"ev": "run.ended", "state": "failed", "code": 1})
     copy.sync()
-    assert copy.whole()
+    assert copy.is_complete()
 
 
 def test_the_end_of_an_order_that_no_driver_could_begin_is_one_before_the_root_says_so(
@@ -300,7 +300,7 @@ def test_the_end_of_an_order_that_no_driver_could_begin_is_one_before_the_root_s
     write(copy.path, *ENDED)
     write(pods.run, *ENDED, {"ev": "run.ended", "state": "failed", "code": 1, "order": "two"})
     copy.sync()
-    assert (copy.whole(), copy.coming_up) == (True, False)
+    assert (copy.is_complete(), copy.is_restarting) == (True, False)
 
 
 def test_a_run_that_comes_up_is_stopped_once_there_is_somebody_to_ask(
@@ -329,9 +329,9 @@ def test_how_a_run_stands_whose_next_driver_has_no_node_yet_is_told_at_once(pods
     write(copy.path, *ENDED)
     pods.order, pods.pod = {"order": "two"}, WAITING
     assert standing(copy).state == "starting"
-    with pytest.raises(LongboatError, match="demo-abcd was resumed and its driver does not begin"):
+    with pytest.raises(LongboatError, match="demo-abcd was resumed, but its driver did not start"):
         copy.stop("me", False, 0.0)
-    copy.keep_up(logs=False)
+    copy.follow_if_running(logs=False)
     watch = RunWatch(copy.path, copy.after)
     watch.poll()
     assert (watch.over, pods.words) == (False, []), "nobody is there to be asked"

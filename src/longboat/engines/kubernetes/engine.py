@@ -1,4 +1,4 @@
-"""The engine of a Kubernetes cluster: the cluster drives a run, this machine submits it and looks at a replica."""
+"""The Kubernetes engine: the cluster drives a run; this machine submits it and reads a replica."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ if TYPE_CHECKING:
 
 PAUSE = 1.0
 NO_CONTROLLER = 60.0
-"""Seconds after which a load balancer that no controller speaks of is not expected any more."""
+"""Seconds to wait for the address of a load balancer that no controller reports on."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 def _translated(method: Callable[P, T]) -> Callable[P, T]:
-    """What the API server refuses becomes a LongboatError with a fix, here and nowhere else."""
+    """Turns an error of the API server into a LongboatError with a fix; the only place that does."""
 
     @functools.wraps(method)
     def call(*args: P.args, **named: P.kwargs) -> T:
@@ -109,7 +109,7 @@ class ClusterRun(DirectoryRun):
         super().__init__(replica.path)
         self.where = f"in the namespace {replica.cluster.namespace}"
         self._known = False
-        """Whether the cluster has said that the run is there."""
+        """Whether the cluster has confirmed that the run exists."""
 
     @property
     def after(self) -> int:
@@ -117,26 +117,26 @@ class ClusterRun(DirectoryRun):
 
     @after.setter
     def after(self, _value: int) -> None:
-        """The replica counts."""
+        """Ignored: the replica has the number."""
 
-    def _there(self) -> RunReplica:
+    def _existing(self) -> RunReplica:
         if not self._known:
             cluster = self.replica.cluster
             root = cluster.root(self.id)
             if root is None:
                 raise LongboatError(
-                    f"{self.id} is no longer in the namespace {cluster.namespace}: somebody has removed it",
-                    f"its copy is {self.directory}; to drop that too: longboat rm {self.id}",
+                    f"{self.id} no longer exists in the namespace {cluster.namespace}: it was removed",
+                    f"its replica is {self.directory}; to remove that too: longboat rm {self.id}",
                 )
             self.replica.mark(root.state not in OVER, root.created, root.plan)
             self._known = True
         return self.replica
 
     def sync(self, logs: bool = False) -> None:
-        self._there().sync(logs=logs)
+        self._existing().sync(logs=logs)
 
     def follow(self, logs: bool, say: Say = silent) -> RunWatch:
-        self._there().keep_up(logs, say)
+        self._existing().follow_if_running(logs, say)
         return super().follow(logs, say)
 
     def pause(self, seconds: float) -> None:
@@ -145,27 +145,27 @@ class ClusterRun(DirectoryRun):
     def state(self, explain: bool = False) -> RunState:
         from longboat.engines.kubernetes import replica_state
 
-        replica = self._there()
+        replica = self._existing()
         return replica_state.explained(replica) if explain else replica_state.current(replica)
 
     def _ended(self, state: RunState) -> bool:
         """An end after which the cluster was asked to resume the run is not the end."""
-        return state.over and self.replica.whole()
+        return state.over and self.replica.is_complete()
 
     @_translated_context
     def files(self) -> Iterator[RunFiles]:
         from longboat.engines.kubernetes.pod_files import PodFiles
 
-        replica = self._there()
+        replica = self._existing()
         with PodFiles(replica.cluster, self.id, self.plan) as files:
             yield files
 
     def fetch(self, path: str) -> Path:
-        self._there().fetch_all(path)
+        self._existing().fetch_all(path)
         return self.directory / path
 
     def fetch_board(self) -> None:
-        self._there().fetch_board()
+        self._existing().fetch_board()
 
     def attend(self, viewer: Viewer, say: Say) -> int:
         return viewer.show(lambda: self.replica.follow(viewer.logs, say))
@@ -174,14 +174,14 @@ class ClusterRun(DirectoryRun):
         return True
 
     def stop(self, by: str, now: bool = False, wait: float | None = None) -> StopOutcome:
-        """Asks the driver; its journal says when everything has ended."""
-        replica = self._there()
+        """Asks the driver to stop; the journal shows when everything has ended."""
+        replica = self._existing()
         due = time.monotonic() + (wait or 0.0)
         if not replica.stop(by, now, wait):
             return StopOutcome.SERVERS_REMOVED if replica.cluster.take_down(self.id) else StopOutcome.NOT_RUNNING
         if wait is None:
             return StopOutcome.ASKED
-        while not replica.whole():
+        while not replica.is_complete():
             if time.monotonic() > due:
                 return StopOutcome.LATE
             time.sleep(0.3)
@@ -189,7 +189,7 @@ class ClusterRun(DirectoryRun):
         return StopOutcome.ENDED
 
     def remove(self, force: bool = False, data: bool = False) -> Removal:
-        """The root, and with it everything it owns; data stays unless it is asked for."""
+        """Removes the root object and everything it owns; data is kept unless `data` is set."""
         namespace = self.replica.cluster.namespace
         gone, kept = self.replica.remove(force=force, data=data)
         return Removal(f" from the namespace {namespace}", {"namespace": namespace}, gone, kept)
@@ -197,7 +197,7 @@ class ClusterRun(DirectoryRun):
     def exec(self, rank: RankState, command: Sequence[str], environ: Mapping[str, str]) -> int:
         from longboat.engines.kubernetes import rank_exec
 
-        return rank_exec.execute(self._there().cluster, self.id, rank, command, environ)
+        return rank_exec.execute(self._existing().cluster, self.id, rank, command, environ)
 
     # Serving.
 
@@ -205,7 +205,7 @@ class ClusterRun(DirectoryRun):
     def endpoint(self, request: EndpointRequest, say: Say) -> Iterator[Endpoint]:
         from longboat.engines.kubernetes import port_forward
 
-        cluster, model = self._there().cluster, ""
+        cluster, model = self._existing().cluster, ""
         if request.board:
             if self.plan is None or self.plan.board is None:
                 raise LongboatError(f"{self.id} has no `board:`", f"on this machine: longboat board {self.id}")
@@ -220,8 +220,8 @@ class ClusterRun(DirectoryRun):
             yield Endpoint(_facts(model, address.host, address.rest, address.grpc, address.expose))
             return
         ports = {address.rest: request.port} | ({address.grpc: 0} if address.grpc != address.rest else {})
-        with port_forward.PortForward(cluster, pods, ports, say) as way:
-            rest, grpc = way.ports[address.rest], way.ports[address.grpc]
+        with port_forward.PortForward(cluster, pods, ports, say) as forward:
+            rest, grpc = forward.ports[address.rest], forward.ports[address.grpc]
             yield Endpoint(_facts(model, "127.0.0.1", rest, grpc, address.expose), held=True)
 
     def _await_serving(self, stage: str, request: EndpointRequest, say: Say) -> None:
@@ -237,22 +237,22 @@ class ClusterRun(DirectoryRun):
         await_serving(self, named, PAUSE, lambda: self.replica.cluster.stands(self.id, stage))
 
     def _address(self, find: Callable[[], ServiceAddress], request: EndpointRequest, say: Say) -> ServiceAddress:
-        """The address once there is one."""
-        begun, said = time.monotonic(), ""
-        due = begun + (request.wait or 0.0)
+        """Waits for the address of a service."""
+        started, shown = time.monotonic(), ""
+        due = started + (request.wait or 0.0)
         while True:
             address = find()
             if address.host or address.expose == "ClusterIP":
                 return address
-            if address.why != said:
-                said = address.why
-                say(f"the {address.expose} has no address yet: {said}")
-            hopeless = address.no_controller and time.monotonic() - begun > NO_CONTROLLER
+            if address.why != shown:
+                shown = address.why
+                say(f"the {address.expose} has no address yet: {shown}")
+            hopeless = address.no_controller and time.monotonic() - started > NO_CONTROLLER
             if request.wait is None or hopeless or time.monotonic() > due:
                 namespace = self.replica.cluster.namespace
                 describe = f"kubectl describe service -n {namespace} -l longboat.dev/run={self.id}"
                 hint = describe if request.wait is not None else f"longboat url {self.id} --wait"
-                raise LongboatError(f"{self.id} has no address from outside", hint, FAILED)
+                raise LongboatError(f"{self.id} has no address outside of the cluster", hint, FAILED)
             time.sleep(PAUSE)
 
     def served_at(self, stage: StageState) -> tuple[Mapping[str, Any], str]:
@@ -265,7 +265,7 @@ class ClusterRun(DirectoryRun):
             facts |= {"url": address.url(), "grpc": f"{bracketed(address.host)}:{address.grpc}"}
             facts |= {"page": f"{address.url()}/models/{facts['model']}"} if "page" in facts else {}
         if address.expose == "ClusterIP":
-            return facts, f"that is within the cluster; from here: longboat url {self.id}"
+            return facts, f"that address works inside the cluster; from here: longboat url {self.id}"
         if not address.host:
             return facts, f"the {address.expose} has no address yet: longboat url {self.id} --wait"
         return facts, ""
@@ -295,7 +295,7 @@ class KubernetesEngine:
         plan = request.plan
         assert plan is not None
         if request.choice.first or request.choice.only:
-            raise LongboatError("--from and --only are for runs that go on", "name one: --resume RUN")
+            raise LongboatError("--from and --only need a run to resume", "add --resume RUN")
         secrets = secret_values.taken_along(plan, self._context.environ)
         options = submit_options(self._context.namespace, request.options)
         return ClusterRun(replicas.submitted(plan, options, secrets, self.cluster, self._context.home, say)), ()
@@ -304,7 +304,7 @@ class KubernetesEngine:
         return self._resumption(run, request)[1]
 
     def _resumption(self, run: RunHandle, request: RunRequest) -> tuple[Manifest, Resumption]:
-        """What would be done, and the root as it was before that was decided."""
+        """What a resume would do, and the root object on which that is based."""
         from longboat.runs.journal_fold import fold, plan_of
         from longboat.spec import fingerprint
 
@@ -314,19 +314,19 @@ class KubernetesEngine:
             raise replica.cluster.absent(run.id)
         replica.sync(logs=True)
         events = journal.read(str(replica.path))
-        if replica.coming_up:
+        if replica.is_restarting:
             busy = submission.is_handed_over(replica.cluster, root)
         else:
-            busy = not replica.whole() and fold(events, run.id, alive=True).state != "serving"
+            busy = not replica.is_complete() and fold(events, run.id, alive=True).state != "serving"
         if busy:
             raise LongboatError(f"{run.id} is still running", f"watch it: longboat attach {run.id}")
         recorded = fingerprint.from_json(root["data"].get(run_layout.FINGERPRINTS, ""))
-        # Without a new plan the code in the cluster is what it was.
+        # Without a new plan the code in the cluster is unchanged.
         current = fingerprint.fingerprints(request.plan) if request.plan is not None else None
         return root, resume_policy.decide(run.id, request, plan_of(replica.path), events, recorded, current)
 
     def resume(self, run: RunHandle, request: RunRequest, say: Say) -> tuple[ClusterRun, Sequence[StageDecision]]:
-        """Asks the cluster to continue: the order is in the root, and a new driver takes it up."""
+        """Resumes a run: writes the order into the root object, where a new driver reads it."""
         replica = cast("ClusterRun", run).replica
         plan = request.plan
         secrets = secret_values.taken_along(plan, self._context.environ) if plan is not None else {}
@@ -349,7 +349,7 @@ class KubernetesEngine:
         store, _ = replicas.known(self.cluster, self._context.home)
         if not store.ids():
             raise LongboatError(
-                f"there are no runs in the namespace {self.cluster.namespace}", "longboat run job.yaml --on kubernetes"
+                f"no runs in the namespace {self.cluster.namespace}", "longboat run job.yaml --on kubernetes"
             )
         return ClusterRun(RunReplica(self.cluster, self._context.home, store.find(text).name))
 
@@ -363,7 +363,7 @@ class KubernetesEngine:
         return ClusterRun(RunReplica(cluster, self._context.home, directory.name))
 
     def runs(self, most: int = 0) -> RunList:
-        """By what their roots say: one request, however many there are."""
+        """Lists runs by their root objects, with one request."""
         _, listed = replicas.known(self.cluster, self._context.home)
         states = [
             RunState(run.id, run.job, run.state, started=run.created, code=run.code)
@@ -379,12 +379,12 @@ class KubernetesEngine:
     def doctor(self, plan: Plan | None, probe: bool) -> Diagnosis:
         from longboat.engines import doctor
 
-        place = doctor.of_cluster(self.cluster)
-        there = all(each.state != doctor.MISSING for each in place if each.about in ("cluster", "namespace"))
+        checks = doctor.of_cluster(self.cluster)
+        reachable = all(each.state != doctor.MISSING for each in checks if each.about in ("cluster", "namespace"))
         job = []
-        if plan is not None and there:
+        if plan is not None and reachable:
             job = doctor.of_job_there(self.cluster, plan, self._context.environ, probe)
-        return Diagnosis("THE CLUSTER", place, job, all(each.state != doctor.MISSING for each in [*place, *job]))
+        return Diagnosis("THE CLUSTER", checks, job, all(each.state != doctor.MISSING for each in [*checks, *job]))
 
     def leftovers(self, run: str) -> list[Leftover]:
         from longboat.engines.kubernetes import leftovers

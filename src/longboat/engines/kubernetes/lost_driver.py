@@ -1,7 +1,7 @@
 """A driver whose node does not answer: when its pod may be deleted by force, so that another one is made.
 
 Its pod stays, told to go, and no StatefulSet makes a second one beside it. Only force removes it,
-and force is safe once the driver must have left by itself: its lease (`kube.tenure`) and a margin
+and force is safe once the driver must have left by itself: its lease (`runtime.pod.leadership`) and a margin
 after it was told to go. By the API server's clock; this machine's may be wrong.
 """
 

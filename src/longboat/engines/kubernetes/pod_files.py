@@ -1,7 +1,7 @@
-"""The files of a run in a cluster, as `ls`, `cat` and `cp` see them: asked of a pod, over the cluster's exec.
+"""The files of a run in a cluster for `ls`, `cat` and `cp`, read and written through exec in a pod.
 
-The run directory is the driver's. For storage a helper's pod is made that mounts it, and deleted when
-the command is done; one that is forgotten ends by itself (`kube.shelf`).
+The driver's pod has the run directory. For storage, a helper pod mounts it and is deleted when the command is done; a
+helper that is left behind exits by itself (`runtime.pod.file_access`).
 """
 
 from __future__ import annotations
@@ -26,15 +26,14 @@ from longboat.runtime.filetree import FileEntry, FileItem, PathNotFound
 from longboat.runtime.kube_client import names
 from longboat.runtime.kube_client.api import ApiError
 from longboat.runtime.plan import Mount, Plan
-from longboat.runtime.pod import file_access as words
-from longboat.runtime.pod import pod_status, pod_templates
+from longboat.runtime.pod import file_access, pod_status, pod_templates
 
 PATIENCE = 120.0
-"""Seconds that a helper's pod may take to start."""
+"""Seconds to wait for a helper pod to start."""
 
 
 class PodFiles:
-    """Use it in a `with`: the pods that it makes go when that ends."""
+    """Files of one run. Use it in a `with`, which deletes the helper pods at its end."""
 
     def __init__(self, cluster: Cluster, run: str, plan: Plan | None) -> None:
         self.run, self.where = run, f"in the namespace {cluster.namespace}"
@@ -52,52 +51,52 @@ class PodFiles:
                 self._cluster.api.delete("Pod", pod, grace=1)
 
     def entries(self, path: str, depth: int) -> list[FileEntry]:
-        found = run_files.spot(self._plan, path)
-        with self._ask(found, "list", depth=depth) as program:
-            out = b"".join(self._said(program, found))
+        target = run_files.spot(self._plan, path)
+        with self._start(target, "list", depth=depth) as program:
+            out = b"".join(self._output(program, target))
         listed = [FileEntry(*json.loads(line)) for line in out.decode().splitlines()]
-        return [replace(entry, path=found.within + entry.path) for entry in listed]
+        return [replace(entry, path=target.within + entry.path) for entry in listed]
 
     def items(self, path: str) -> Iterator[FileItem]:
-        found = run_files.spot(self._plan, path)
-        with self._ask(found, "give") as program:
-            stream = io.BufferedReader(filetree.PieceStream(self._said(program, found)), FRAME)
+        target = run_files.spot(self._plan, path)
+        with self._start(target, "give") as program:
+            stream = io.BufferedReader(filetree.PieceStream(self._output(program, target)), FRAME)
             yield from filetree.unpack(cast("io.BytesIO", stream))
-            while stream.read(FRAME):  # the padding behind the end, and how the program ended
+            while stream.read(FRAME):  # the padding after the end, and the exit code
                 pass
 
     def store(self, path: str, name: str, items: Iterable[FileItem]) -> str:
-        found = run_files.spot(self._plan, path)
-        run_files.writable(self.run, found)
-        with self._ask(found, "take", stdin=True, name=name) as program:
+        target = run_files.spot(self._plan, path)
+        run_files.writable(self.run, target)
+        with self._start(target, "take", stdin=True, name=name) as program:
             sender = _Sender(program)
-            with contextlib.suppress(_Answered, ExecLost):  # then it says itself why
+            with contextlib.suppress(_Answered, ExecLost):  # then the program reports why
                 filetree.pack(items, cast("io.BytesIO", sender))
-            place = b"".join(self._said(program, found, sender.heard)).decode().strip()
-        return found.within + place
+            stored = b"".join(self._output(program, target, sender.heard)).decode().strip()
+        return target.within + stored
 
     # The pods.
 
-    def _ask(self, found: RunPath, word: str, stdin: bool = False, **more: object) -> PodExec:
-        mount = found.mount
-        if mount is None and found.path.strip("/") == run_files.STORAGE and self.mounts:
+    def _start(self, target: RunPath, word: str, stdin: bool = False, **more: object) -> PodExec:
+        mount = target.mount
+        if mount is None and target.path.strip("/") == run_files.STORAGE and self.mounts:
             listed = "\n".join(f"longboat ls {self.run}:{each}" for each in self.mounts)
-            raise LongboatError("storage is looked into one mount at a time", listed)
+            raise LongboatError("choose one mount of storage", listed)
         if mount is None:
             pod, container, top = self._cluster.reach(self.run), "driver", names.RUN
         else:
             pod, container = self._helper(mount), names.HELPER
             top = mount.source if mount.kind in SCHEMES else f"{names.MOUNTS}/{mount.name}"
-        asked = command(word, json.dumps({"top": top, "path": found.path, **more}))
+        arguments = command(word, json.dumps({"top": top, "path": target.path, **more}))
         try:
-            return PodExec(self._cluster.api, pod, asked, container, stdin)
+            return PodExec(self._cluster.api, pod, arguments, container, stdin)
         except ExecLost as error:
             raise LongboatError(f"{error}", "try again", FAILED) from None
         except ApiError as error:
             raise self._cluster.refusal(error) from None
 
-    def _said(self, program: PodExec, found: RunPath, heard: Iterable[tuple[int, bytes]] = ()) -> Iterator[bytes]:
-        """What it writes to stdout; raises for how it ended."""
+    def _output(self, program: PodExec, target: RunPath, heard: Iterable[tuple[int, bytes]] = ()) -> Iterator[bytes]:
+        """What the program writes to stdout; raises an error if it fails."""
         errors, early = b"", iter(heard)
         try:
             while (piece := next(early, None) or program.receive()) is not None:
@@ -109,11 +108,11 @@ class PodFiles:
             raise LongboatError(f"{error}", "try again", FAILED) from None
         except ApiError as error:
             raise self._cluster.refusal(error) from None
-        told = errors.decode("utf-8", "replace").strip()
-        if program.code == words.MISSING:
-            raise run_files.not_there(self.run, found, PathNotFound(**json.loads(told)))
+        message = errors.decode("utf-8", "replace").strip()
+        if program.code == file_access.MISSING:
+            raise run_files.not_there(self.run, target, PathNotFound(**json.loads(message)))
         if program.code:
-            raise LongboatError(f"{self.run}: {told or f'exit code {program.code}'}", code=FAILED)
+            raise LongboatError(f"{self.run}: {message or f'exit code {program.code}'}", code=FAILED)
 
     def _helper(self, mount: Mount) -> str:
         if mount.name in self._helpers:
@@ -143,7 +142,7 @@ class PodFiles:
             pod = self._cluster.api.find("Pod", name)
             if pod is None or pod_status.over(pod):
                 why = "it was deleted" if pod is None else pod_status.ended(pod, seat).message
-                raise LongboatError(f"the pod that looks into storage {mount.name} does not run: {why}", code=FAILED)
+                raise LongboatError(f"the helper pod for storage {mount.name} does not run: {why}", code=FAILED)
             if is_running(pod):
                 return
             if time.monotonic() > due:
@@ -151,17 +150,17 @@ class PodFiles:
                 if cause is not None and not cause.evidence:
                     events = self._cluster.api.list("Event", fields=f"involvedObject.name={name}")
                     cause = pod_status.with_events(cause, events) or cause
-                why = cause.message if cause is not None else "nothing says why"
-                raise LongboatError(f"the pod that looks into storage {mount.name} waits: {why}", code=FAILED)
+                why = cause.message if cause is not None else "no reason is known"
+                raise LongboatError(f"the helper pod for storage {mount.name} does not start: {why}", code=FAILED)
             time.sleep(0.2)
 
 
 class _Answered(Exception):
-    """The program has ended before all was sent."""
+    """The program exited before everything was sent."""
 
 
 class _Sender:
-    """A program's input as a file; hears meanwhile what the program says."""
+    """A program's input as a file; collects the program's output meanwhile."""
 
     def __init__(self, program: PodExec) -> None:
         self.heard: list[tuple[int, bytes]] = []

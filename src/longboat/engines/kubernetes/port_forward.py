@@ -1,8 +1,8 @@
-"""A port of this machine that leads to one in a pod, through the API server: what reaches a ClusterIP from outside.
+"""Forwards a port of this machine to one in a pod, through the API server: how a ClusterIP is reached from outside.
 
-Each connection takes a pod that is ready at that moment, so a replaced server breaks none but those it had. Only this
-machine can use the port. The protocol is the cluster's port-forward over a WebSocket: of channel 0 the data, of channel
-1 what went wrong; the first message of each is the port's number.
+Each connection uses a pod that is ready at that moment, so a replaced server breaks only its own connections. Only this
+machine can use the port. The protocol is Kubernetes' port-forward over a WebSocket: channel 0 carries data, channel 1
+errors; the first message of each is the port's number.
 """
 
 from __future__ import annotations
@@ -18,61 +18,61 @@ from longboat.engines.kubernetes.pod_exec import ExecChannel
 from longboat.runtime.errors import LongboatError
 from longboat.runtime.kube_client.api import ApiError, Manifest
 
-DATA, WRONG = 0, 1
+DATA, ERROR = 0, 1
 PIECE = 1 << 16
 
 
 class PortForward:
-    """Loopback ports that lead to pods of a run. Close it to close all of them."""
+    """Loopback ports that forward to pods of a run, until it is closed."""
 
     def __init__(self, cluster: Cluster, selector: str, ports: Mapping[int, int], say: Callable[[str], None]) -> None:
-        """selector: of the pods. ports: of them -> of this machine, 0 is any that is free."""
+        """selector: of the pods. ports: port of the pod -> port of this machine, 0 for any free one."""
         self._cluster, self._say, self._selector = cluster, say, selector
-        self._listening: list[socket.socket] = []
-        self._said = ""
+        self._listeners: list[socket.socket] = []
+        self._shown = ""
         self.ports: dict[int, int] = {}
-        for there, here in ports.items():
-            self.ports[there] = self._open(there, here)
+        for remote, local in ports.items():
+            self.ports[remote] = self._open(remote, local)
 
-    def _open(self, there: int, here: int) -> int:
+    def _open(self, remote: int, local: int) -> int:
         try:
-            listening = socket.create_server(("127.0.0.1", here))
+            listener = socket.create_server(("127.0.0.1", local))
         except OSError as error:
             self.close()
             raise LongboatError(
-                f"port {here} of this machine cannot be had: {error.strerror}", "choose another: --port, 0 is any"
+                f"cannot listen on port {local} of this machine: {error.strerror}", "use --port 0 to pick a free port"
             ) from None
-        self._listening.append(listening)
-        threading.Thread(target=self._accept, args=(listening, there), daemon=True).start()
-        return int(listening.getsockname()[1])
+        self._listeners.append(listener)
+        threading.Thread(target=self._accept, args=(listener, remote), daemon=True).start()
+        return int(listener.getsockname()[1])
 
-    def _accept(self, listening: socket.socket, there: int) -> None:
+    def _accept(self, listener: socket.socket, remote: int) -> None:
         while True:
             try:
-                client, _ = listening.accept()
+                client, _ = listener.accept()
             except OSError:
                 return
-            threading.Thread(target=self._serve, args=(client, there), daemon=True).start()
+            threading.Thread(target=self._serve, args=(client, remote), daemon=True).start()
 
-    def _serve(self, client: socket.socket, there: int) -> None:
+    def _serve(self, client: socket.socket, remote: int) -> None:
         with client:
             try:
-                channel = self._reached(there)
+                channel = self._connect(remote)
             except (LongboatError, ApiError, OSError) as error:
-                self._tell(f"no server could be reached: {getattr(error, 'message', error)}")
+                self._warn(f"cannot reach a server: {getattr(error, 'message', error)}")
                 return
             with channel:
                 threading.Thread(target=_send, args=(client, channel), daemon=True).start()
                 with contextlib.suppress(OSError):
                     self._receive(client, channel)
 
-    def _reached(self, there: int) -> ExecChannel:
+    def _connect(self, remote: int) -> ExecChannel:
         pods = [pod for pod in self._cluster.api.list("Pod", self._selector) if ready(pod)]
         if not pods:
             raise LongboatError("no server is ready")
-        # Not always the same one.
+        # Spread connections over the pods.
         pod = pods[threading.get_ident() % len(pods)]
-        path = f"{self._cluster.api.path('Pod', pod['metadata']['name'])}/portforward?ports={there}"
+        path = f"{self._cluster.api.path('Pod', pod['metadata']['name'])}/portforward?ports={remote}"
         return ExecChannel(self._cluster.api, path)
 
     def _receive(self, client: socket.socket, channel: ExecChannel) -> None:
@@ -81,22 +81,22 @@ class PortForward:
             number, data = channel.message()
             if number not in named:
                 named.add(number)  # the port's number
-            elif number == WRONG:
-                self._tell(data.decode("utf-8", "replace"))
+            elif number == ERROR:
+                self._warn(data.decode("utf-8", "replace"))
                 return
             else:
                 client.sendall(data)
 
-    def _tell(self, text: str) -> None:
-        if text != self._said:
-            self._said = text
+    def _warn(self, text: str) -> None:
+        if text != self._shown:
+            self._shown = text
             self._say(f"warning: {text}")
 
     def close(self) -> None:
-        for listening in self._listening:
+        for listener in self._listeners:
             with contextlib.suppress(OSError):
-                listening.shutdown(socket.SHUT_RDWR)
-            listening.close()
+                listener.shutdown(socket.SHUT_RDWR)
+            listener.close()
 
     def __enter__(self) -> Self:
         return self

@@ -1,4 +1,4 @@
-"""How a run in a cluster stands: its replica's journal, and what the cluster says about pods that do not run."""
+"""State of a run in a cluster: from its replica's journal, and from the pods that do not run."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from longboat.runtime.causes import Cause, CauseKind
 
 
 def current(replica: RunReplica) -> RunState:
-    """How a run in a cluster stands; while its driver has not begun or is lost, the cluster says why."""
+    """State of the run; while its driver has not started or is lost, with the cluster's reason."""
 
-    waits = replica.waits_for_its_driver()
-    if not waits and (replica.begun or replica.reachable):
+    waits = replica.is_waiting_for_driver()
+    if not waits and (replica.has_journal or replica.reachable):
         replica.sync()
     state = load(replica.path)
-    if replica.coming_up:
+    if replica.is_restarting:
         state = starting_again(state)
-    if waits or not replica.begun:
+    if waits or not replica.has_journal:
         return replace(state, cause=pending_pods.driver(replica.cluster.api, replica.run))
-    return replace(state, cause=_reckoned(replica, state.cause)) if state.cause is not None else state
+    return replace(state, cause=_with_room(replica, state.cause)) if state.cause is not None else state
 
 
 def explained(replica: RunReplica) -> RunState:
-    """The same, with what keeps pods of a run that goes on from running: nobody waits for the end to ask why."""
+    """State of the run, with the reason why pods of a running run are pending."""
 
     state = current(replica)
     if state.over or state.cause is not None or any(stage.cause for stage in state.stages):
@@ -34,13 +34,13 @@ def explained(replica: RunReplica) -> RunState:
     cause = pending_pods.rank(replica.cluster.api, replica.run)
     if cause is None:
         return state
-    found = _reckoned(replica, cause)
-    stages = tuple(replace(each, cause=found) if each.name == found.stage else each for each in state.stages)
+    pending = _with_room(replica, cause)
+    stages = tuple(replace(each, cause=pending) if each.name == pending.stage else each for each in state.stages)
     return replace(state, stages=stages)
 
 
-def _reckoned(replica: RunReplica, cause: Cause) -> Cause:
-    """Where no node had room: the arithmetic, which the driver may not do, for it may not see nodes."""
+def _with_room(replica: RunReplica, cause: Cause) -> Cause:
+    """Adds what is free on the nodes if no node had room; the driver has no permission to list nodes."""
     from longboat.manifests import rank_pods
 
     plan = plan_of(replica.path)
@@ -50,6 +50,6 @@ def _reckoned(replica: RunReplica, cause: Cause) -> Cause:
     role = next((each for each in stage.roles if each.name == cause.role), None) if stage else None
     if stage is None or role is None:
         return cause
-    asked = rank_pods.asked(role, stage)
-    told = pending_pods.room(replica.cluster.api, asked.cpu or 0.0, float(asked.memory or 0), float(asked.gpu))
-    return replace(cause, evidence=(*cause.evidence, *told))
+    needs = rank_pods.asked(role, stage)
+    room = pending_pods.room(replica.cluster.api, needs.cpu or 0.0, float(needs.memory or 0), float(needs.gpu))
+    return replace(cause, evidence=(*cause.evidence, *room))
