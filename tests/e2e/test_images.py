@@ -78,7 +78,7 @@ def test_what_the_registry_has_is_neither_built_nor_sent_again(builder: Builder,
     assert told["sent_bytes"] > 0
     sent = registry.asked("PUT", "/again/hello/blobs/")
     again = builder.build(f"{registry.address}/again/hello:1")
-    assert f"unchanged: {registry.address}/again/hello:1 is there already" in again
+    assert f"unchanged: {registry.address}/again/hello:1 already exists" in again
     assert told["digest"] in again
     assert registry.asked("PUT", "/again/hello/") == sent + 1, "the manifest, the first time"
     (builder.job / "train.py").write_text("print('changed')\n")

@@ -64,7 +64,7 @@ def test_ctrl_c_in_attach_ends_the_viewing_only(longboat: Place) -> None:
     attached.signal(signal.SIGINT)
     said = attached.said()
     assert said.code == 130
-    assert f"{run} goes on" in said.err
+    assert f"{run} continues" in said.err
     assert longboat.status()["state"] == "running"
     longboat.file("go", "")
     assert longboat("wait", run).code == 0
@@ -74,7 +74,7 @@ def test_wait_gives_up_after_its_timeout_and_the_run_goes_on(longboat: Place) ->
     run = background(longboat)
     said = longboat("wait", run, "--timeout", "0.2s")
     assert said.code == 1
-    assert "it goes on" in said.err
+    assert "it continues" in said.err
     longboat.file("go", "")
     assert longboat("wait", run).code == 0
 

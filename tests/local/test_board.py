@@ -91,7 +91,7 @@ def test_a_port_that_is_taken_and_an_address_of_elsewhere_are_refused_with_a_way
         port = str(taken.getsockname()[1])
         said = longboat("board", "--port", port)
     assert said.code == 2
-    assert f"error: TensorBoard cannot listen on 127.0.0.1:{port}: another program listens there" in said.err
+    assert f"error: TensorBoard cannot listen on 127.0.0.1:{port}: the port is already in use" in said.err
     assert "--port 0" in said.err
     said = longboat("board", "--host", "192.0.2.1", "--port", "0")
     assert said.code == 2

@@ -125,7 +125,7 @@ def test_one_rank_that_dies_at_import_is_the_cause_and_its_peers_are_consequence
     assert longboat.ends() == {"main/worker-0": "killed", "main/worker-1": "failed", "main/worker-2": "killed"}
     why = longboat("why").out
     assert "where: main/worker-1, generation 1" in why
-    assert "fell because of it: worker-0, worker-2" in why
+    assert "stopped because of it: worker-0, worker-2" in why
     assert f"longboat logs {longboat.id} --role worker --rank 1 --tail 50" in why
 
 

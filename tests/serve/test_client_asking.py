@@ -107,7 +107,7 @@ def test_a_server_of_ours_hands_out_its_examples_and_finds_its_own_protocol(
 ) -> None:
     assert "good ✓" in longboat("predict", f"127.0.0.1:{server.port}/words").out
     said = longboat("predict", f"127.0.0.1:{server.grpc_port}", "--model", "words", "--limit", "1")
-    assert said.err.startswith("error: no examples of words are known"), "gRPC has none, and HTTP is not beside it"
+    assert said.err.startswith("error: words was saved without examples"), "gRPC has none, and HTTP is not beside it"
     assert "which model" in longboat("predict", f"http://127.0.0.1:{server.port}").err
     assert "it has logarithm, mnist, table, words" in longboat("predict", f"http://127.0.0.1:{server.port}").err
     with serving(tmp_path, models / "words") as alone:

@@ -169,7 +169,7 @@ def test_the_ready_line_and_the_next_commands(models: Path, tmp_path: Path) -> N
 
 def test_an_open_host_without_a_token_is_warned_of(models: Path, tmp_path: Path) -> None:
     with serving(tmp_path, models / "mnist", "--host", "0.0.0.0", "--no-grpc") as server:
-        assert "warning: there is no login" in server.said.read_text()
+        assert "warning: no token" in server.said.read_text()
     with serving(tmp_path, models / "mnist", "--host", "0.0.0.0", "--no-grpc", "--token", "x") as server:
         assert "warning" not in server.said.read_text()
 
@@ -180,7 +180,7 @@ def test_an_open_host_without_a_token_is_warned_of(models: Path, tmp_path: Path)
         (["{models}/mnist", "--port", "70000"], "--port 70000: a number from 0 to 65535"),
         (["{models}/mnist", "--version", "newest"], "--version newest: latest, all, or the number"),
         (["{models}/mnist", "--version", "9"], "has no complete version"),
-        (["{models}/mnist", "--tls-cert", "x"], "--tls-cert and --tls-key belong together"),
+        (["{models}/mnist", "--tls-cert", "x"], "--tls-cert and --tls-key must be given together"),
         (["{models}/mnist", "{models}/mnist"], "two models are called 'mnist'"),
         (["{models}", "--name", "x"], "has several models"),
         (["a/b=c"], "neither a model directory nor a run"),
@@ -223,7 +223,7 @@ def test_a_damaged_model_is_found_by_a_check(tmp_path: Path, longboat: Longboat)
     assert said.code == 1
     assert "weights.safetensors: its contents differ from what was saved" in said.err
     assert longboat("models", tmp_path / "nothing").code == 2
-    assert "there is no model in any run" in longboat("models").err
+    assert "no models in any run" in longboat("models").err
 
 
 def test_every_address_is_those_of_ipv4_and_ipv6(models: Path, tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_an_existing_job_file_is_replaced_only_by_force(tmp_path: Path, longboat
     (tmp_path / "job.yaml").write_text("mine")
     refused = longboat("init", "--from", tmp_path / "train.py")
     assert refused.code == 2
-    assert "nothing was written" in refused.err
+    assert "already exists" in refused.err
     assert (tmp_path / "job.yaml").read_text() == "mine"
     assert longboat("init", "--from", tmp_path / "train.py", "--force").code == 0
     assert (tmp_path / "job.yaml").read_text() != "mine"

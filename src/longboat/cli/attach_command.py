@@ -1,7 +1,12 @@
-"""Watch a run until it ends; the exit code is the run's own.
+"""Watch a run until it ends, and exit with the run's exit code.
 
-RUN is a run's id, the beginning of one, or a job's name; without it, the newest run. Ctrl-C stops watching, not the
-run (exit 130). If a run on a cluster only serves, attach prints its address and exits.
+Use it to return to a run that was started with --detach, on a cluster, or in another terminal. Ctrl-C stops watching,
+not the run (exit 130). If a run on a cluster only serves, attach prints its address and exits.
+
+  longboat attach                 the newest run
+  longboat attach mnist --tail 50
+
+RUN is a run's id, the beginning of one, or a job's name; without it, the newest run.
 """
 
 from __future__ import annotations
@@ -20,9 +25,9 @@ from longboat.runtime.errors import FAILED, INTERRUPTED
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", nargs="?", metavar="RUN", help="a run (the newest if not given)")
     parser.add_argument(
-        "--tail", type=int, default=10, metavar="N", help="begin with the last N lines of each rank (10)"
+        "--tail", type=int, default=10, metavar="N", help="start with the last N lines of each rank (10)"
     )
-    parser.add_argument("-q", "--quiet", action="store_true", help="leave out what the ranks print")
+    parser.add_argument("-q", "--quiet", action="store_true", help="hide the ranks' output")
     parser.add_argument("--json", action="store_true", help="all events of the run as JSON, one per line")
     engine_options.add_place_arguments(parser)
 
@@ -56,6 +61,6 @@ def main(args: argparse.Namespace, console: Console) -> int:
         state = display.follow()
     except KeyboardInterrupt:
         lines = next_lines([f"longboat attach {run.id}", f"longboat stop {run.id}"])
-        console.say("\n".join([f"{run.id} goes on", *lines]))
+        console.say("\n".join([f"{run.id} continues", *lines]))
         return INTERRUPTED
     return ended(run, state, console)

@@ -1,7 +1,8 @@
-"""Loads a model server with real examples and says how fast and how right it answers.
+"""Measure how fast and how correctly a model server answers, with real examples.
 
-The server is a URL, or -s HOST:PORT. Any server that speaks TensorFlow Serving's REST or gRPC, or the Open Inference
-Protocol (v2), will do: what the model takes is asked of the server itself.
+Use it before you rely on a server: it reports latency, throughput, errors and, if the data has labels, accuracy. The
+server is a URL, or -s HOST:PORT. It works with every server that speaks TensorFlow Serving's REST or gRPC, or the Open
+Inference Protocol (v2): bench asks the server for the model's inputs.
 
   longboat bench -d eval.csv            localhost:8500, 40 requests of one row, the first 10 as warm-up
   longboat bench http://localhost:8501/v1/models/mnist -d t10k-images-idx3-ubyte -b 32 -n 1000
@@ -9,12 +10,12 @@ Protocol (v2), will do: what the model takes is asked of the server itself.
   longboat bench URL -d eval.csv --rate 500 --duration 1m
 
 The data: CSV or TSV (with a header, or Criteo's 40 columns without one), JSON, JSON lines, npz, MNIST's idx, lines of
-text. Columns go to the model's inputs by name, else in order. The label is the column named label (or clicked, target,
-class, y), else the first one if there is one more column than the model takes; --label says otherwise.
+text. Columns are matched to the model's inputs by name, else in order. The label is the column named label (or
+clicked, target, class, y), else the first one if there is one more column than the model takes; --label overrides this.
 
-A batch is cut from the data in order; the last one may be short, and after it the data begins again. A latency is the
-time from sending a request to the last byte of its answer. With --rate requests are due at fixed times, whether or not
-answers come, and a latency is counted from that time: a server that stalls cannot hide the requests that it held up.
+Batches are cut from the data in order; the last one may be short, then the data starts again. Latency is the time from
+sending a request to the last byte of its answer. With --rate, requests are due at fixed times, whether or not answers
+come, and latency counts from that time: a server that stalls cannot hide the requests that it delayed.
 
 Exit code 0; 1 if no request was answered; 130 after Ctrl-C, with the figures so far.
 """
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 SERVER = "localhost:8500"
 LISTED = 100
-"""Measured iterations that are listed one by one as they come."""
+"""Most measured iterations that are printed one by one."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,10 +48,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="URL",
         help="http://HOST:8501/v1/models/NAME, .../v2/models/NAME, grpc://HOST:8500/NAME",
     )
-    add("-s", "--server", metavar="HOST:PORT", help=f"the server, instead of a URL ({SERVER})")
+    add("-s", "--server", metavar="HOST:PORT", help=f"server, instead of a URL ({SERVER})")
     add("-d", "--data_file", "--data-file", required=True, metavar="FILE", help="examples to send")
-    add("-b", "--batch_size", "--batch-size", type=int, default=1, metavar="N", help="rows in a request (1)")
-    add("-n", "--num_iteration", "--num-iteration", type=int, default=40, metavar="N", help="requests in all (40)")
+    add("-b", "--batch_size", "--batch-size", type=int, default=1, metavar="N", help="rows per request (1)")
+    add("-n", "--num_iteration", "--num-iteration", type=int, default=40, metavar="N", help="number of requests (40)")
     add(
         "-w",
         "--warm_up_iteration",
@@ -58,18 +59,18 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=10,
         metavar="N",
-        help="the first N requests are not measured (10)",
+        help="warm-up requests, not measured (10)",
     )
-    add("-c", "--concurrency", type=int, default=0, metavar="N", help="connections (1; at a rate at most 64)")
-    add("--rate", type=float, default=0.0, metavar="R", help="send R requests a second, whether or not answers come")
-    add("--duration", default="", metavar="TIME", help="measure for so long (30s, 5m) instead of -n requests")
-    add("--label", default="", metavar="COLUMN", help="the column with the truth: a name, a number from 0, or none")
-    add("--labels", default="", metavar="A,B", help="the classes' names, if the data has names and the model numbers")
-    add("--empty", type=float, default=math.nan, metavar="X", help="what an empty cell is sent as (nan)")
-    add("--output", default="", metavar="NAME", help="which of the model's outputs is the prediction")
+    add("-c", "--concurrency", type=int, default=0, metavar="N", help="connections (1; with --rate at most 64)")
+    add("--rate", type=float, default=0.0, metavar="R", help="requests per second, whether or not answers come")
+    add("--duration", default="", metavar="TIME", help="time to measure (30s, 5m), instead of -n requests")
+    add("--label", default="", metavar="COLUMN", help="column with the label: a name, a number from 0, or none")
+    add("--labels", default="", metavar="A,B", help="class names, if the data has names and the model returns numbers")
+    add("--empty", type=float, default=math.nan, metavar="X", help="value to send for an empty cell (nan)")
+    add("--output", default="", metavar="NAME", help="output of the model that is the prediction")
     server_options.arguments(parser)
-    add("--json", action="store_true", help="the report as JSON, times in seconds")
-    add("--html", default="", metavar="FILE", help="write the report as a page of HTML")
+    add("--json", action="store_true", help="print the report as JSON, times in seconds")
+    add("--html", default="", metavar="FILE", help="write the report as an HTML page")
 
 
 def main(args: argparse.Namespace, console: Console) -> int:
@@ -77,7 +78,7 @@ def main(args: argparse.Namespace, console: Console) -> int:
     from longboat.serve.client import load_test, text_report
 
     if args.url and args.server:
-        raise LongboatError("a URL and --server both name a server", "leave one of them out")
+        raise LongboatError("both a URL and --server were given", "use one of them")
     settings = load_test.LoadSettings(
         data_file=args.data_file,
         batch_size=args.batch_size,
@@ -95,7 +96,7 @@ def main(args: argparse.Namespace, console: Console) -> int:
     )
     settings.check()
     target = server_options.settle(args.url or args.server or SERVER, args, console.environ)
-    report = load_test.run(target, settings, _Told(console, settings, args.json))
+    report = load_test.run(target, settings, _Progress(console, settings, args.json))
     if console.interactive:
         console.err.write("\r\x1b[K")
     if args.html:
@@ -105,7 +106,7 @@ def main(args: argparse.Namespace, console: Console) -> int:
     else:
         console.print(text_report.text(report))
     if args.html:
-        console.say(f"\nthe page: {args.html}")
+        console.say(f"\nreport: {args.html}")
     inside = bool(console.environ.get("LONGBOAT_REPORT_FILE"))
     if inside:
         _report(report)
@@ -115,12 +116,12 @@ def main(args: argparse.Namespace, console: Console) -> int:
     if not report.rate and report.succeeded and not args.json and not inside:
         calm = max(1, round(0.7 * report.requests_per_second))
         then = f"longboat bench {report.url} -d {args.data_file} -b {report.batch_size} --rate {calm} --duration 30s"
-        console.next(f"{then}   (what clients see at 70 % of that)")
+        console.next(f"{then}   (latency at 70 % of that load)")
     return OK if report.succeeded else FAILED
 
 
 def _report(report: LoadReport) -> None:
-    """The figures that a gate or a table of the run may ask for; times in milliseconds."""
+    """Reports figures for gates and for the run's metrics; times in milliseconds."""
     import longboat
 
     figures: dict[str, float] = {
@@ -134,12 +135,12 @@ def _report(report: LoadReport) -> None:
     longboat.report(report.requests, None, **figures)
 
 
-class _Told:
-    """Tells of every iteration as it ends: listed if they are few, else counted on a terminal."""
+class _Progress:
+    """Shows each iteration as it ends: a line each if they are few, else a count on a terminal."""
 
     def __init__(self, console: Console, settings: LoadSettings, quiet: bool) -> None:
         measured = settings.num_iteration - settings.warm_up_iteration
-        self._world, self._count, self._said = console, 0, time.monotonic()
+        self._console, self._count, self._shown = console, 0, time.monotonic()
         self._list = not quiet and not settings.duration and measured <= LISTED
 
     def __call__(self, iteration: Iteration) -> None:
@@ -147,11 +148,11 @@ class _Told:
 
         self._count += 1
         if self._list:
-            self._world.print(line(iteration))
-        elif self._world.interactive and time.monotonic() - self._said > 0.5:
-            self._said = time.monotonic()
-            self._world.err.write(f"\r{self._count:,} requests")
-            self._world.err.flush()
+            self._console.print(line(iteration))
+        elif self._console.interactive and time.monotonic() - self._shown > 0.5:
+            self._shown = time.monotonic()
+            self._console.err.write(f"\r{self._count:,} requests")
+            self._console.err.flush()
 
 
 def _write(name: str, report: LoadReport) -> None:
@@ -164,4 +165,4 @@ def _write(name: str, report: LoadReport) -> None:
     try:
         Path(name).write_text(page(report, when), encoding="utf-8")
     except OSError as error:
-        raise LongboatError(f"{name} cannot be written: {error.strerror}") from None
+        raise LongboatError(f"cannot write {name}: {error.strerror}") from None

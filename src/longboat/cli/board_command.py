@@ -1,10 +1,14 @@
-"""Opens TensorBoard on a run: what its ranks reported, and the event files that its stages wrote.
+"""Open TensorBoard on a run: metrics of its ranks, and event files that its stages wrote.
 
-RUN is a run's id, the beginning of one, or a job's name; without it, the newest run. It may be under way: what is
-new appears as it comes. Curves are named after the stage and the rank; what a stage wrote below its output directory
-(histograms, images, profiles) stands under STAGE/output. Of a run in a cluster all of it is copied to here as it comes.
+Use it during or after a run; new data appears as it arrives. Curves are named after the stage and the rank; what a
+stage wrote below its output directory (histograms, images, profiles) is under STAGE/output. Data of a run in a cluster
+is copied to this machine as it arrives.
 
-The address is printed. Ctrl-C ends the viewing only: the run goes on (exit 130).
+  longboat board                  the newest run, on port 5001
+  longboat board mnist --port 0   any free port
+
+RUN is a run's id, the beginning of one, or a job's name; without it, the newest run. The command prints the address.
+Ctrl-C closes TensorBoard; the run continues (exit 130).
 
 Only this machine can open the page, because TensorBoard has no login. With --host 0.0.0.0 everybody who can reach
 the machine can. From elsewhere, a tunnel is safer: ssh -L 5001:localhost:5001 MACHINE
@@ -35,18 +39,16 @@ if TYPE_CHECKING:
 
 PORT = 5001
 PAUSE = 1.0
-"""Seconds between two looks at the journal."""
+"""Seconds between two reads of the journal."""
 FETCH = 5.0
-"""Seconds between two looks at a cluster for what stages have written."""
-_ANY_PORT = "name another port: `--port 0` takes any that is free"
+"""Seconds between two copies from a cluster."""
+_ANY_PORT = "use --port 0 to pick a free port"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", nargs="?", metavar="RUN", help="a run (the newest if not given)")
-    parser.add_argument(
-        "--port", type=int, metavar="N", help="where to listen (that of `board:`, else 5001); 0: any free port"
-    )
-    parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="on which address to listen (127.0.0.1)")
+    parser.add_argument("--port", type=int, metavar="N", help="port (that of `board:`, else 5001); 0: any free port")
+    parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="address to listen on (127.0.0.1)")
     engine_options.add_place_arguments(parser)
 
 
@@ -54,7 +56,7 @@ def main(args: argparse.Namespace, console: Console) -> int:
     from longboat.runtime.driver.tensorboard_export import TensorBoardExport
 
     if args.port is not None and not 0 <= args.port <= 65535:
-        raise LongboatError(f"--port {args.port}: a port is a number from 1 to 65535, or 0 for any that is free")
+        raise LongboatError(f"--port {args.port}: must be a number from 1 to 65535, or 0 for any free port")
     handle = engine_options.find(args, console, args.run)
     run = handle.directory
     plan = plan_of(run)
@@ -68,11 +70,11 @@ def main(args: argparse.Namespace, console: Console) -> int:
     board.poll()
     url = _launch(viewer, board.directory, args.host, args.port)
     if not _loopback(args.host):
-        console.say(f"warning: TensorBoard has no login: everybody who can reach {args.host} can look at this run")
+        console.say(f"warning: TensorBoard has no login: everybody who can reach {args.host} can see this run")
     if not importlib.util.find_spec("xprof") and any((run / "output").glob("**/plugins/profile")):
         console.say(f"this run has a profile; to see it here: {install_command(packages=('xprof',))}")
     try:
-        console.say(f"TensorBoard of {run.name}; Ctrl-C ends the viewing, not the run")
+        console.say(f"TensorBoard of {run.name}; Ctrl-C closes it, the run continues")
         console.print(url)
         console.out.flush()
         fetched = time.monotonic()
@@ -89,11 +91,11 @@ def main(args: argparse.Namespace, console: Console) -> int:
 
 
 def _fetch(run: CanFetchBoard, console: Console) -> None:
-    """The cluster may be away for a while: the page goes on with what is here."""
+    """Copies new data; while the cluster cannot be reached, the page shows what was copied before."""
     try:
         run.fetch_board()
     except (LongboatError, OSError) as error:
-        console.say(f"warning: nothing new could be fetched: {getattr(error, 'message', error)}")
+        console.say(f"warning: cannot fetch new data: {getattr(error, 'message', error)}")
 
 
 def _tensorboard() -> TensorBoard:
@@ -101,19 +103,19 @@ def _tensorboard() -> TensorBoard:
         from tensorboard import assets, default, program
     except ModuleNotFoundError as missing:
         raise LongboatError(
-            f"the board is TensorBoard, which is not installed here (there is no {missing.name})",
+            f"TensorBoard is not installed (no module {missing.name})",
             f"install it: {install_command('board')}",
         ) from None
     return program.TensorBoard(default.get_plugins(), assets.get_default_assets_zip_provider())
 
 
 def _launch(viewer: TensorBoard, directory: Path, host: str, port: int) -> str:
-    """Starts it in a thread of this process, so that it cannot outlive it; gives its address."""
+    """Starts TensorBoard in a thread, so that it ends with this process; returns its address."""
     from tensorboard.program import TensorBoardServerException
 
     _try_to_listen(host, port)  # its own server would print a line and exit
-    words = {"logdir": str(directory), "host": host, "port": port, "load_fast": "false", "reload_interval": 2}
-    viewer.configure(("tensorboard",), **words)
+    options = {"logdir": str(directory), "host": host, "port": port, "load_fast": "false", "reload_interval": 2}
+    viewer.configure(("tensorboard",), **options)
     try:
         url: str = viewer.launch()
     except (TensorBoardServerException, SystemExit) as error:
@@ -129,8 +131,8 @@ def _try_to_listen(host: str, port: int) -> None:
             trial.bind(address)
     except OSError as error:
         busy = error.errno == errno.EADDRINUSE
-        what = "another program listens there" if busy else str(error.strerror)
-        hint = _ANY_PORT if busy else "leave --host out, or give it an address of this machine"
+        what = "the port is already in use" if busy else str(error.strerror)
+        hint = _ANY_PORT if busy else "omit --host, or use an address of this machine"
         raise LongboatError(f"TensorBoard cannot listen on {host}:{port}: {what}", hint) from None
 
 

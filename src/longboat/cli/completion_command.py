@@ -1,5 +1,7 @@
 """Print a completion script for your shell.
 
+Use it once, then open a new shell: Tab completes commands, options and files.
+
 bash   longboat completion bash > ~/.local/share/bash-completion/completions/longboat
 zsh    longboat completion zsh > "${fpath[1]}/_longboat"
 fish   longboat completion fish > ~/.config/fish/completions/longboat.fish
@@ -22,11 +24,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace, console: Console) -> int:
     import shtab
 
-    console.print(shtab.complete(whole_parser(), shell=args.shell))
+    console.print(shtab.complete(full_parser(), shell=args.shell))
     return OK
 
 
-def whole_parser() -> argparse.ArgumentParser:
+def full_parser() -> argparse.ArgumentParser:
     """One parser with all commands below it; every other command builds only its own."""
     import importlib
 

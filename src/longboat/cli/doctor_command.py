@@ -1,12 +1,16 @@
-"""Say what this machine can do, what is missing, and the command that mends it.
+"""Check what this machine or a cluster can do, what is missing, and how to fix it.
 
-With a job FILE also check what that job needs: its programs and scripts, mounts, secrets,
-requirements, mpirun, memory and GPUs. Exits with 1 if something that the job needs is missing.
+Use it before the first run, and when a run cannot start. With a job FILE it also checks what that job needs: programs
+and scripts, mounts, secrets, requirements, mpirun, memory and GPUs. Exits with 1 if the job needs something that is
+missing.
 
-With --on kubernetes: what the cluster and your rights in the namespace allow, and what is free on
-its nodes. With a job FILE also whether the namespace lets its pods run, whether its claims, secrets
-and accounts are there, and, by a pod that comes and goes, whether its images can be pulled and its
-mounts be written to by its user. Exits with 1 if a run could not be made there.
+  longboat doctor
+  longboat doctor job.yaml
+  longboat doctor job.yaml --on kubernetes -n training
+
+With --on kubernetes it checks the cluster, your permissions in the namespace, and what is free on its nodes. With a job
+FILE it also checks that the namespace admits its pods, that its claims, secrets and accounts exist, and, with a
+temporary pod, that its images can be pulled and its user can write to its mounts. Exits with 1 if a run cannot start.
 """
 
 from __future__ import annotations
@@ -27,10 +31,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_job_arguments(parser)
     # Unlike elsewhere no FILE means no job, not the one in the current directory.
     file = next(action for action in parser._actions if action.dest == "file")  # noqa: SLF001
-    file.default, file.help = None, "a job file, or a directory with job.yaml, whose needs are checked too"
-    parser.add_argument("--json", action="store_true", help="the findings as JSON")
+    file.default, file.help = None, "job file, or a directory with job.yaml, to check too"
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     parser.add_argument(
-        "--no-probe", action="store_true", help="on a cluster: make no pod that tries images and mounts"
+        "--no-probe", action="store_true", help="on a cluster: do not start a pod that tries images and mounts"
     )
     engine_options.add_cluster_arguments(parser)
 

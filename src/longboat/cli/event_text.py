@@ -63,7 +63,7 @@ def _rank_ended(event: Event) -> str:
     cause = cause_of(event)
     text = f"{_rank(event)} {event['state']}"
     if event.get("because"):
-        return f"{text} because {event['because']} fell"
+        return f"{text} because {event['because']} failed"
     if event["state"] == "succeeded":
         return text
     if isinstance(event.get("code"), int) and event["code"] >= 0:

@@ -1,12 +1,13 @@
-"""Writes what a run would submit as one YAML file: to review, apply and delete by hand.
+"""Write the Kubernetes objects of a run as one YAML file.
+
+Use it to review what would be submitted, or to apply and delete it yourself.
 
     longboat export job.yaml --to yaml -o job-run.yaml
-    kubectl apply --server-side -f job-run.yaml     (the run begins; `longboat status --on kubernetes` finds it)
-    kubectl delete -f job-run.yaml                  (and all that it made is gone)
+    kubectl apply --server-side -f job-run.yaml     (starts the run; `longboat status --on kubernetes` finds it)
+    kubectl delete -f job-run.yaml                  (deletes the run and everything it created)
 
-The objects are the very ones that `longboat run --on kubernetes` submits. The token that the
-run's processes prove themselves with is made in the cluster; secrets that come from this machine
-are not written: the file says how to make them.
+The objects are the same that `longboat run --on kubernetes` submits. The token with which the run's processes
+authenticate is created in the cluster. Secrets from this machine are not written: the file says how to create them.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from longboat.cli.job_file import add_job_arguments, load_job
 from longboat.runtime.errors import OK, LongboatError
 
 RUN_ID = r"[a-z]([a-z0-9-]{,44}[a-z0-9])?"
-"""What a cluster takes as the beginning of the names of all objects."""
+"""Run ids that are valid at the start of Kubernetes object names."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     add_job_arguments(parser)
     parser.set_defaults(on="kubernetes")
-    parser.add_argument("--to", choices=("yaml",), default="yaml", help="the form: yaml")
-    parser.add_argument("-o", "--output", metavar="PATH", help="write here instead of to stdout")
-    parser.add_argument("--run", metavar="ID", help="the id of the run (a new one)")
+    parser.add_argument("--to", choices=("yaml",), default="yaml", help="format: yaml")
+    parser.add_argument("-o", "--output", metavar="PATH", help="file to write (default: stdout)")
+    parser.add_argument("--run", metavar="ID", help="id of the run (default: a new one)")
     add_cluster_arguments(parser)
     add_submit_arguments(parser)
 
@@ -41,8 +42,8 @@ def main(args: argparse.Namespace, console: Console) -> int:
     run = args.run or fresh_id(plan.name)
     if not re.fullmatch(RUN_ID, run):
         raise LongboatError(
-            f"--run {run!r} cannot be a run's id",
-            f"lower-case letters, digits and dashes, 46 at most, for example {fresh_id(plan.name)}",
+            f"--run {run!r} is not a valid run id",
+            f"use at most 46 lower-case letters, digits and dashes, for example {fresh_id(plan.name)}",
         )
     options = run_objects.submit_options(args.namespace, submit_options(args))
     packed = payload.load(plan)
@@ -56,7 +57,7 @@ def main(args: argparse.Namespace, console: Console) -> int:
         with open(args.output, "w", encoding="utf-8") as file:
             file.write(written)
     except OSError as error:
-        raise LongboatError(f"{args.output} cannot be written: {error.strerror}") from None
-    console.say(f"{len(made)} objects of the run {run} are in {args.output}")
+        raise LongboatError(f"cannot write {args.output}: {error.strerror}") from None
+    console.say(f"wrote {len(made)} objects of run {run} to {args.output}")
     console.next(f"kubectl apply --server-side -f {args.output}")
     return OK

@@ -1,4 +1,4 @@
-"""Building a job's image, for `build` and for `run --build`: the arguments, and what they mean for a job."""
+"""Builds a job's image for `build` and `run --build`: the options and the plan that uses the image."""
 
 from __future__ import annotations
 
@@ -16,40 +16,42 @@ if TYPE_CHECKING:
 
 def add_build_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the image")
-    group.add_argument("-t", "--tag", metavar="REGISTRY/NAME:TAG", default="", help="what the image is called")
-    group.add_argument("--base", metavar="IMAGE", default="", help="the image below: a name, or a file")
+    group.add_argument("-t", "--tag", metavar="REGISTRY/NAME:TAG", default="", help="name of the image")
+    group.add_argument("--base", metavar="IMAGE", default="", help="base image: a name, or a file")
     group.add_argument(
         "--with",
         dest="tool",
         metavar="TOOL",
         choices=("docker", "podman", "buildah", "none"),
         default="",
-        help="who builds: docker, podman, buildah or none (none, where that can do it)",
+        help="builder: docker, podman, buildah, or none for the built-in one (default)",
     )
-    group.add_argument("--platform", metavar="OS/ARCH", default="linux/amd64", help="what it is for (linux/amd64)")
-    group.add_argument("--python", metavar="VERSION", default="", help="of the base image (looked up in it)")
     group.add_argument(
-        "--insecure", action="store_true", help="a registry with plain http, or a certificate nobody vouches for"
+        "--platform", metavar="OS/ARCH", default="linux/amd64", help="platform of the image (linux/amd64)"
+    )
+    group.add_argument("--python", metavar="VERSION", default="", help="Python version of the base image (detected)")
+    group.add_argument(
+        "--insecure", action="store_true", help="allow a registry with plain HTTP or an untrusted certificate"
     )
 
 
-def wish_of(args: argparse.Namespace, output: str = "", push: bool | None = None) -> BuildOptions:
+def options_of(args: argparse.Namespace, output: str = "", push: bool | None = None) -> BuildOptions:
     from longboat.images.build_request import BuildOptions
 
     return BuildOptions(args.tag, args.base, args.tool, args.platform, args.python, args.insecure, output, push)
 
 
 def built_plan(plan: Plan, args: argparse.Namespace, console: Console) -> Plan:
-    """The plan with an image of its own, built and pushed."""
+    """Builds and pushes the job's image; returns the plan that uses it."""
     from longboat.images import build_request, building
 
-    order = build_request.order_of(plan, wish_of(args), console.environ)
+    order = build_request.order_of(plan, options_of(args), console.environ)
     built = building.build(order, console.home, console.environ, console.say)
-    console.say(told(built))
+    console.say(summary(built))
     return build_request.in_image(plan, built)
 
 
-def told(built: BuiltImage) -> str:
+def summary(built: BuiltImage) -> str:
     if built.existed:
-        return f"unchanged: {built.reference} is there already"
+        return f"unchanged: {built.reference} already exists"
     return f"pushed {built.reference}" + (f" ({formatting.size(built.sent)} sent)" if built.by == "longboat" else "")

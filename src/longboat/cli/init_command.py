@@ -1,8 +1,10 @@
-"""Write a job file: copied with its recipe, or around your own script.
+"""Write a job file: copy a recipe, or start from your own script.
+
+Use it to begin: a recipe is a complete job that runs as it is.
 
 longboat init                      list the recipes
 longboat init NAME [DIR]           copy a recipe into the directory DIR (default: NAME)
-longboat init --from train.py      write job.yaml around a script of yours
+longboat init --from train.py      write job.yaml for your script
 """
 
 from __future__ import annotations
@@ -16,23 +18,23 @@ from longboat.runtime.errors import OK, LongboatError
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", nargs="?", metavar="NAME", help="the recipe to copy; none: list them")
-    parser.add_argument("directory", nargs="?", metavar="DIR", help="where to; must be new or empty (default: NAME)")
+    parser.add_argument("name", nargs="?", metavar="NAME", help="recipe to copy (without it, list them)")
+    parser.add_argument("directory", nargs="?", metavar="DIR", help="target directory, new or empty (default: NAME)")
     parser.add_argument("--from", dest="script", metavar="SCRIPT", help="write a job file that runs this script")
     parser.add_argument(
         "-o", "--output", metavar="FILE", help="with --from: the job file (default: job.yaml beside it)"
     )
     parser.add_argument("--force", action="store_true", help="with --from: replace the job file if it exists")
-    parser.add_argument("--json", action="store_true", help="the list of recipes as JSON")
+    parser.add_argument("--json", action="store_true", help="print the list of recipes as JSON")
 
 
 def main(args: argparse.Namespace, console: Console) -> int:
     if args.script is not None:
         if args.name is not None:
-            raise LongboatError("a recipe and --from were both given", "name a recipe or a script, not both")
+            raise LongboatError("both a recipe and --from were given", "use one of them")
         return _around(args.script, args.output, args.force, console)
     if args.output is not None or args.force:
-        raise LongboatError("-o and --force go with --from SCRIPT", "longboat init --from train.py -o job.yaml")
+        raise LongboatError("-o and --force need --from SCRIPT", "longboat init --from train.py -o job.yaml")
     if args.name is not None:
         return _copy(args.name, args.directory or args.name, console)
     return _list(args.json, console)
@@ -41,15 +43,15 @@ def main(args: argparse.Namespace, console: Console) -> int:
 def _list(as_json: bool, console: Console) -> int:
     from longboat import recipes
 
-    found = recipes.every()
+    known = recipes.every()
     if as_json:
         from dataclasses import asdict
 
-        console.print_json([asdict(recipe) for recipe in found])
+        console.print_json([asdict(recipe) for recipe in known])
         return OK
     from longboat.cli import table
 
-    rows = [(r.name, ", ".join(r.shapes), ", ".join(r.extras) or "-", r.about) for r in found]
+    rows = [(r.name, ", ".join(r.shapes), ", ".join(r.extras) or "-", r.about) for r in known]
     console.print(table.render(("RECIPE", "SHAPE", "NEEDS", "ABOUT"), rows))
     console.next(
         "longboat init NAME [DIR]         copy one", "longboat init --from train.py    start from your own script"
@@ -93,10 +95,10 @@ def _around(script: str, output: str | None, force: bool, console: Console) -> i
             file.write(text)
     except FileExistsError:
         raise LongboatError(
-            f"{target} exists; nothing was written", "give another name with -o, or replace it with --force"
+            f"{target} already exists", "choose another name with -o, or replace it with --force"
         ) from None
     except OSError as error:
-        raise LongboatError(f"{target} cannot be written: {error.strerror}") from error
+        raise LongboatError(f"cannot write {target}: {error.strerror}") from error
     console.print(target)
     job = shlex.quote(target)
     console.say(f"shape {guess.shape}: {guess.reason}")

@@ -1,16 +1,19 @@
-"""Prints what the ranks of a run wrote: all of it, rank by rank, each line behind its rank's name.
+"""Print what the ranks of a run wrote, each line after its rank's name.
+
+Use it to read the output of a run, or to follow it. With -f it waits for ranks that have not started, continues through
+restarts and new stages, and exits when the run ends. Ctrl-C stops following, not the run (exit 130).
+
+  longboat logs -f                          the newest run
+  longboat logs mnist --rank 1 --tail 50
+  longboat logs mnist --grep 'loss=nan'
 
 RUN is a run's id, the beginning of one, or a job's name; without it, the newest run.
 
-With -f it follows: it waits for ranks that do not run yet, covers all of them through
-restarts and new stages, and ends when the run ends. Ctrl-C ends the viewing only (exit 130).
+Lines have no timestamps, so --since starts at the beginning of the process that ran at that time, or at the rank's
+next start: some lines may be older than TIME, but no newer line is missing.
 
---since cannot look into a log, because lines carry no time. It begins at the start of the
-process that was running at that moment, else at the rank's next start: some lines may be
-older, none that is newer is left out.
-
-A line that was redrawn with carriage returns (a progress bar) is shown in its last state;
---raw prints the bytes exactly as they were written, without names.
+A line that was redrawn with carriage returns (a progress bar) is shown in its last state; --raw prints the bytes
+exactly as they were written, without names.
 """
 
 from __future__ import annotations
@@ -34,24 +37,24 @@ from longboat.runtime.shapes import MERGE_ROLE
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", nargs="?", metavar="RUN", help="a run (the newest if not given)")
-    parser.add_argument("-f", "--follow", action="store_true", help="go on until the run ends")
+    parser.add_argument("-f", "--follow", action="store_true", help="follow until the run ends")
     parser.add_argument("--stage", action="append", default=[], metavar="NAME", help="only this stage; may be repeated")
     parser.add_argument("--role", action="append", default=[], metavar="NAME", help="only this role; may be repeated")
     parser.add_argument(
         "--rank", action="append", default=[], type=int, metavar="N", help="only this rank; may be repeated"
     )
-    parser.add_argument("--tail", type=int, metavar="N", help="begin with the last N lines of each rank")
-    parser.add_argument("--since", metavar="TIME", help="begin at 5m, 2h, 1d ago, or at 2026-11-15T14:30")
-    parser.add_argument("--grep", metavar="REGEX", help="only lines in which the regular expression is found")
-    parser.add_argument("--raw", action="store_true", help="the bytes exactly as written, without names")
+    parser.add_argument("--tail", type=int, metavar="N", help="start with the last N lines of each rank")
+    parser.add_argument("--since", metavar="TIME", help="start 5m, 2h or 1d ago, or at 2026-11-15T14:30")
+    parser.add_argument("--grep", metavar="REGEX", help="only lines that match the regular expression")
+    parser.add_argument("--raw", action="store_true", help="print the bytes exactly as written, without names")
     engine_options.add_place_arguments(parser)
 
 
 def main(args: argparse.Namespace, console: Console) -> int:
     if args.tail is not None and args.tail < 0:
-        raise LongboatError(f"--tail {args.tail}: a number of lines is 0 or more")
+        raise LongboatError(f"--tail {args.tail}: must be 0 or more")
     if args.raw and args.grep is not None:
-        raise LongboatError("--raw prints all bytes and --grep chooses lines", "leave one of them out")
+        raise LongboatError("--raw and --grep exclude each other", "use one of them")
     handle = engine_options.find(args, console, args.run)
     if args.follow:
         watch = handle.follow(logs=True, say=console.say)
@@ -95,10 +98,10 @@ def _print(pieces: Iterable[LogPiece], pattern: re.Pattern[str] | None, one_stag
     prefix = log_format.prefixer(one_stage, console.out.isatty() and not console.environ.get("NO_COLOR"))
     any_line = False
     for piece in pieces:
-        found = log_format.matching(piece, pattern) if pattern else piece
-        if found is not None:
+        shown = log_format.matching(piece, pattern) if pattern else piece
+        if shown is not None:
             any_line = True
-            data = log_format.prefixed(found, prefix(found.source))
+            data = log_format.prefixed(shown, prefix(shown.source))
             log_format.write(console.out, log_format.tame(data).encode() if console.out.isatty() else data)
     return any_line
 
@@ -106,18 +109,18 @@ def _print(pieces: Iterable[LogPiece], pattern: re.Pattern[str] | None, one_stag
 def _raw(
     run: Path, choice: LogFilter, stages: list[str], begin: logs.Begin, watch: RunWatch | None, console: Console
 ) -> int:
-    places = {source: begin(source, logs.path_of(run, source)) for source in logs.sources(run, stages)}
+    offsets = {source: begin(source, logs.path_of(run, source)) for source in logs.sources(run, stages)}
     while True:
         over = watch is None or _over(watch)
         for source, size in logs.sources(run, stages).items():
             if not choice.takes(source):
                 continue
-            place = places.get(source, 0)
-            place = size if place is None else place
-            for data in logs.raw(run, source, place):
-                place += len(data)
+            offset = offsets.get(source, 0)
+            offset = size if offset is None else offset
+            for data in logs.raw(run, source, offset):
+                offset += len(data)
                 log_format.write(console.out, data)
-            places[source] = place
+            offsets[source] = offset
         if over:
             return OK
         time.sleep(0.1)
@@ -133,7 +136,7 @@ def _pattern(text: str | None) -> re.Pattern[str] | None:
 
 
 def _choice(args: argparse.Namespace, plan: Plan | None) -> LogFilter:
-    """What --stage, --role and --rank ask for; a name that the plan does not have is an error, not silence."""
+    """The filter of --stage, --role and --rank; a name that the plan does not have is an error."""
     if plan is not None:
         stages = [stage for stage in plan.stages if not args.stage or stage.name in args.stage]
         roles = [role.name for stage in stages for role in stage.roles] + [
@@ -151,8 +154,8 @@ def _choice(args: argparse.Namespace, plan: Plan | None) -> LogFilter:
     return LogFilter(tuple(args.stage), tuple(args.role), tuple(args.rank))
 
 
-def _check(what: str, asked: list[str], known: list[str]) -> None:
-    for name in asked:
+def _check(what: str, names: list[str], known: list[str]) -> None:
+    for name in names:
         if name not in known:
             import difflib
 

@@ -1,9 +1,8 @@
-"""Finds the command, hands it its arguments, turns what escapes into a message and an exit code.
+"""Runs the command named on the command line; turns errors into a message and an exit code.
 
-A command is a module of this package with two functions: `arguments(parser)` adds its
-arguments to an argparse parser, `main(args, world)` does the work and gives the exit code. With
-TAKES_COMMAND, what stands behind `--` is in `args.command`. Only
-the module of the command that was asked for is imported: `--help` imports none.
+A command is a module of this package with two functions: `arguments(parser)` adds its arguments to an argparse parser,
+`main(args, console)` does the work and returns the exit code. With TAKES_COMMAND, `args.command` holds the words after
+`--`. Only the module of that command is imported; `--help` imports none.
 """
 
 from __future__ import annotations
@@ -22,42 +21,42 @@ from longboat.runtime.errors import FAILED, INTERRUPTED, OK, WRONG_USE, Longboat
 
 GROUPS: dict[str, dict[str, str]] = {
     "a job file": {
-        "init": "write a job file: from a recipe, or around your own script",
-        "plan": "show what a run would do, without doing it",
+        "init": "write a job file: copy a recipe, or start from your own script",
+        "plan": "show what a run would do, without running it",
         "params": "list the params of a job file",
         "set": "change a param in a job file, keeping its comments",
         "schema": "print the JSON Schema of the job file, for editors",
         "build": "build an image with a job's code and packages, and push it",
-        "export": "write what a run submits to a cluster as a file",
+        "export": "write the Kubernetes objects of a run as a YAML file",
     },
     "a run": {
         "run": "run a job",
-        "attach": "watch a run that is under way",
-        "wait": "wait until a run has ended and take over its exit code",
+        "attach": "watch a run until it ends",
+        "wait": "wait until a run ends, and exit with its exit code",
         "url": "print the address of a run's served model",
         "stop": "stop a run",
         "exec": "run a command beside a rank",
     },
-    "what runs left": {
-        "status": "list runs, or show one rank by rank",
+    "results": {
+        "status": "list runs, or show one run rank by rank",
         "logs": "print or follow what the ranks wrote",
         "board": "open TensorBoard on a run",
-        "why": "say why a run ended as it did, and what to do next",
+        "why": "explain why a run ended, and what to do next",
         "ls": "list the files of a run",
         "cat": "print a file of a run",
         "cp": "copy files out of a run, or into it",
         "rm": "remove runs",
         "prune": "remove old runs",
-        "left": "list what runs have left in a cluster",
+        "left": "list what runs left in a cluster, and what may cost money",
     },
     "a model": {
-        "serve": "serve models: REST, gRPC, a page to try each",
-        "models": "list models, their versions and where they came from",
-        "predict": "ask a model, served or on this machine",
-        "bench": "load a model server and measure it",
+        "serve": "serve models over REST and gRPC, with a page to try each",
+        "models": "list models, their versions and the runs that made them",
+        "predict": "send examples to a model, served or on this machine",
+        "bench": "measure the speed and accuracy of a model server",
     },
     "this machine": {
-        "doctor": "say what this machine can do, and what is missing",
+        "doctor": "check what this machine or a cluster can do, and what is missing",
         "completion": "print a completion script for your shell",
     },
 }
@@ -66,7 +65,7 @@ COMMANDS = {name: about for group in GROUPS.values() for name, about in group.it
 
 
 def parser_of(name: str) -> tuple[argparse.ArgumentParser, ModuleType]:
-    """The parser of one command and the module that carries it out."""
+    """The parser and the module of a command."""
     module = importlib.import_module(f"longboat.cli.{name}_command")
     parser = argparse.ArgumentParser(
         prog=f"longboat {name}",
@@ -83,7 +82,7 @@ def help_text() -> str:
     for group, commands in GROUPS.items():
         lines += [f"{group}:", *(f"  {name:<11} {about}" for name, about in commands.items()), ""]
     lines += [
-        "longboat COMMAND --help tells more. --version prints the version.",
+        "Use `longboat COMMAND --help` for details, --version for the version.",
         "Exit codes: 0 done, 1 the job failed, 2 wrong use, 3 the gate was not met, 130 interrupted.",
     ]
     return "\n".join(lines)
@@ -100,18 +99,18 @@ def main(argv: list[str], console: Console) -> int:
         argv = [argv[1], "--help"]
     name, *rest = argv
     if name not in COMMANDS:
-        raise LongboatError(f"there is no command {name!r}", _nearest_command(name))
+        raise LongboatError(f"unknown command {name!r}", _nearest_command(name))
     parser, module = parser_of(name)
-    own, behind = _split(rest) if getattr(module, "TAKES_COMMAND", False) else (rest, [])
-    args = parser.parse_args(own, argparse.Namespace(command=behind))
+    options, command = _split(rest) if getattr(module, "TAKES_COMMAND", False) else (rest, [])
+    args = parser.parse_args(options, argparse.Namespace(command=command))
     code: int = module.main(args, console)
     return code
 
 
-def _split(words: list[str]) -> tuple[list[str], list[str]]:
-    """At the first `--`: what is behind it is a command of the user's."""
-    at = words.index("--") if "--" in words else len(words)
-    return words[:at], words[at + 1 :]
+def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """Splits at the first `--`: the command to run follows it."""
+    at = arguments.index("--") if "--" in arguments else len(arguments)
+    return arguments[:at], arguments[at + 1 :]
 
 
 def _nearest_command(name: str) -> str:
@@ -126,7 +125,7 @@ def _nearest_command(name: str) -> str:
 
 
 def program() -> int:
-    """The process `longboat`: the world is the real one, and no traceback reaches the user."""
+    """The `longboat` program: uses the real console, and shows no traceback to the user."""
     _open_streams()
     console = Console()
     try:
@@ -145,20 +144,20 @@ def program() -> int:
         if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
             return _bug(error, console)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        console.say(f"error: the output could not be written: {error.strerror}")
+        console.say(f"error: cannot write the output: {error.strerror}")
         return FAILED
     except Exception as error:
         return _bug(error, console)
 
 
 def _open_streams() -> None:
-    """A stream that the caller closed becomes the null device, lest a socket or a log takes its number."""
+    """Opens closed standard streams as the null device, so that no socket or log gets their number."""
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if getattr(sys, name) is None:
             os.open(os.devnull, os.O_RDWR)
             setattr(sys, name, open(number, mode, encoding="utf-8"))
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # what a locale cannot write, as on stderr
+        sys.stdout.reconfigure(errors="backslashreplace")  # for characters that the locale cannot write, as on stderr
 
 
 def _bug(error: Exception, console: Console) -> int:

@@ -1,7 +1,10 @@
-"""Lists models: their versions, what they take, how good they are, their size, and the run they came from.
+"""List models: versions, kind, metrics, size, and the run that made them.
 
-PLACE is a directory (every model below it is listed) or a run; without it, the models of all runs are listed, the
-newest run first. Checksums are not compared here: `longboat serve` does that, or --check.
+Use it to find a model to serve or to ask. Checksums are compared by `longboat serve`, or here with --check.
+
+  longboat models                 models of all runs, the newest run first
+  longboat models mnist           models of a run
+  longboat models ./models        all models below a directory
 """
 
 from __future__ import annotations
@@ -21,11 +24,11 @@ from longboat.runtime.errors import FAILED, OK, LongboatError
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("place", nargs="?", metavar="DIR|RUN", help="where to look (all runs if not given)")
+    parser.add_argument("place", nargs="?", metavar="DIR|RUN", help="directory or run to search (default: all runs)")
     parser.add_argument(
-        "--check", action="store_true", help="compare every file with its checksum; exit 1 if one differs"
+        "--check", action="store_true", help="compare files with their checksums; exit 1 if one differs"
     )
-    parser.add_argument("--json", action="store_true", help="the same as JSON")
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ class Row:
 
 
 def main(args: argparse.Namespace, console: Console) -> int:
-    rows = [row for place in _places(args.place, console) for row in _rows(place, args.check)]
+    rows = [row for directory in _directories(args.place, console) for row in _rows(directory, args.check)]
     if args.json:
         console.print_json([_json(row) for row in rows])
     elif rows:
@@ -54,8 +57,8 @@ def main(args: argparse.Namespace, console: Console) -> int:
     return FAILED if broken and args.check else OK
 
 
-def _places(place: str | None, console: Console) -> list[Path]:
-    """The directories below which to look."""
+def _directories(place: str | None, console: Console) -> list[Path]:
+    """The directories to search."""
     store = Store(console.home)
     if place is None:
         return [store.root / name / "output" for name in store.ids()]
@@ -65,11 +68,11 @@ def _places(place: str | None, console: Console) -> list[Path]:
     try:
         return [store.find(place) / "output"]
     except LongboatError as error:
-        raise LongboatError(f"{place}: neither a directory nor a run", error.hint) from None
+        raise LongboatError(f"{place} is neither a directory nor a run", error.hint) from None
 
 
 def _rows(root: Path, check: bool) -> list[Row]:
-    found: list[Row] = []
+    rows: list[Row] = []
     for directory, names, files in os.walk(root):
         names[:] = sorted(name for name in names if not name.startswith("."))
         if "bundle.json" not in files:
@@ -78,10 +81,10 @@ def _rows(root: Path, check: bool) -> list[Row]:
         version, model = os.path.basename(directory), os.path.basename(os.path.dirname(directory))
         number = int(version) if version.isdecimal() else 0
         try:
-            found.append(Row(model, number, directory, bundles.read(directory, verify=check)))
+            rows.append(Row(model, number, directory, bundles.read(directory, verify=check)))
         except LongboatError as error:
-            found.append(Row(model, number, directory, None, error.message))
-    return sorted(found, key=lambda row: (os.path.dirname(row.path), row.version))
+            rows.append(Row(model, number, directory, None, error.message))
+    return sorted(rows, key=lambda row: (os.path.dirname(row.path), row.version))
 
 
 def _cells(row: Row) -> tuple[str, ...]:
@@ -94,16 +97,16 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 
 def _json(row: Row) -> dict[str, Any]:
-    told: dict[str, Any] = {"name": row.name, "version": row.version, "path": row.path}
+    document: dict[str, Any] = {"name": row.name, "version": row.version, "path": row.path}
     if row.bundle is None:
-        return {**told, "problem": row.problem}
+        return {**document, "problem": row.problem}
     bundle = row.bundle
 
     def ends(tensors: tuple[bundles.Tensor, ...]) -> list[dict[str, Any]]:
         return [{"name": t.name, "dtype": t.dtype, "shape": list(t.shape)} for t in tensors]
 
     return {
-        **told,
+        **document,
         "kind": bundle.kind,
         "title": bundle.title,
         "inputs": ends(bundle.inputs),
@@ -115,12 +118,12 @@ def _json(row: Row) -> dict[str, Any]:
 
 
 def _next(rows: list[Row], place: str | None) -> list[str]:
-    whole = [row for row in rows if row.bundle is not None]
-    if whole:
-        model = os.path.dirname(whole[-1].path)
+    loadable = [row for row in rows if row.bundle is not None]
+    if loadable:
+        model = os.path.dirname(loadable[-1].path)
         where = os.path.relpath(model) if not os.path.relpath(model).startswith("..") else model
         return next_lines([f"longboat serve {where}", f"longboat predict {where}"])
     if rows:
         return []
     where = f"in {place}" if place else "in any run"
-    return [f"there is no model {where}", *next_lines(["longboat run JOB.yaml"] if place is None else [])]
+    return [f"no models {where}", *next_lines(["longboat run JOB.yaml"] if place is None else [])]

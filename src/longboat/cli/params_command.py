@@ -1,7 +1,10 @@
-"""List the params of a job file: value, who set it, meaning, uses.
+"""List the params of a job file: value, origin, description and number of uses.
 
-COUNT is in how many places of the file the value is used. A required param must have a value of its own
-before the job can run.
+Use it to see what you can change with `longboat set` or --set. COUNT is how often the file uses the value. A required
+param must get a value before the job can run.
+
+  longboat params job.yaml
+  longboat params job.yaml --preset demo --json
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
-"""Show what a run of a job file would do, without doing it.
+"""Show what a run of a job file would do, without running it.
 
-What is shown is exactly what `longboat run` runs; --json prints the whole of it.
+Use it to check params, commands, mounts and environment: `longboat run` runs exactly this. --json prints all of it.
+
+  longboat plan job.yaml --set STEPS=200
+  longboat plan --resume mnist          which stages would run again
 """
 
 from __future__ import annotations
@@ -63,9 +66,9 @@ def _options(args: argparse.Namespace) -> str:
     """The options again, so that the next command runs what was shown."""
     import shlex
 
-    words = [word for text in args.sets for word in ("--set", text)]
-    words += ["--preset", args.preset] if args.preset else []
-    words += [word for path in args.env_files for word in ("--env-file", path)]
-    words += ["--on", args.on] if args.on != registry.DEFAULT else []
-    words += part_words(args)
-    return "".join(f" {shlex.quote(word)}" for word in words)
+    options = [word for text in args.sets for word in ("--set", text)]
+    options += ["--preset", args.preset] if args.preset else []
+    options += [word for path in args.env_files for word in ("--env-file", path)]
+    options += ["--on", args.on] if args.on != registry.DEFAULT else []
+    options += part_words(args)
+    return "".join(f" {shlex.quote(word)}" for word in options)

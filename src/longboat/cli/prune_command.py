@@ -1,7 +1,10 @@
-"""Removes runs that ended some time ago. Runs that are under way are never removed.
+"""Remove old runs from this machine. Runs that still run are never removed.
 
-Say which with --older-than (counted from a run's end), with --keep (all but the newest N), or
-with both. --dry-run only names them.
+Use it to free disk space. Choose runs with --older-than (counted from a run's end), with --keep (all but the newest N),
+or with both.
+
+  longboat prune --older-than 7d --dry-run
+  longboat prune --keep 10
 """
 
 from __future__ import annotations
@@ -19,19 +22,19 @@ from longboat.runtime.errors import OK, LongboatError
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--older-than", metavar="TIME", help="ended longer ago than 12h, 7d, 4w")
-    parser.add_argument("--keep", type=int, metavar="N", help="never one of the newest N")
-    parser.add_argument("--dry-run", action="store_true", help="only say what would be removed")
-    parser.add_argument("--json", action="store_true", help="what went, or would go, as JSON")
+    parser.add_argument("--older-than", metavar="TIME", help="runs that ended longer ago than 12h, 7d, 4w")
+    parser.add_argument("--keep", type=int, metavar="N", help="keep the newest N runs")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be removed, and remove nothing")
+    parser.add_argument("--json", action="store_true", help="print what was, or would be, removed as JSON")
 
 
 def main(args: argparse.Namespace, console: Console) -> int:
     if args.older_than is None and args.keep is None:
         raise LongboatError(
-            "which runs?", "for example `longboat prune --older-than 7d`, or `longboat prune --keep 10`"
+            "no runs were chosen", "for example `longboat prune --older-than 7d`, or `longboat prune --keep 10`"
         )
     if args.keep is not None and args.keep < 0:
-        raise LongboatError(f"--keep {args.keep}: a number of runs is 0 or more")
+        raise LongboatError(f"--keep {args.keep}: must be 0 or more")
     engine = registry.engine(registry.DEFAULT, EngineContext(console.home, console.environ))
     now = time.time()
     age = formatting.seconds(args.older_than) if args.older_than is not None else 0.0

@@ -1,12 +1,17 @@
-"""Removes runs with all that they left: logs, checkpoints, output; in a cluster all objects too.
+"""Remove runs with their logs, checkpoints and output; in a cluster also their objects.
 
-RUN is a run's id, the beginning of one, or a job's name (its newest run). A run that is under
-way is refused; with --force it is killed first. Images that `longboat build` pushed stay, unless
---images is given: with RUN the image that the run used, without one all that were pushed from here.
+Use it when you no longer need a run. A run that still runs is refused; --force kills it first.
 
-Data outlives a run in a cluster: storage that was made for the job (`make:`), claims, buckets and
-NFS exports that it wrote to. They are named, each with the command that deletes it. With --data
-what was made for the job goes too; what was yours before stays in any case.
+  longboat rm mnist-abcde
+  longboat rm mnist --data --on kubernetes
+  longboat rm --images
+
+RUN is a run's id, the beginning of one, or a job's name (its newest run). Images that `longboat build` pushed are kept
+unless you add --images: with RUN it removes the run's image, without RUN all images pushed from this machine.
+
+Data in a cluster is kept: storage created for the job (`make:`), claims, buckets and NFS exports that it wrote to. They
+are listed, each with the command that deletes it. --data also deletes the storage created for the job; what existed
+before is always kept.
 """
 
 from __future__ import annotations
@@ -23,17 +28,17 @@ from longboat.runtime.errors import OK, LongboatError
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("runs", nargs="*", metavar="RUN", help="the runs to remove")
-    parser.add_argument("--force", action="store_true", help="kill a run that is under way, then remove it")
-    parser.add_argument("--images", action="store_true", help="images that `build` pushed, too; without RUN all")
-    parser.add_argument("--data", action="store_true", help="in a cluster: also the storage that was made for the job")
-    parser.add_argument("--json", action="store_true", help="what went and what stays, as JSON")
+    parser.add_argument("runs", nargs="*", metavar="RUN", help="runs to remove")
+    parser.add_argument("--force", action="store_true", help="kill a running run, then remove it")
+    parser.add_argument("--images", action="store_true", help="also remove pushed images; without RUN, all of them")
+    parser.add_argument("--data", action="store_true", help="in a cluster: also delete storage created for the job")
+    parser.add_argument("--json", action="store_true", help="print what was removed and kept as JSON")
     engine_options.add_place_arguments(parser)
 
 
 def main(args: argparse.Namespace, console: Console) -> int:
     if not args.runs and not args.images:
-        raise LongboatError("say which runs to remove", "longboat rm RUN; `longboat status` lists them")
+        raise LongboatError("no run was given", "longboat rm RUN; `longboat status` lists them")
     report = RemovalReport(console, args.json)
     try:
         return _remove(args, console, report)
@@ -73,7 +78,7 @@ def _remove(args: argparse.Namespace, console: Console, report: RemovalReport) -
 
 
 def _named(args: argparse.Namespace, console: Console) -> dict[str, RunHandle | LongboatError | None]:
-    """Every run that is meant, once, found before any is removed; None for one of which only data may be left."""
+    """Every run to remove, once, found before any is removed; None if only data of it may be left."""
     runs: dict[str, RunHandle | LongboatError | None] = {}
     data_alone = args.data and registry.chosen(args.on, engine_options.context_of(args, console)) is not None
     for text in args.runs:
@@ -91,7 +96,7 @@ def _image(run: RunHandle) -> str:
 
 
 def _remove_data(args: argparse.Namespace, console: Console, text: str, report: RemovalReport) -> None:
-    """The storage of a run that is gone itself."""
+    """Deletes the storage of a run that no longer exists."""
     engine = engine_options.engine_of(args, console)
     gone = able(engine, KeepsData, "rm --data").remove_data(text)
     for what in gone:

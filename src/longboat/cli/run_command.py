@@ -1,12 +1,16 @@
-"""Runs a job: checks it, starts its gang, shows it until it has ended.
+"""Run a job: check it, start its gang, and show it until it ends.
 
-The last lines say what to type next. Ctrl-C asks the ranks to stop (SIGTERM), waits for the
-grace period of the stage, then kills; a second Ctrl-C kills at once. With --detach the run goes
-on by itself: `longboat attach` shows it again.
+  longboat run job.yaml --set STEPS=200
+  longboat run --detach                       job.yaml of this directory; `longboat attach` shows the run
+  longboat run job.yaml --on kubernetes
+  longboat run --resume mnist                 continue a run that failed or was stopped
 
-On a cluster (--on kubernetes) the run is driven from inside the cluster: Ctrl-C ends the watching
-only, a closed laptop changes nothing, and attach, logs, why and stop work from any machine. While
-the run is still being submitted, Ctrl-C takes back what was made of it.
+Ctrl-C sends SIGTERM to the ranks, waits for the grace period of the stage, then kills them; a second Ctrl-C kills at
+once. The last lines show what to type next.
+
+On a cluster the driver runs inside the cluster: Ctrl-C stops watching, not the run; you can close your laptop, and use
+attach, logs, why and stop from any machine. If you press Ctrl-C while the run is still being submitted, its objects
+are deleted.
 
 Exit codes: 0 done, 1 the job failed, 2 wrong use, 3 the gate was not met, 130 interrupted.
 """
@@ -31,15 +35,17 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_job_arguments(parser)
     add_cluster_arguments(parser)
     add_submit_arguments(parser)
-    parser.add_argument("-d", "--detach", action="store_true", help="return at once; the run goes on by itself")
-    parser.add_argument("-q", "--quiet", action="store_true", help="leave out what the ranks print")
-    parser.add_argument("--json", action="store_true", help="all events of the run as JSON on stdout, one per line")
     parser.add_argument(
-        "-k", "--keep", action="store_true", help="keep servers up when everything else is done, until Ctrl-C or `stop`"
+        "-d", "--detach", action="store_true", help="return at once; the run continues in the background"
+    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="hide the ranks' output")
+    parser.add_argument("--json", action="store_true", help="print all events as JSON, one per line")
+    parser.add_argument(
+        "-k", "--keep", action="store_true", help="keep serving when all other stages are done, until Ctrl-C or `stop`"
     )
     add_part_arguments(parser)
     parser.add_argument(
-        "--build", action="store_true", help="build an image with code and packages, push it and run it: see `build`"
+        "--build", action="store_true", help="build an image with code and packages, push it and run it (see `build`)"
     )
     add_build_arguments(parser)
 
@@ -48,7 +54,7 @@ def main(args: argparse.Namespace, console: Console) -> int:
     choice = stage_choice(args, keep=args.keep or args.detach)
     old = _run_to_resume(args, console)
     if old is not None:
-        args.on = old.engine  # the plan is for where the run is, also when it was found without --on
+        args.on = old.engine  # plan for the engine of the run, even if it was found without --on
     engine = registry.engine(args.on, context_of(args, console))
     plan = new_plan(args, console)
     if args.build:
@@ -72,7 +78,7 @@ def main(args: argparse.Namespace, console: Console) -> int:
 
 
 def _run_to_resume(args: argparse.Namespace, console: Console) -> RunHandle | None:
-    """--on has a default, which does not say where to look for a run."""
+    """The run of --resume, on any engine unless --on names one that is not the default."""
     if args.resume is None:
         return None
     on = None if args.on == registry.DEFAULT else args.on
@@ -83,7 +89,7 @@ def _built(args: argparse.Namespace, console: Console, engine: Engine) -> Plan |
     from longboat.cli import image_building
 
     if not engine.remote:
-        raise LongboatError("ranks on this machine need no image", "leave out --build, or say --on kubernetes")
+        raise LongboatError("ranks on this machine need no image", "omit --build, or add --on kubernetes")
     plan = new_plan(args, console)
     return image_building.built_plan(plan, args, console) if plan is not None else None
 

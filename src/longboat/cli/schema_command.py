@@ -1,7 +1,7 @@
 """Print the JSON Schema of the job file.
 
-Editors complete and check job files with it. For VS Code's YAML extension and others that use the
-YAML language server, write it to a file and name that in the first line of the job file:
+Use it to get completion and checks in your editor. For VS Code's YAML extension, and others that use the YAML language
+server, write the schema to a file and name it in the first line of the job file:
 
   longboat schema > longboat.schema.json
   # yaml-language-server: $schema=longboat.schema.json

@@ -1,21 +1,23 @@
-"""Serves models: TensorFlow Serving's REST and gRPC, the Open Inference Protocol v2, a page to try each model, metrics.
+"""Serve models over REST and gRPC, with a web page to try each.
 
-MODEL is a model's directory (numbered versions in it), one version, or a directory of models. A run's id or a job's
-name means the models that the run left. NAME=MODEL gives it another name. A Keras file (.keras, .h5) or a TensorFlow
-SavedModel is served too, with TensorFlow installed.
+Use it to try or to deploy a model. The server speaks TensorFlow Serving's REST and gRPC and the Open Inference Protocol
+v2. MODEL is a model's directory (numbered versions in it), one version, or a directory of models. A run's id or a job's
+name means the models that the run saved. NAME=MODEL gives the model another name. Keras files (.keras, .h5) and
+TensorFlow SavedModels need TensorFlow.
 
   longboat serve models/mnist
   longboat serve imdb --port 0
   longboat serve small=models/a large=models/b --workers 2
   curl -d '{"instances": [[...]]}' http://127.0.0.1:8501/v1/models/mnist:predict
 
-A new version in a model's directory takes over as soon as it is complete and loads; the old one finishes what it was
-asked. A broken one is refused, and /v1/models/NAME says why. Requests that arrive together are computed together; a
-full queue is answered with 429 (RESOURCE_EXHAUSTED). SIGTERM or Ctrl-C answers what is under way, then ends; with
---linger, for load balancers, SIGTERM first makes /readyz say no and the server go on taking requests for a while.
+A new version in a model's directory replaces the old one as soon as it is complete and loaded; the old one finishes its
+requests. A broken version is refused, and /v1/models/NAME shows why. Requests that arrive together are computed
+together; when the queue is full, the answer is 429 (RESOURCE_EXHAUSTED). After SIGTERM or Ctrl-C the server finishes
+running requests, then exits; with --linger, for load balancers, it first reports not ready at /readyz and accepts
+requests for that long.
 
-Only this machine can reach the server unless --host says otherwise. With --token, or the variable
-LONGBOAT_SERVE_TOKEN, clients must send `Authorization: Bearer TOKEN`.
+Only this machine can reach the server unless you set --host. With --token, or the variable LONGBOAT_SERVE_TOKEN,
+clients must send `Authorization: Bearer TOKEN`. Metrics are at /metrics.
 
 Needs the packages of longboat[serve].
 """
@@ -40,35 +42,51 @@ if TYPE_CHECKING:
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("models", nargs="+", metavar="[NAME=]MODEL|RUN", help="what to serve")
-    add("--name", default="", metavar="NAME", help="what clients call the model (the directory's name)")
-    add("--host", default="127.0.0.1", metavar="ADDRESS", help="on which address to listen (127.0.0.1); ::, on all")
-    add("--port", type=int, default=8501, metavar="N", help="REST, v2, pages and metrics (8501); 0: any free port")
-    add("--grpc-port", type=int, default=8500, metavar="N", help="gRPC (8500); 0: any free port")
-    add("--no-grpc", action="store_true", help="no gRPC")
+    add("models", nargs="+", metavar="[NAME=]MODEL|RUN", help="models or runs to serve")
+    add("--name", default="", metavar="NAME", help="name of the model for clients (the directory's name)")
+    add("--host", default="127.0.0.1", metavar="ADDRESS", help="address to listen on (127.0.0.1); :: for all")
+    add(
+        "--port",
+        type=int,
+        default=8501,
+        metavar="N",
+        help="port for REST, v2, pages and metrics (8501); 0: any free port",
+    )
+    add("--grpc-port", type=int, default=8500, metavar="N", help="port for gRPC (8500); 0: any free port")
+    add("--no-grpc", action="store_true", help="turn gRPC off")
     add("--version", default="latest", metavar="WHICH", help="versions to serve: latest, all, or a number (latest)")
     add("--workers", type=int, default=1, metavar="N", help="processes on the same port (1)")
-    add("--threads", type=int, default=0, metavar="N", help="threads of a model (by its size)")
-    add("--max-batch", type=int, default=64, metavar="ROWS", help="the most rows computed at once (64)")
-    add("--batch-wait", type=float, default=0, metavar="MS", help="milliseconds an idle model waits for company (0)")
+    add("--threads", type=int, default=0, metavar="N", help="threads per model (default: by its size)")
+    add("--max-batch", type=int, default=64, metavar="ROWS", help="most rows computed at once (64)")
     add(
-        "--latency", type=float, default=0, metavar="MS", help="answer within so many milliseconds or refuse (no bound)"
+        "--batch-wait",
+        type=float,
+        default=0,
+        metavar="MS",
+        help="milliseconds to wait for more requests before computing (0)",
     )
-    add("--queue", type=int, default=1024, metavar="ROWS", help="the most rows that may wait; beyond: 429 (1024)")
-    add("--timeout", type=float, default=60, metavar="S", help="seconds that a request may take to come or wait (60)")
-    add("--max-body", type=_size, default=64 << 20, metavar="SIZE", help="the largest request, as 64M (64M)")
-    add("--token", default="", metavar="TOKEN", help="clients must send it (others on this machine can see it in ps)")
-    add("--token-file", default="", metavar="FILE", help="the file that holds the token")
-    add("--tls-cert", default="", metavar="FILE", help="the certificate chain, PEM: serve over TLS")
-    add("--tls-key", default="", metavar="FILE", help="its private key, PEM")
+    add(
+        "--latency",
+        type=float,
+        default=0,
+        metavar="MS",
+        help="refuse requests that would take more milliseconds (no limit)",
+    )
+    add("--queue", type=int, default=1024, metavar="ROWS", help="most rows that may wait; more get 429 (1024)")
+    add("--timeout", type=float, default=60, metavar="S", help="seconds for a request to arrive or to wait (60)")
+    add("--max-body", type=_size, default=64 << 20, metavar="SIZE", help="largest request (64M)")
+    add("--token", default="", metavar="TOKEN", help="token that clients must send (visible in ps)")
+    add("--token-file", default="", metavar="FILE", help="file with the token")
+    add("--tls-cert", default="", metavar="FILE", help="certificate chain (PEM), to serve over TLS")
+    add("--tls-key", default="", metavar="FILE", help="private key (PEM)")
     add(
         "--linger",
         type=float,
         default=0,
         metavar="S",
-        help="after SIGTERM take requests for S more seconds, not ready (0)",
+        help="seconds to accept requests after SIGTERM, not ready (0)",
     )
-    add("--drain", type=float, default=30, metavar="S", help="seconds to finish what is under way when stopped (30)")
+    add("--drain", type=float, default=30, metavar="S", help="seconds to finish running requests when stopped (30)")
 
 
 def main(args: argparse.Namespace, console: Console) -> int:
@@ -77,7 +95,7 @@ def main(args: argparse.Namespace, console: Console) -> int:
     from longboat.serve import worker_processes
 
     if not _loopback(settings.host) and not settings.token:
-        console.say(f"warning: there is no login: everybody who can reach {settings.host} can use the models (--token)")
+        console.say(f"warning: no token: everybody who can reach {settings.host} can use the models (set --token)")
     return worker_processes.serve(settings, lambda ready: _ready(ready, settings, console), console.say)
 
 
@@ -89,15 +107,15 @@ def _check(args: argparse.Namespace) -> None:
     ):  # fmt: skip
         value = getattr(args, option)
         if not low <= value <= high:
-            raise LongboatError(f"--{option.replace('_', '-')} {value}: a number from {low} to {high} is wanted")
+            raise LongboatError(f"--{option.replace('_', '-')} {value}: must be a number from {low} to {high}")
     if args.version not in ("latest", "all") and not args.version.isdecimal():
-        raise LongboatError(f"--version {args.version}: latest, all, or the number of a version is wanted")
+        raise LongboatError(f"--version {args.version}: must be latest, all, or the number of a version")
     if bool(args.tls_cert) != bool(args.tls_key):
-        raise LongboatError("--tls-cert and --tls-key belong together: give both")
+        raise LongboatError("--tls-cert and --tls-key must be given together")
     lacking = host.lacking((*host.SERVING, *(() if args.no_grpc else host.SERVING_GRPC)))
     if lacking:
         raise LongboatError(
-            f"the server needs packages that are not installed here: {', '.join(lacking)}",
+            f"the server needs packages that are not installed: {', '.join(lacking)}",
             f"install them: {install_command('serve')}",
         )
 
@@ -110,11 +128,11 @@ def _settings(args: argparse.Namespace, console: Console) -> ServerSettings:
     from longboat.serve.http_server import HttpLimits
     from longboat.serve.settings import ServerSettings
 
-    found = model_sources.find(args.models, args.name, Store(console.home))
+    sources = model_sources.find(args.models, args.name, Store(console.home))
     if args.version.isdecimal():
-        found = [replace(source, only=int(args.version)) for source in found]
+        sources = [replace(source, only=int(args.version)) for source in sources]
     return ServerSettings(
-        tuple(found),
+        tuple(sources),
         args.host,
         args.port,
         -1 if args.no_grpc else args.grpc_port,
@@ -142,7 +160,7 @@ def _token(args: argparse.Namespace, console: Console) -> str:
         if not token:
             raise LongboatError(f"--token-file {args.token_file} is empty", "write the token into it, on one line")
     if token and not (token.isascii() and token.isprintable() and " " not in token):
-        raise LongboatError("a token is made of printable ASCII characters without spaces")
+        raise LongboatError("the token must be printable ASCII characters without spaces")
     return token
 
 
@@ -160,13 +178,13 @@ def _ready(ready: ServerReady, settings: ServerSettings, console: Console) -> No
     if ready_announcement.in_a_run(console.environ):
         grpc = grpc.rpartition(" ")[2]
         ready_announcement.announce(url, grpc, name, settings.sources[0].directory, console.environ, settings.token)
-    if console.environ.get("LONGBOAT_STAGE"):  # whoever reads its log cannot reach it at that address
+    if console.environ.get("LONGBOAT_STAGE"):  # readers of its log cannot reach that address
         return
     console.next(
         f"longboat predict {url}/v1/models/{name}",
         f"longboat bench {url}/v1/models/{name} -d DATA",
         f"open {url}/models/{name} in a browser",
-        "Ctrl-C stops the server (it finishes what it was asked)",
+        "Ctrl-C stops the server after its running requests",
     )
 
 
@@ -182,5 +200,5 @@ def _size(text: str) -> int:
     unit = {"k": 10, "m": 20, "g": 30}.get(text[-1:].lower(), 0)
     digits = text[:-1] if unit else text
     if not digits.isdecimal() or int(digits) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size; 64M and 500K are")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size; use 500K or 64M")
     return int(digits) << unit

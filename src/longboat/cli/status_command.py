@@ -1,7 +1,13 @@
-"""Lists the runs, the newest first; with RUN, shows that run stage by stage and rank by rank.
+"""List runs, the newest first; or show one run, stage by stage and rank by rank.
 
-RUN is a run's id, the beginning of one, or a job's name. Ranks beyond 50 that stand alike are
-put into one row; --all shows every rank, or every run.
+Use it to see what runs and how far it is.
+
+  longboat status
+  longboat status mnist
+  longboat status --on kubernetes --json
+
+RUN is a run's id, the beginning of one, or a job's name. If a run has more than 50 ranks, ranks in the same state share
+a row; --all shows every rank, or every run.
 """
 
 from __future__ import annotations
@@ -23,9 +29,11 @@ RUNS, RANKS = 20, 50
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", nargs="?", metavar="RUN", help="a run; all runs if not given")
-    parser.add_argument("--all", action="store_true", help=f"more than the newest {RUNS} runs; every rank by itself")
-    parser.add_argument("--json", action="store_true", help="the same as JSON")
+    parser.add_argument("run", nargs="?", metavar="RUN", help="a run (default: all runs)")
+    parser.add_argument(
+        "--all", action="store_true", help=f"show all runs, not only the newest {RUNS}; show every rank"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
     engine_options.add_place_arguments(parser)
 
 
@@ -45,22 +53,22 @@ def main(args: argparse.Namespace, console: Console) -> int:
     if args.json:
         console.print_json([_short(state) for state in states])
     elif not states:
-        console.say(f"there are no runs {runs.where}")
+        console.say(f"no runs {runs.where}")
         console.next("longboat run job.yaml" + (f" --on {engine.name}" if engine.name != registry.DEFAULT else ""))
     else:
         rows = [_row(state, now) for state in states]
         headers = ("RUN", "STATE", "STAGE", "PROGRESS", "AGE", "TOOK", "CAUSE")
         console.print(table.render(*_without_unknown(headers, rows), columns=console.columns))
         if len(states) < runs.total:
-            console.say(f"{runs.total - len(states)} older runs are left out: longboat status --all")
-        console.next(f"longboat status {states[0].id}", *_one_more(states))
+            console.say(f"{runs.total - len(states)} older runs are not shown: longboat status --all")
+        console.next(f"longboat status {states[0].id}", *_why_command(states))
     return OK
 
 
 def _without_unknown(
     headers: Sequence[str], rows: list[tuple[str, ...]]
 ) -> tuple[Sequence[str], list[tuple[str, ...]]]:
-    """The table without columns in which no run has a value: a cluster's list of runs knows less than a journal."""
+    """The table without empty columns: a cluster's list of runs has less than a journal."""
     kept = [
         i for i in range(len(headers)) if i < 2 or headers[i] == "AGE" or any(row[i] not in ("", "-") for row in rows)
     ]
@@ -68,12 +76,12 @@ def _without_unknown(
 
 
 def run_json(run: Path, state: RunState) -> dict[str, object]:
-    """All that is known of a run, for a machine."""
+    """A run as a JSON document."""
     return {"dir": str(run), **as_json(state)}
 
 
-def _one_more(states: list[RunState]) -> list[str]:
-    """For the newest run that went wrong: how to learn why."""
+def _why_command(states: list[RunState]) -> list[str]:
+    """The `why` command for the newest run that did not succeed."""
     wrong = [f"longboat why {state.id}" for state in states if state.over and state.state != "succeeded"]
     return wrong[:1]
 
@@ -144,29 +152,29 @@ def _stages(run: RunState, now: float) -> str:
 def _ranks(ranks: list[RankState], every: bool, columns: int) -> str:
     groups: dict[tuple[str, ...], list[RankState]] = {}
     for rank in ranks:
-        alike = (rank.stage, rank.role, str(rank.rank) if every else "", *_standing(rank))
+        alike = (rank.stage, rank.role, str(rank.rank) if every else "", *_row_key(rank))
         groups.setdefault(alike, []).append(rank)
     rows = []
     for (stage, role, _, state, gen, restarts, ended, cause), alike_ranks in groups.items():
         first = alike_ranks[0]
-        one = len(alike_ranks) == 1
+        single = len(alike_ranks) == 1
         name = (
             f"{stage}/{first.name}"
-            if one
+            if single
             else f"{stage}/{role}-{_ranges(r.rank for r in alike_ranks)} ({len(alike_ranks)})"
         )
         steps = sorted({rank.step for rank in alike_ranks if rank.step is not None})
-        progress = run_summary.progress(first) if one or len(steps) < 2 else f"{steps[0]:g}..{steps[-1]:g}"
-        pid = str(first.pid) if one and first.pid else "-"
+        progress = run_summary.progress(first) if single or len(steps) < 2 else f"{steps[0]:g}..{steps[-1]:g}"
+        pid = str(first.pid) if single and first.pid else "-"
         rows.append((name, state, gen, restarts, pid, progress or "-", ended, cause))
     headers = ("RANK", "STATE", "GEN", "RESTARTS", "PID", "PROGRESS", "EXIT", "CAUSE")
     return table.render(headers, rows, columns=columns)
 
 
-def _standing(rank: RankState) -> tuple[str, str, str, str, str]:
-    """All that makes two ranks stand alike."""
+def _row_key(rank: RankState) -> tuple[str, str, str, str, str]:
+    """The columns in which ranks of one row are equal."""
     ended = signal_name(rank.signal) if rank.signal else "-" if rank.code is None else str(rank.code)
-    cause = f"because {rank.because} fell" if rank.because else ""
+    cause = f"because {rank.because} failed" if rank.because else ""
     if rank.cause is not None and not rank.because:
         cause = table.shorten(explanation.said(rank.cause), 70)
     return rank.state, str(rank.gen or "-"), str(rank.restarts), ended, cause
@@ -180,5 +188,5 @@ def _ranges(numbers: Iterable[int]) -> str:
             spans[-1][1] = number
         else:
             spans.append([number, number])
-    said = [f"{a}" if a == b else f"{a}..{b}" for a, b in spans]
-    return ",".join(said if len(said) < 7 else [*said[:6], "…"])
+    texts = [f"{a}" if a == b else f"{a}..{b}" for a, b in spans]
+    return ",".join(texts if len(texts) < 7 else [*texts[:6], "…"])

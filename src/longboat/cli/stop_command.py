@@ -1,7 +1,11 @@
-"""Stop a run: its ranks get SIGTERM, the grace period of their stage, then SIGKILL; with --now SIGKILL at once.
+"""Stop a run: send SIGTERM to its ranks, wait for the grace period of their stage, then send SIGKILL.
 
-RUN is a run's id, the beginning of one, or a job's name; without it, the newest run. A run that has ended is reported,
-not changed.
+Use it to end a run early; `longboat run --resume RUN` continues it. A run that has ended is reported, not changed.
+
+  longboat stop                 the newest run
+  longboat stop mnist --now     SIGKILL at once
+
+RUN is a run's id, the beginning of one, or a job's name; without it, the newest run.
 """
 
 from __future__ import annotations
@@ -20,9 +24,9 @@ from longboat.runtime.errors import FAILED, OK
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", nargs="?", metavar="RUN", help="a run (the newest if not given)")
     parser.add_argument("--now", action="store_true", help="kill at once, without the grace period")
-    parser.add_argument("--no-wait", action="store_true", help="do not wait until it has ended")
+    parser.add_argument("--no-wait", action="store_true", help="do not wait until the run has ended")
     parser.add_argument("--timeout", default="10m", metavar="TIME", help="how long to wait (10m)")
-    parser.add_argument("--json", action="store_true", help="its state afterwards, as `status RUN --json` prints it")
+    parser.add_argument("--json", action="store_true", help="print the state afterwards, like `status RUN --json`")
     engine_options.add_place_arguments(parser)
 
 

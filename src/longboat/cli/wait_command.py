@@ -1,8 +1,11 @@
-"""Waits until a run has ended, or serves, and ends with the run's own exit code. Shows nothing meanwhile.
+"""Wait until a run ends or serves, and exit with the run's exit code.
+
+Use it in scripts, after `longboat run --detach`. It prints nothing while it waits. After --timeout it exits with 1;
+Ctrl-C stops waiting (exit 130). In both cases the run continues.
+
+  longboat wait mnist --timeout 2h && longboat cp mnist:output ./results
 
 RUN is a run's id, the beginning of one, or a job's name; without it, the newest run.
-With --timeout it gives up after that time: exit code 1, and the run goes on. Ctrl-C ends the
-waiting only (exit 130).
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from longboat.runtime.errors import FAILED, INTERRUPTED, OK
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", nargs="?", metavar="RUN", help="a run (the newest if not given)")
     parser.add_argument("--timeout", metavar="TIME", help="give up after 30s, 5m, 2h")
-    parser.add_argument("--json", action="store_true", help="how it stands then, as `status RUN --json` says it")
+    parser.add_argument("--json", action="store_true", help="print the state afterwards, like `status RUN --json`")
     engine_options.add_place_arguments(parser)
 
 
@@ -38,9 +41,9 @@ def main(args: argparse.Namespace, console: Console) -> int:
         while not watch.over and watch.state.state != "serving":
             if end is not None and time.monotonic() >= end:
                 console.say(
-                    f"{run.name} is still {watch.state.state} after {formatting.span(limit or 0.0)}; it goes on"
+                    f"{run.name} is still {watch.state.state} after {formatting.span(limit or 0.0)}; it continues"
                 )
-                return _told(args, console, run, watch.state, FAILED)
+                return _report(args, console, run, watch.state, FAILED)
             time.sleep(PAUSE)
             watch.poll()
         if watch.over:
@@ -50,10 +53,10 @@ def main(args: argparse.Namespace, console: Console) -> int:
     state = watch.state
     console.say(headline(state))
     code = FAILED if state.code is None else state.code
-    return _told(args, console, run, state, OK if state.state == "serving" else code)
+    return _report(args, console, run, state, OK if state.state == "serving" else code)
 
 
-def _told(args: argparse.Namespace, console: Console, run: Path, state: RunState, code: int) -> int:
+def _report(args: argparse.Namespace, console: Console, run: Path, state: RunState, code: int) -> int:
     if args.json:
         console.print_json(run_json(run, state))
     return code

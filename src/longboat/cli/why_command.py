@@ -1,5 +1,9 @@
-"""Says why a run ended as it did: what failed first and where, the evidence, what fell because
-of it, what had failed before, and what to do next.
+"""Explain why a run ended: the first failure, the evidence, what stopped because of it, and what to do next.
+
+Use it after a run failed, was stopped, or missed a gate. It also lists earlier failures of the run.
+
+  longboat why
+  longboat why mnist --json
 
 RUN is a run's id, the beginning of one, or a job's name; without it, the newest run.
 """
@@ -21,7 +25,7 @@ MANY = 10
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", nargs="?", metavar="RUN", help="a run (the newest if not given)")
-    parser.add_argument("--json", action="store_true", help="the explanation as JSON")
+    parser.add_argument("--json", action="store_true", help="print the explanation as JSON")
     engine_options.add_place_arguments(parser)
 
 
@@ -35,26 +39,28 @@ def main(args: argparse.Namespace, console: Console) -> int:
     return OK
 
 
-def text(found: Explanation) -> str:
-    lines = [found.headline]
-    facts = [fact for fact in found.facts if fact not in found.headline]
-    if found.where or found.when or facts:
+def text(explanation: Explanation) -> str:
+    lines = [explanation.headline]
+    facts = [fact for fact in explanation.facts if fact not in explanation.headline]
+    if explanation.where or explanation.when or facts:
         lines.append("")
-    lines += [f"where: {found.where}"] if found.where else []
-    lines += [f"when: {found.when}"] if found.when else []
+    lines += [f"where: {explanation.where}"] if explanation.where else []
+    lines += [f"when: {explanation.when}"] if explanation.when else []
     lines += [f"  {fact}" for fact in facts]
-    lines += _part("evidence", found.evidence)
-    lines += _part("what the ranks were doing", found.hung)
-    lines += _part("its last lines", [f"| {line}" for line in found.lines])
-    if found.consequences:
-        names = list(found.consequences)
+    lines += _part("evidence", explanation.evidence)
+    lines += _part("what the ranks were doing", explanation.hung)
+    lines += _part("its last lines", [f"| {line}" for line in explanation.lines])
+    if explanation.consequences:
+        names = list(explanation.consequences)
         more = f" and {len(names) - MANY} more" if len(names) > MANY else ""
-        lines += ["", f"fell because of it: {', '.join(names[:MANY])}{more}"]
-    lines += _part("failed before" if found.where or found.when else "failed on the way", _newest(found.earlier))
-    lines += _part("warnings", _newest(found.notes))
-    if found.advice:
-        lines += ["", f"hint: {found.advice}"]
-    return "\n".join(lines + next_lines(found.next))
+        lines += ["", f"stopped because of it: {', '.join(names[:MANY])}{more}"]
+    lines += _part(
+        "failed before" if explanation.where or explanation.when else "failed on the way", _newest(explanation.earlier)
+    )
+    lines += _part("warnings", _newest(explanation.notes))
+    if explanation.advice:
+        lines += ["", f"hint: {explanation.advice}"]
+    return "\n".join(lines + next_lines(explanation.next))
 
 
 def _part(title: str, lines: Sequence[str]) -> list[str]:
@@ -63,4 +69,4 @@ def _part(title: str, lines: Sequence[str]) -> list[str]:
 
 def _newest(lines: Sequence[str]) -> list[str]:
     left = len(lines) - MANY
-    return [*([f"({left} earlier ones left out)"] if left > 0 else []), *lines[-MANY:]]
+    return [*([f"({left} earlier ones not shown)"] if left > 0 else []), *lines[-MANY:]]

@@ -134,7 +134,7 @@ def test_set_changes_the_file_and_tells_what_it_was(longboat: Longboat, job: Pat
     assert "STEPS: 2000   # a try" in job.read_text()
     assert longboat("set", ".", "IMAGE_SUFFIX", "-x").out == "set IMAGE_SUFFIX to -x (was nothing), used in 1 place\n"
     assert longboat("set", "job.yaml", "STEP", "1").code == 2
-    assert longboat("set", "job.yaml", "STEPS", "1", "2").err.startswith("error: one value is needed for STEPS, not 2")
+    assert longboat("set", "job.yaml", "STEPS", "1", "2").err.startswith("error: STEPS needs one value, not 2")
     assert longboat("set", "job.yaml", "STEPS").code == 2
 
 
@@ -176,7 +176,7 @@ def test_amounts_are_written_as_in_a_job_file() -> None:
 def test_an_export_refuses_an_id_that_no_cluster_takes(longboat: Longboat, tmp_path: Path, run: str) -> None:
     said = longboat("export", str(write(tmp_path, SHORT)), f"--run={run}")
     assert (said.code, said.out) == (2, "")
-    assert f"--run {run!r} cannot be a run's id" in said.err
+    assert f"--run {run!r} is not a valid run id" in said.err
 
 
 def test_a_viewer_closes_what_is_open_and_not_all_that_might_be() -> None:

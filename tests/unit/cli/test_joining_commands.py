@@ -153,7 +153,7 @@ def test_ctrl_c_as_soon_as_attach_has_said_something_ends_the_viewing_alone(new_
     run.driven()
     hasty = replace(console, err=Interrupting("attached to"))
     assert main(["attach"], hasty) == 130
-    assert f"{run.id} goes on" in err(hasty)
+    assert f"{run.id} continues" in err(hasty)
 
 
 def test_attach_to_a_run_that_is_over_gives_its_end_and_code(new_run: New, console: Console) -> None:

@@ -45,7 +45,7 @@ def test_status_of_a_run_shows_each_rank_with_exit_and_cause(new_run: New, conso
     assert main(["status", run.id], console) == 0
     rows = {line.split()[0]: line for line in out(console).splitlines() if line.startswith("train/")}
     assert "SIGKILL" in rows["train/worker-0"]
-    assert "because worker-1 fell" in rows["train/worker-0"]
+    assert "because worker-1 failed" in rows["train/worker-0"]
     assert "ValueError: boom" in rows["train/worker-1"]
     assert out(console).rstrip().splitlines()[-1] == f"  longboat run --resume {run.id}"
 
@@ -82,7 +82,7 @@ def test_why_ends_with_the_next_command(new_run: New, console: Console) -> None:
     assert main(["why"], console) == 0
     lines = out(console).splitlines()
     assert lines[0] == f"{run.id} failed: train/worker-1: the program failed: ValueError: boom"
-    assert "fell because of it: worker-0" in lines
+    assert "stopped because of it: worker-0" in lines
     assert lines[-1] == f"  longboat run --resume {run.id}"
 
 
@@ -226,11 +226,11 @@ def test_cp_copies_files_and_trees_out_of_a_run_and_into_it(new_run: New, consol
     [
         (("{run}:logs/nothing", "."), "has no file logs/nothing"),
         (("{run}:storage/notes/nothing", "."), "has no file storage/notes/nothing"),
-        (("nothing-here", "{run}:output/train/"), "there is no nothing-here on this machine"),
+        (("nothing-here", "{run}:output/train/"), "nothing-here does not exist on this machine"),
         (("{run}:plan.json", "{run}:logs/plan"), "is part of the run's record"),
         (("{run}:plan.json", "{run}:data/"), "storage data is read-only"),
         (("{run}:plan.json", "{run}:storage/notes/../../../x"), "is outside of the run"),
-        (("a", "b"), "neither is a path of a run"),
+        (("a", "b"), "neither path is in a run"),
     ],
 )
 def test_cp_refuses_what_cannot_be_copied_with_the_reason(
@@ -292,5 +292,5 @@ def test_prune_removes_old_runs_but_never_a_living_or_a_kept_one(new_run: New, c
     assert old.dir.exists()
     main(["prune", "--older-than", "7d", "--keep", "1"], console)
     assert [run.dir.exists() for run in (living, old, kept)] == [True, False, True]
-    with pytest.raises(LongboatError, match="which runs"):
+    with pytest.raises(LongboatError, match="no runs were chosen"):
         main(["prune"], console)

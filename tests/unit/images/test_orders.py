@@ -22,7 +22,7 @@ def order(
     (directory / "job.yaml").write_text(f"name: hello\nrun: 'true'\n{text}")
     parser = argparse.ArgumentParser()
     image_building.add_build_arguments(parser)
-    wish = image_building.wish_of(parser.parse_args(words), output)
+    wish = image_building.options_of(parser.parse_args(words), output)
     return build_request.order_of(spec.load(str(directory), environ={}).plan(), wish, environ or {})
 
 
