@@ -127,7 +127,7 @@ def test_images_that_were_pushed_can_be_removed_where_the_registry_allows_it(bui
         builder.login(registry.address)
         builder.build(f"{registry.address}/team/hello:1")
         assert f"removed {registry.address}/team/hello:1" in builder.longboat("rm", "--images")
-        assert "no image was pushed from here" in builder.longboat("rm", "--images")
+        assert "no images were pushed from this machine" in builder.longboat("rm", "--images")
         assert "pushed" in builder.build(f"{registry.address}/team/hello:1"), "it is gone: built again"
     with registries.registry(tmp_path / "closed", deletes=False) as registry:
         builder.login(registry.address)
@@ -204,8 +204,8 @@ def test_a_cluster_pulls_and_runs_what_run_built_and_rm_takes_it_away(place: Pla
         assert f"Image                  localhost:30500/{place.namespace}:" in left
         again = place.longboat("run", code, "--build", "--on", "kubernetes", "-n", place.namespace, "--detach")
         assert "unchanged: " in again
-        place.ended(again.partition("there already\n")[2].split()[0])
-        assert "stays: " in place.longboat("rm", run, "--images", "-n", place.namespace)
+        place.ended(again.partition("already exists\n")[2].split()[0])
+        assert " uses it" in place.longboat("rm", run, "--images", "-n", place.namespace)
         assert f"removed localhost:30500/{place.namespace}:" in place.longboat("rm", "--images")
 
 

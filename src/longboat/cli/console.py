@@ -1,4 +1,4 @@
-"""The outside world as one value, so that a test can hand in another.
+"""The console of a command: its streams and environment as one value, which tests replace.
 
 Results go to `out`, everything else to `err`.
 """
@@ -20,12 +20,12 @@ class Console:
 
     @property
     def home(self) -> str:
-        """Where runs and downloaded data are kept: $LONGBOAT_HOME, else ~/.longboat."""
+        """Directory of runs and downloaded data: $LONGBOAT_HOME, else ~/.longboat."""
         return os.path.abspath(os.path.expanduser(self.environ.get("LONGBOAT_HOME") or "~/.longboat"))
 
     @property
     def colour(self) -> bool:
-        """May stderr be drawn on: a terminal, and nobody said NO_COLOR."""
+        """Whether stderr may be coloured: it is a terminal, and NO_COLOR is not set."""
         return self.interactive and not self.environ.get("NO_COLOR")
 
     @property
@@ -34,7 +34,7 @@ class Console:
 
     @property
     def columns(self) -> int:
-        """The width of the terminal that results go to; 0 where that is none."""
+        """Width of the terminal on stdout; 0 if it is not a terminal."""
         if not self.out.isatty():
             return 0
         import shutil
@@ -42,26 +42,26 @@ class Console:
         return shutil.get_terminal_size().columns
 
     def say(self, text: str) -> None:
-        """A line for the person at the terminal."""
+        """Prints a message to stderr."""
         print(text, file=self.err, flush=True)
 
     def next(self, *commands: str) -> None:
-        """What may be typed now: the last lines of a command."""
+        """Prints the commands that may be typed next, as the last lines of a command."""
         if commands:
             self.say("\n".join(next_lines(commands)))
 
     def print(self, text: str) -> None:
-        """A line of the result."""
+        """Prints a line of the result to stdout."""
         print(text, file=self.out)
 
     def print_json(self, value: object) -> None:
-        """The result, for a machine."""
+        """Prints the result as JSON."""
         import json
 
         self.print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def next_lines(commands: Iterable[str]) -> list[str]:
-    """The same within a longer text."""
+    """The lines that suggest the next commands; empty without commands."""
     commands = list(commands)
     return ["", "next:", *(f"  {command}" for command in commands)] if commands else []

@@ -1,9 +1,8 @@
 """The live display of a run, from its journal and its logs alone.
 
-It takes three forms: a drawn region on a terminal (live.py), plain lines that can be grepped
-elsewhere, and the journal's own events as JSON. It reads what the run writes and nothing waits
-for it, so it can never hold up the run; when its terminal goes away it goes on silently,
-because the exit code still counts.
+It has three forms: a drawn region on a terminal (`live_display`), plain lines elsewhere, and the journal's events as
+JSON. It reads what the run writes, and nothing waits for it, so it cannot delay the run. If its terminal goes away, it
+continues silently, because the exit code still counts.
 """
 
 from __future__ import annotations
@@ -29,13 +28,12 @@ EVERY = 5.0
 
 
 class Screen:
-    """A form of the display; this one shows nothing. Its methods may fail with OSError or
-    ValueError when the stream is gone."""
+    """A form of the display; this one shows nothing. Methods may raise OSError or ValueError if the stream is gone."""
 
     logs = False
-    """Are the ranks' lines wanted."""
+    """Whether to show the ranks' lines."""
     state = RunState("")
-    """The run with all that this look found; set before anything is shown of it."""
+    """The state of the run; set before its new events are shown."""
 
     def event(self, event: Event) -> None:
         """Something happened."""
@@ -44,21 +42,19 @@ class Screen:
         """A rank printed lines."""
 
     def refresh(self) -> None:
-        """All of one look has been shown."""
+        """All new events and lines have been shown."""
 
     def close(self) -> None:
-        """Nothing more comes for now."""
+        """Nothing more is shown for now."""
 
 
 class Display:
-    """Shows a run until it is over. After a KeyboardInterrupt `follow` may be called again
-    and goes on where it was.
+    """Shows a run until it is over. After a KeyboardInterrupt, `follow` can be called again and continues.
 
-    quiet: leave out what the ranks print. after: that many events are history and are not
-    shown, nor what was logged until now but for the last `tail` lines of each rank. resumed: an
-    end among so many events is not the end. living: asks after the driver, by its lock if not given.
-    until_serving: a run that does nothing but serve has been shown, too. rest: waits so many seconds, or
-    until there may be news. logged: what each log held before the run was taken up again, where that is known.
+    quiet: hide the ranks' output. after: number of events that are history and not shown; of earlier log lines, only
+    the last `tail` of each rank are. resumed: an end among so many events is not the end. living: whether the driver
+    lives (default: by its lock). until_serving: return when the run only serves. rest: waits so many seconds, or until
+    there may be news. logged: size of each log before the run was resumed, if known.
     """
 
     def __init__(
@@ -75,12 +71,12 @@ class Display:
         rest: Callable[[float], object] = time.sleep,
         logged: Mapping[LogSource, int] | None = None,
     ) -> None:
-        self._world = console
+        self._console = console
         self._run = Path(run_dir)
         self._json = json
         self._quiet = quiet
         self._after = after
-        self._told = 0
+        self._read = 0
         self._until_serving = until_serving
         self._rest = rest
         self._gone = False
@@ -96,7 +92,7 @@ class Display:
     def follow(self) -> RunState:
         screen = self._screen()
         try:
-            while not self._look(screen):
+            while not self._show_news(screen):
                 if self._gone:
                     screen = Screen()
                 if not self._logs.behind:
@@ -105,17 +101,17 @@ class Display:
             _unless_gone(screen.close)
         state = self._watch.state
         if state.over:
-            _unless_gone(lambda: self._world.say(run_summary.ending(state, self._run, time.time())))
+            _unless_gone(lambda: self._console.say(run_summary.ending(state, self._run, time.time())))
         return state
 
-    def _look(self, screen: Screen) -> bool:
-        """One look: what began, then what was printed, then what ended. True when the run is over."""
+    def _show_news(self, screen: Screen) -> bool:
+        """Shows news: what started, then what was printed, then what ended. True if the run is over."""
         events = self._watch.poll()
         over = self._watch.over
         screen.state = self._watch.state
-        news = events[max(self._after - self._told, 0) :]
-        self._told += len(events)
-        ends = next((place for place, event in enumerate(news) if event["ev"].endswith(".ended")), len(news))
+        news = events[max(self._after - self._read, 0) :]
+        self._read += len(events)
+        ends = next((index for index, event in enumerate(news) if event["ev"].endswith(".ended")), len(news))
         try:
             for event in news[:ends]:
                 screen.event(event)
@@ -132,20 +128,20 @@ class Display:
 
     @property
     def _serves(self) -> bool:
-        """The run does nothing but serve, and all has been shown; of one that goes on, what it did before is over."""
-        behind = self._told > self._after or not self._after
+        """The run only serves, and everything was shown; events before a resume do not count."""
+        behind = self._read > self._after or not self._after
         return behind and self._watch.state.state == "serving" and not self._logs.behind
 
     def _screen(self) -> Screen:
         if self._gone:
             return Screen()
         if self._json:
-            return _Json(self._world)
-        if self._world.interactive:
+            return _Json(self._console)
+        if self._console.interactive:
             from longboat.cli.live_display import Live
 
-            return Live(self._world, self._one_stage, not self._quiet)
-        return _Plain(self._world, self._one_stage, not self._quiet)
+            return Live(self._console, self._one_stage, not self._quiet)
+        return _Plain(self._console, self._one_stage, not self._quiet)
 
 
 def _unless_gone(do: Callable[[], None]) -> None:
@@ -154,7 +150,7 @@ def _unless_gone(do: Callable[[], None]) -> None:
 
 
 class _Json(Screen):
-    """Each event as it stands in the journal."""
+    """Each event as it is in the journal."""
 
     def __init__(self, console: Console) -> None:
         self._out = console.out
@@ -172,7 +168,7 @@ class _Plain(Screen):
     """Lines for a file, a pipe or a dumb terminal."""
 
     def __init__(self, console: Console, one_stage: bool, logs: bool) -> None:
-        self._world = console
+        self._console = console
         self.logs = logs
         self._prefix = log_format.prefixer(one_stage, colour=False)
         self._rates = Rates()
@@ -184,10 +180,10 @@ class _Plain(Screen):
             self._progress(stage, event["t"], at_once=True)
         text = tell(event)
         if text is not None:
-            self._world.say(text)
+            self._console.say(text)
 
     def piece(self, piece: LogPiece) -> None:
-        log_format.write(self._world.err, log_format.prefixed(piece, self._prefix(piece.source)))
+        log_format.write(self._console.err, log_format.prefixed(piece, self._prefix(piece.source)))
 
     def refresh(self) -> None:
         for stage in self.state.stages:
@@ -201,4 +197,4 @@ class _Plain(Screen):
         shown, shown_point = self._shown.get(stage.name, (-EVERY, 0.0))
         if point > shown_point and (at_once or now - shown >= EVERY):
             self._shown[stage.name] = (now, point)
-            self._world.say(f"{formatting.clock(t)} {progress_line(stage, self._rates)}")
+            self._console.say(f"{formatting.clock(t)} {progress_line(stage, self._rates)}")

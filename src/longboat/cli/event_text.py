@@ -1,6 +1,6 @@
-"""Events and progress as lines of text: one table from event names to words.
+"""Events and progress as lines of text: one table from event names to texts.
 
-Pure: the same words serve the drawn and the plain form of the display.
+Pure: the drawn and the plain display share it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from longboat.runtime.journal import Event, cause_of
 
 
 def tell(event: Event) -> str | None:
-    """An event as `HH:MM:SS what happened`; None where there is nothing to say, or it cannot be read."""
-    teller = _TELLERS.get(event["ev"])
-    if teller is None:
+    """An event as `HH:MM:SS text`; None if it has no text or is malformed."""
+    describe = _TEXTS.get(event["ev"])
+    if describe is None:
         return None
     try:
-        text = teller(event)
+        text = describe(event)
         return f"{formatting.clock(event['t'])} {text}" if text else None
     except (KeyError, TypeError, ValueError):
         return None
@@ -37,14 +37,14 @@ def _stage_started(event: Event) -> str:
 
 
 def _gen_started(event: Event) -> str:
-    known = {kind.value: words.phrase for kind, words in cause_texts.WORDS.items()}
+    known = {kind.value: text.phrase for kind, text in cause_texts.WORDS.items()}
     reason = known.get(event.get("reason", ""))
     if reason is None:
         again = event.get("round", 1) > 1 and not event.get("merging")
         return f"{event['stage']} round {event['round']} started" if again else ""
     step = event.get("resume_step")
-    place = f"from the checkpoint of step {step}" if step is not None else "from the beginning"
-    return f"{event['stage']} restarts as generation {event['gen']} {place}: {reason}"
+    start = f"from the checkpoint of step {step}" if step is not None else "from the beginning"
+    return f"{event['stage']} restarts as generation {event['gen']} {start}: {reason}"
 
 
 def _rank(event: Event) -> str:
@@ -88,8 +88,8 @@ def _gen_ended(event: Event) -> str:
 
 def _verdict(event: Event) -> str:
     figures = (event["of"], event["metric"], event.get("value"), event.get("at_least"), event.get("at_most"))
-    found = Verdict(event["stage"], *figures, passed=bool(event["passed"]), attempt=event.get("attempt", 1))
-    return f"{event['stage']} {run_summary.verdict(found)}"
+    verdict = Verdict(event["stage"], *figures, passed=bool(event["passed"]), attempt=event.get("attempt", 1))
+    return f"{event['stage']} {run_summary.verdict(verdict)}"
 
 
 def _stage_ready(event: Event) -> str:
@@ -107,7 +107,7 @@ def _note(event: Event) -> str:
     return f"{'warning' if event.get('level') == 'warning' else 'note'}: {event['text']}"
 
 
-_TELLERS: Mapping[str, Callable[[Event], str]] = {
+_TEXTS: Mapping[str, Callable[[Event], str]] = {
     "run.started": _run_started,
     "stage.started": _stage_started,
     "stage.reused": lambda event: f"{event['stage']} reused: it had passed before",
@@ -125,13 +125,13 @@ _TELLERS: Mapping[str, Callable[[Event], str]] = {
 
 
 class Rates:
-    """Steps a second of each stage, over its newest points."""
+    """Steps per second of each stage, over its newest points."""
 
     def __init__(self) -> None:
         self._points: dict[str, deque[tuple[float, float]]] = {}
 
     def rate(self, stage: StageState) -> float | None:
-        """Takes the stage's newest point and gives the rate; None until two points stand."""
+        """Adds the stage's newest point and returns the rate; None until there are two points."""
         if stage.leader is None or stage.step is None:
             return None
         points = self._points.setdefault(stage.name, deque(maxlen=64))
@@ -146,7 +146,7 @@ class Rates:
         return (points[-1][1] - points[0][1]) / passed if passed > 0 else None
 
     def speed(self, stage: StageState) -> tuple[str, str]:
-        """Rate and time left, as words; empty where they are not known."""
+        """Rate and time left as texts; empty if unknown."""
         rate = self.rate(stage)
         if not rate or rate < 0 or stage.step is None:
             return "", ""

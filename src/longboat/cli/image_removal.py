@@ -1,4 +1,4 @@
-"""`longboat rm --images`: images that were pushed from this machine, taken out of their registries again."""
+"""`longboat rm --images`: deletes images that were pushed from this machine from their registries."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ if TYPE_CHECKING:
     from longboat.runtime.plan import Plan
 
 
-def all_of(console: Console, told: RemovalReport) -> int:
-    """All that this machine knows of, and what building keeps here."""
+def all_of(console: Console, report: RemovalReport) -> int:
+    """Removes all images pushed from this machine, and the build cache."""
     made = push_record.pushed(console.home)
     if not made:
-        console.say("no image was pushed from here")
-    _remove(made, console, told)
+        console.say("no images were pushed from this machine")
+    _remove(made, console, report)
     for kept in ("blobs", "layers"):
         shutil.rmtree(os.path.join(push_record.place(console.home), kept), ignore_errors=True)
     return OK
 
 
-def of_run(console: Console, told: RemovalReport, image: str, others: Mapping[str, Plan]) -> None:
-    """The image of a run that is gone, unless another run uses it."""
+def of_run(console: Console, report: RemovalReport, image: str, others: Mapping[str, Plan]) -> None:
+    """Removes the image of a removed run, unless another run uses it."""
     used = {plan.image: run for run, plan in others.items()}
     if image in used:
-        console.say(f"{image} stays: {used[image]} uses it")
+        console.say(f"kept {image}: {used[image]} uses it")
         return
-    _remove([made for made in push_record.pushed(console.home) if made.exact == image], console, told)
+    _remove([made for made in push_record.pushed(console.home) if made.exact == image], console, report)
 
 
-def _remove(images: Iterable[push_record.PushedImage], console: Console, told: RemovalReport) -> None:
+def _remove(images: Iterable[push_record.PushedImage], console: Console, report: RemovalReport) -> None:
     refused: list[LongboatError] = []
     for made in images:
         try:
             if building.remove(made, console.home, console.environ):
-                told.gone(made.reference)
+                report.gone(made.reference)
             else:
-                console.say(f"{made.reference} was gone already")
+                console.say(f"{made.reference} was already gone")
         except LongboatError as error:
             refused.append(LongboatError(f"{made.exact}: {error.message}", error.hint, error.code))
     if refused:

@@ -1,4 +1,4 @@
-"""The arguments that every command with a job file takes, and the loading of it."""
+"""Arguments of the commands that take a job file, and loading it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--set", metavar="NAME=VALUE", action="append", default=[], dest="sets", help="set a param; may be repeated"
     )
-    parser.add_argument("--preset", metavar="PRESET", help="take the values of this preset of the job file")
+    parser.add_argument("--preset", metavar="PRESET", help="use the values of this preset of the job file")
     parser.add_argument(
         "--env-file",
         metavar="PATH",
@@ -44,7 +44,7 @@ def add_job_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def load_job(args: argparse.Namespace, console: Console) -> spec.LoadedJob:
-    """The job that the arguments mean."""
+    """Loads the job that the arguments name."""
     return spec.load(
         args.file,
         sets=parse_sets(args.sets),
@@ -57,17 +57,17 @@ def load_job(args: argparse.Namespace, console: Console) -> spec.LoadedJob:
 
 
 def parse_sets(given: list[str]) -> dict[str, str]:
-    found = {}
+    values = {}
     for text in given:
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
             raise LongboatError(f"--set {text}: must be NAME=VALUE", "for example `--set STEPS=200`")
-        found[name.strip()] = value
-    return found
+        values[name.strip()] = value
+    return values
 
 
 def file_words(args: argparse.Namespace) -> str:
-    """FILE as it has to be typed again, with a space in front; empty where it can be left out."""
+    """FILE as an argument of the next command, after a space; empty if it is the default."""
     import shlex
 
     return "" if args.file == "." else " " + shlex.quote(args.file)

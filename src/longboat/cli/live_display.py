@@ -1,7 +1,7 @@
-"""The drawn form of the display: one row a stage with a bar, above it everything that scrolls.
+"""The drawn display: one row with a progress bar per stage, and scrolling output above.
 
-The only module that imports rich. Ranks' lines go to the terminal in large pieces, without
-being laid out: a rank may print a million of them.
+The only module that imports rich. Ranks' lines are written in large pieces, without layout: a rank may print a million
+of them.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ MARKS = {
     "reused": ("✓", "green"),
     "waiting": ("·", "dim"),
 }
-UNTOLD = ("rank.started", "stage.started")
-"""Events that the drawn rows show well enough."""
+NOT_SHOWN = ("rank.started", "stage.started")
+"""Events that the rows already show."""
 
 
 class _Raw:
-    """Text that is written as it is."""
+    """Text that is written unchanged."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -60,7 +60,7 @@ class Live(Screen):
         self._rates = Rates()
 
     def event(self, event: Event) -> None:
-        if event["ev"] in UNTOLD or (event["ev"] == "rank.ended" and event.get("state") == "succeeded"):
+        if event["ev"] in NOT_SHOWN or (event["ev"] == "rank.ended" and event.get("state") == "succeeded"):
             return
         text = tell(event)
         if text is not None:
@@ -88,8 +88,8 @@ class Live(Screen):
             figures = " ".join(filter(None, [run_summary.progress(stage), rate, f"eta {left}" if left else ""]))
             restarts = formatting.plural(stage.restarts, "restart") if stage.restarts else ""
             attempt = f"attempt {stage.attempt}" if stage.attempt > 1 else ""
-            said = run_summary.verdict(stage.verdict) if stage.verdict else run_summary.gang(stage)
-            rest = "  ".join(filter(None, [run_summary.metrics(stage.metrics), said, attempt, restarts]))
+            status = run_summary.verdict(stage.verdict) if stage.verdict else run_summary.gang(stage)
+            rest = "  ".join(filter(None, [run_summary.metrics(stage.metrics), status, attempt, restarts]))
             table.add_row(
                 Text(f"{mark} {stage.name}", style=style, no_wrap=True),
                 bar,

@@ -1,4 +1,4 @@
-"""A Plan as a text that a person can check before it runs."""
+"""A plan as text, to check before it runs."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def _short_note(mount: Mount) -> str:
 
 
 def _environment(plan: Plan) -> str:
-    """Names of variables only: values may be long, and the JSON has them."""
+    """Names of variables only: values may be long; the JSON has them."""
     secrets = {secret.name: secret for secret in plan.secrets}
     gangs = [stage for stage in plan.stages if stage.kind == "gang"]
     common = set(gangs[0].env).intersection(*(stage.env for stage in gangs)) if gangs else set()
@@ -241,5 +241,5 @@ def _untouched(required: bool, set_by: str) -> bool:
 
 def _notes(plan: Plan) -> list[str]:
     left = [param.name for param in plan.params if _untouched(param.required, param.set_by)]
-    said = [f"required and still as in the file: {', '.join(left)}"] if left else []
-    return [*plan.notes, *said]
+    unset = [f"required and still as in the file: {', '.join(left)}"] if left else []
+    return [*plan.notes, *unset]

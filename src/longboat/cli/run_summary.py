@@ -1,4 +1,4 @@
-"""How a run and its parts are told in a few words: shared by the live display, status and attach."""
+"""Short texts about a run and its stages, shared by the live display, status and attach."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def gang(stage: StageState) -> str:
     roles: dict[str, Counter[str]] = {}
     for rank in stage.ranks:
         roles.setdefault(rank.role, Counter())[rank.state] += 1
-    said = []
+    texts = []
     for role, states in roles.items():
         all_of = states.total()
         (first, count), *rest = sorted(
             states.items(), key=lambda item: (-item[1], ORDER.index(item[0]) if item[0] in ORDER else 9)
         )
-        said.append(", ".join([f"{role} {count}/{all_of} {first}", *(f"{number} {state}" for state, number in rest)]))
-    return "; ".join(said)
+        texts.append(", ".join([f"{role} {count}/{all_of} {first}", *(f"{number} {state}" for state, number in rest)]))
+    return "; ".join(texts)
 
 
 def verdict(value: Verdict) -> str:
@@ -50,14 +50,16 @@ def verdict(value: Verdict) -> str:
     return f"{'passed' if value.passed else 'not met'}: {value.metric} {held}{asked}"
 
 
-def serving(told: Mapping[str, Any], over: bool = False) -> list[str]:
-    """Where a server answers, and one answer of it."""
-    grpc = f", gRPC {told['grpc']}" if told.get("grpc") else ""
-    lines = [f"{told['model']} {'answered' if over else 'answers'} at {told['url']}{grpc}"]
-    lines += [] if over else [f"page: {told.get('page', told['url'])}"]
-    if "prediction" in told:
-        truth = f" (labelled {told['label']})" if told.get("label") is not None else ""
-        lines.append(f"asked {_short(told.get('example'))}{truth}: {told.get('answer') or _short(told['prediction'])}")
+def serving(facts: Mapping[str, Any], over: bool = False) -> list[str]:
+    """Address of a server, and one of its answers."""
+    grpc = f", gRPC {facts['grpc']}" if facts.get("grpc") else ""
+    lines = [f"{facts['model']} {'answered' if over else 'answers'} at {facts['url']}{grpc}"]
+    lines += [] if over else [f"page: {facts.get('page', facts['url'])}"]
+    if "prediction" in facts:
+        truth = f" (labelled {facts['label']})" if facts.get("label") is not None else ""
+        lines.append(
+            f"asked {_short(facts.get('example'))}{truth}: {facts.get('answer') or _short(facts['prediction'])}"
+        )
     return lines
 
 
@@ -75,16 +77,16 @@ def _short(value: object, most: int = 100) -> str:
 
 
 def ending(run: RunState, run_dir: Path, now: float) -> str:
-    """The last words about a run that is over."""
+    """The summary of a run that is over."""
     lines = [f"{explanation.headline(run)} ({explanation.took(run, now)})"]
     for stage in run.stages:
-        said = " ".join(filter(None, [progress(stage), metrics(stage.metrics)]))
+        text = " ".join(filter(None, [progress(stage), metrics(stage.metrics)]))
         if stage.verdict is not None:
-            said = verdict(stage.verdict)
+            text = verdict(stage.verdict)
         if stage.serving:
             lines += [f"  {stage.name}: {line}" for line in serving(stage.serving, over=True)]
-        elif said:
-            lines.append(f"  {stage.name}: {said}")
+        elif text:
+            lines.append(f"  {stage.name}: {text}")
     cause = run.cause
     if cause is not None and cause.frame:
         lines.append(f"  at {cause.frame}")
@@ -96,13 +98,13 @@ def ending(run: RunState, run_dir: Path, now: float) -> str:
 
 
 def outputs(run: RunState, run_dir: Path) -> list[Path]:
-    """The output directories that hold something."""
-    found = []
+    """Output directories that are not empty."""
+    paths = []
     for stage in run.stages:
         path = Path(run_layout.output(str(run_dir), stage.name))
         try:
             if os.listdir(path):
-                found.append(path)
+                paths.append(path)
         except OSError:
             pass
-    return found
+    return paths

@@ -1,4 +1,4 @@
-"""How much of a job is run: --resume, --from and --only, for `run` and for `plan`."""
+"""Which stages of a job run: --resume, --from and --only, for `run` and `plan`."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ def stage_choice(args: argparse.Namespace, keep: bool = False) -> StageChoice:
     from longboat.runs.stage_reuse import StageChoice
 
     if args.first and args.only:
-        raise LongboatError("--from and --only exclude each other", "leave one of them out")
+        raise LongboatError("--from and --only exclude each other", "use one of them")
     return StageChoice(args.first, args.only, keep)
 
 
 def new_plan(args: argparse.Namespace, console: Console) -> Plan | None:
-    """The plan of the job file; None when a run is to go on with the plan it has."""
+    """The plan of the job file; None if a run is resumed with its own plan."""
     given = args.file != "." or args.sets or args.preset or args.env_files
     return load_job(args, console).plan() if given or args.resume is None else None
 
 
 def decision_lines(decisions: Iterable[StageDecision]) -> list[str]:
-    """What happens to each stage, unless simply all of them run."""
+    """A line for each stage; none if all stages simply run."""
     decisions = list(decisions)
     if all(decision.does == "runs" and not decision.why for decision in decisions):
         return []
@@ -50,6 +50,6 @@ def decision_lines(decisions: Iterable[StageDecision]) -> list[str]:
 
 
 def part_words(args: argparse.Namespace) -> list[str]:
-    """The options again, as they have to be typed."""
+    """The options as arguments of the next command."""
     options = (("--resume", args.resume), ("--from", args.first), ("--only", args.only))
     return [word for option, value in options if value for word in (option, value)]
