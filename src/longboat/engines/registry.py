@@ -1,7 +1,7 @@
-"""The engines by name, and which run is meant.
+"""The engines by name, and finding a run on any of them.
 
-Third parties add an engine with an entry point in the group `longboat.engines`. A run that this machine started or
-looked at is found again without being told where it is: its plan names its engine.
+Third parties add an engine with an entry point in the group `longboat.engines`. Runs that this machine started or
+watched are found without naming an engine: their plan names it.
 """
 
 from __future__ import annotations
@@ -60,17 +60,17 @@ def find(on: str | None, context: EngineContext, text: str | None) -> RunHandle:
     name = chosen(on, context)
     if name is not None:
         return engine(name, context).find(text)
-    found: list[Path] = []
+    directories: list[Path] = []
     problem: LongboatError | None = None
     for store in _stores(context.home):
         try:
-            found.append(store.find(text))
+            directories.append(store.find(text))
         except LongboatError as error:
             problem = problem or error
-    if not found:
+    if not directories:
         assert problem is not None
         raise problem
-    directory = max(found, key=born) if text is None else found[0]
+    directory = max(directories, key=born) if text is None else directories[0]
     return engine(_engine_of(directory), context).open(directory)
 
 
@@ -87,10 +87,10 @@ def _engine_of(directory: Path) -> str:
 def _stores(home: str) -> list[Store]:
     """The runs of this machine, then the replicas of runs elsewhere."""
     try:
-        places = sorted((Path(home) / "clusters").iterdir())
+        homes = sorted((Path(home) / "clusters").iterdir())
     except OSError:
-        places = []
-    return [Store(home), *(store for place in places if (store := Store(place)).ids())]
+        homes = []
+    return [Store(home), *(store for cluster_home in homes if (store := Store(cluster_home)).ids())]
 
 
 def _load(path: str) -> Any:

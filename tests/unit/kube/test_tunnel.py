@@ -193,7 +193,7 @@ def test_who_was_asked_and_died_with_its_pod_is_asked_again(pods: Pods, tmp_path
     copy.sync()
     assert copy.has_journal
     pods.dying = 3
-    with pytest.raises(NoResponse, match="the driver of demo-abcd went while it was asked"):
+    with pytest.raises(NoResponse, match="the driver of demo-abcd ended during the request"):
         copy.sync()
 
 

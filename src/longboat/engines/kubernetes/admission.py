@@ -1,8 +1,7 @@
-"""Whether the namespace lets the pods of a job be, asked before anything is submitted.
+"""Checks that the namespace admits the pods of a job, before anything is submitted.
 
-The API server itself says so, by a dry run: what Pod Security or webhooks hold
-against a pod is known to nobody else, and a namespace's labels may be hidden. Asked only for jobs that
-want what is often refused.
+The API server decides, in a dry run: only it knows what Pod Security or webhooks have against a pod, and a namespace's
+labels may be hidden. Only jobs with something that is often refused are checked.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ if TYPE_CHECKING:
 INLINE = ("nfs", "hostPath")
 """Kinds of storage that Pod Security refuses in a pod: nfs at restricted, hostPath at baseline too."""
 
-UNTOLD = ("cannot create resource", "exceeded quota")
-"""Answers that say nothing of the pod: one may not ask, or what is full now may be free then."""
+NOT_ABOUT_PODS = ("cannot create resource", "exceeded quota")
+"""Errors that say nothing about the pod: no permission to ask, or a quota that may have room later."""
 
 
 def check(cluster: Cluster, plan: Plan) -> None:
-    """Raises with the server's reason when a pod of the job would be refused."""
+    """Raises an error with the server's reason if a pod of the job would be refused."""
     account = plan.security.service_account
     if account and not plan.security.annotations and _absent(cluster, account):
         raise LongboatError(
@@ -50,12 +49,12 @@ def _absent(cluster: Cluster, account: str) -> bool:
 
 
 def refused(cluster: Cluster, plan: Plan) -> str:
-    """Why the pods of a job would be refused; empty when they would not, or when that cannot be asked."""
+    """Why the pods of a job would be refused; empty if they would not, or if there is no permission to ask."""
     for pod in _pods(plan):
         try:
             cluster.api.create(pod, dry_run=True)
         except ApiError as error:
-            if error.status == 403 and any(word in error.message for word in UNTOLD):
+            if error.status == 403 and any(word in error.message for word in NOT_ABOUT_PODS):
                 return ""
             if error.status in (400, 403, 422):
                 return error.message
@@ -64,27 +63,27 @@ def refused(cluster: Cluster, plan: Plan) -> str:
 
 
 def _pods(plan: Plan) -> list[Manifest]:
-    """One pod for each kind of pod that the job has; without its account, which the run may be about to make."""
+    """One pod of each kind in the job; without its service account, which may not exist yet."""
     inside = run_objects.for_pods(replace(plan, security=replace(plan.security, service_account="", annotations=())))
-    found: list[Manifest] = []
+    pods: list[Manifest] = []
     for stage in inside.stages:
         for role in rank_pods.roles_of(stage) if stage.kind == "gang" else ():
             pod = rank_pods.pod_of(inside, "longboat-check", stage, role, 0)
             pod["metadata"]["name"] = f"longboat-check-{stage.name}-{role.name}"
-            if not any(pod["spec"] == other["spec"] for other in found):
-                found.append(pod)
-    return found
+            if not any(pod["spec"] == other["spec"] for other in pods):
+                pods.append(pod)
+    return pods
 
 
 def hint(plan: Plan) -> str:
-    """What can be done, for what the job asks for."""
+    """How to change the job so that it is admitted."""
     inline = [mount for mount in plan.storage if mount.kind in INLINE]
-    said = [
+    hints = [
         f"storage {mount.name}: let an admin make a volume of this {mount.kind} and a claim on it, and name that: "
         f"`{mount.name}: {{pvc: NAME}}`"
         for mount in inline
     ]
     if plan.security.user == 0:
-        said.append("`security: {user: 1000}`, or any other user than 0")
-    said.append("another namespace may allow it: an admin says so with the label pod-security.kubernetes.io/enforce")
-    return "\n".join(said)
+        hints.append("`security: {user: 1000}`, or any other user than 0")
+    hints.append("another namespace may allow it: an admin says so with the label pod-security.kubernetes.io/enforce")
+    return "\n".join(hints)

@@ -1,6 +1,6 @@
 """A cluster and the runs in one of its namespaces: list them, ask their drivers, stop and remove them.
 
-Nothing is kept on the laptop that another laptop would need: a run is found by its labels.
+No state is kept on this machine that another machine would need: runs are found by their labels.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from longboat.runtime.plan import Plan, from_json
 
 PYTHON = "python3"
 PATIENCE = 10.0
-"""Seconds in which an API server that is away may come back."""
+"""Seconds to retry while the API server cannot be reached."""
 KILLED = 128
-"""A greater exit code is a signal's: a program that was started in a pod has ended with it."""
+"""Greater exit codes mean a signal: the program was killed with its pod."""
 OWNED = (
     "Deployment",
     "HorizontalPodAutoscaler",
@@ -49,7 +49,7 @@ SERVING = ("HorizontalPodAutoscaler", "PodDisruptionBudget", "Service", "Deploym
 
 @dataclass(frozen=True)
 class ListedRun:
-    """A run as the cluster's list of roots has it."""
+    """A run as its root object describes it."""
 
     id: str
     job: str
@@ -61,7 +61,7 @@ class ListedRun:
 
 
 class NoResponse(LongboatError):
-    """The driver's pod runs, says the cluster, and does not answer: worth another try."""
+    """The driver's pod runs but does not answer; a retry may succeed."""
 
 
 class Cluster:
@@ -72,35 +72,35 @@ class Cluster:
 
     @property
     def key(self) -> str:
-        """Names cluster and namespace in a path; behind one proxy, clusters differ by prefix alone."""
+        """Cluster and namespace as a directory name; clusters behind one proxy differ only by prefix."""
         server = self.api.server
         return f"{server.host}_{server.port}{quoted(server.prefix)}_{self.namespace}"
 
     def unheard(self, error: ApiError | OSError, run: str) -> LongboatError:
-        """Why a question to the driver was not answered."""
+        """The error for a request that the driver did not answer."""
         if isinstance(error, ApiError) and not error.transient:
             return self.refusal(error)
         hint = f"its node may be lost: longboat why {run}; kubectl get nodes"
         return NoResponse(f"the driver of {run} does not answer: {error}", hint, FAILED)
 
     def gone(self, run: str) -> LongboatError:
-        """The driver's pod went away while it was asked: another one comes."""
-        return NoResponse(f"the driver of {run} went while it was asked", f"longboat why {run}", FAILED)
+        """The error for a driver's pod that ended during a request; another one will start."""
+        return NoResponse(f"the driver of {run} ended during the request", f"longboat why {run}", FAILED)
 
     def absent(self, run: str) -> LongboatError:
         return LongboatError(f"the run {run} is not in {self.namespace}", "`longboat status --on kubernetes`")
 
     def refusal(self, error: ApiError, submitting: bool = False) -> LongboatError:
-        """What the API server said, with what can be done about it."""
-        told = refusal(error)
+        """The API server's error, with a fix."""
+        translated = refusal(error)
         forbidden = submitting and error.status == 403 and "cannot " in error.message
         if forbidden and ("roles" in error.message or "escalat" in error.message):
-            told.hint = (
+            translated.hint = (
                 "an admin can make the driver's account once, and everybody may name it:\n"
                 f"{rights_for_an_admin(self.namespace)}\n"
                 "then: longboat run --on kubernetes --service-account longboat-driver"
             )
-        return told
+        return translated
 
     # Looking.
 
@@ -114,13 +114,13 @@ class Cluster:
         return sorted((listed(root) for root in roots), key=lambda run: -run.created)
 
     def root(self, run: str) -> ListedRun | None:
-        found = self.api.find("ConfigMap", run)
-        return listed(found) if found is not None else None
+        root = self.api.find("ConfigMap", run)
+        return listed(root) if root is not None else None
 
     # Asking the driver.
 
     def reach(self, run: str, patience: float = 120.0) -> str:
-        """The driver's pod, running."""
+        """Waits until the driver's pod runs; returns its name."""
         due, name = time.monotonic() + patience, names.driver_pod(run)
         while not self.has_driver(run):
             if time.monotonic() > due:
@@ -131,25 +131,25 @@ class Cluster:
         return name
 
     def has_driver(self, run: str) -> bool:
-        """Whether the driver's pod runs. One that was sent home is brought back, one that was lost is given up."""
+        """Whether the driver's pod runs. Scales a stopped driver up again, and deletes a lost one."""
         name = names.driver_pod(run)
         pod = self.api.find("Pod", name)
         if pod is None:
-            home = self.api.find("StatefulSet", names.driver(run))
-            if home is None:
+            workload = self.api.find("StatefulSet", names.driver(run))
+            if workload is None:
                 raise self.absent(run)
-            if home["spec"].get("replicas") == 0:
+            if workload["spec"].get("replicas") == 0:
                 self.api.patch("StatefulSet", names.driver(run), {"spec": {"replicas": 1}})
             return False
         if not is_running(pod) and 0.0 < lost_driver.over(pod) < self.api.now():
             self.api.delete("Pod", name, grace=0, uid=str(pod["metadata"]["uid"]))
         return is_running(pod)
 
-    def ask(self, run: str, *words: str) -> tuple[int, bytes]:
-        """A word of `kube.__main__` in the driver's pod: its exit code and output."""
+    def ask(self, run: str, *arguments: str) -> tuple[int, bytes]:
+        """Runs a pod command in the driver's pod; returns its exit code and output."""
         pod = self.reach(run)
         try:
-            code, out, err = pod_exec.output(self.api, pod, command(*words), "driver")
+            code, out, err = pod_exec.output(self.api, pod, command(*arguments), "driver")
         except (ApiError, OSError) as error:
             raise self.unheard(error, run) from None
         if code > KILLED:
@@ -159,35 +159,35 @@ class Cluster:
         return code, out
 
     def stop(self, run: str, by: str, now: bool) -> bool:
-        """False when nobody drives it."""
+        """Asks the driver to stop; False if the run has no driver."""
         code, _ = self.ask(run, "stop", by, *(["now"] if now else []))
         return code == 0
 
     def take_down(self, run: str, more: str = "") -> bool:
-        """Servers that stand although their run has ended; False when there are none. more: chooses among them."""
+        """Deletes servers that outlived their run; False if there are none. more: narrows the selector."""
         chosen = names.selector(run, names.SERVER) + more
-        found = [obj for kind in SERVING for obj in self.api.list(kind, chosen)]
-        for obj in found:
+        objects = [obj for kind in SERVING for obj in self.api.list(kind, chosen)]
+        for obj in objects:
             self.api.delete(obj["kind"], obj["metadata"]["name"])
-        return bool(found)
+        return bool(objects)
 
     def stands(self, run: str, stage: str) -> bool:
-        """Whether servers of a stage are there; a run that failed to roll has ended and leaves the old ones."""
+        """Whether servers of a stage exist; a run whose rollout failed leaves the old ones."""
         return self.api.find("Deployment", names.service(run, stage)) is not None
 
     # Removing.
 
     def remove(self, run: str) -> None:
-        """The root, and with it all; what has lost its owner is found by its labels."""
+        """Deletes the root object and what it owns; objects without an owner are found by their labels."""
         try:
             self.api.delete("ConfigMap", run)
-            with contextlib.suppress(ApiError):  # a thousand pods at once, where one may; else one by one
+            with contextlib.suppress(ApiError):  # all pods at once if permitted, else one by one
                 self.api.delete_all("Pod", names.selector(run, "rank"), grace=2)
-            for obj in self.left(run):  # what one may not see goes with its owner
+            for obj in self.left(run):  # what we may not list is deleted with its owner
                 if obj["metadata"].get("deletionTimestamp"):
                     continue
                 if is_data(obj) or _of_another(obj, run):
-                    continue  # data outlives its run, and what runs share goes with the last of them
+                    continue  # data outlives its run; shared objects are deleted with the last run
                 grace = 2 if obj["kind"] == "Pod" else None
                 self.api.delete(obj["kind"], obj["metadata"]["name"], grace=grace)
         except ApiError as error:
@@ -196,21 +196,21 @@ class Cluster:
     def left(self, run: str = "") -> list[Manifest]:
         """All objects of one run, or of all."""
         selector = names.selector(run) if run else "app.kubernetes.io/managed-by=longboat"
-        found: list[Manifest] = []
+        objects: list[Manifest] = []
         for kind in OWNED:
             try:
-                found += self.api.list(kind, selector)
+                objects += self.api.list(kind, selector)
             except ApiError as error:
                 if error.status != 403:
                     raise self.refusal(error) from None
-        return found + storage.made_by(self, run, ("PersistentVolume",))
+        return objects + storage.made_by(self, run, ("PersistentVolume",))
 
     def plans(self) -> dict[str, Plan]:
         """The plan of every run of the namespace that has one."""
         return {run.id: from_json(run.plan) for run in self.runs() if run.plan}
 
     def may(self, verb: str, resource: str, group: str = "", part: str = "", everywhere: bool = False) -> bool:
-        """Whether we are allowed to: in this namespace, or where things belong to none."""
+        """Whether the user may do this, in the namespace or cluster-wide."""
         attributes = {"verb": verb, "resource": resource, "group": group}
         if not everywhere:
             attributes["namespace"] = self.namespace
@@ -222,7 +222,7 @@ class Cluster:
 
 
 def refusal(error: ApiError) -> LongboatError:
-    """What the API server said, or that it said nothing, with what can be done about it."""
+    """The API server's error, or that it did not answer, with a fix."""
     if error.status == 0:
         hint = "is this machine in its network (VPN)? kubectl cluster-info; another cluster: --context or $KUBECONFIG"
         return LongboatError(error.message, hint)
@@ -242,7 +242,7 @@ def refusal(error: ApiError) -> LongboatError:
 
 
 def is_data(obj: Manifest) -> bool:
-    """Storage that was made for a job: it outlives the run."""
+    """Whether this is storage that was created for a job; it outlives the run."""
     return (obj["metadata"].get("labels") or {}).get(names.PART_LABEL) == PART
 
 
@@ -251,8 +251,8 @@ def _of_another(obj: Manifest, run: str) -> bool:
     return any(owner["kind"] == "ConfigMap" and owner["name"] != run for owner in owners)
 
 
-def command(*words: str) -> list[str]:
-    return [PYTHON, "-S", "-E", f"{names.SHIP}/{names.ARCHIVE}", *words]
+def command(*arguments: str) -> list[str]:
+    return [PYTHON, "-S", "-E", f"{names.SHIP}/{names.ARCHIVE}", *arguments]
 
 
 def is_running(pod: Manifest) -> bool:
@@ -265,7 +265,7 @@ def is_running(pod: Manifest) -> bool:
 
 
 def listed(root: Manifest) -> ListedRun:
-    """What a root says of its run."""
+    """The run that a root object describes."""
     meta = root["metadata"]
     notes, labels = meta.get("annotations") or {}, meta.get("labels") or {}
     code = notes.get(names.EXIT_CODE, "")

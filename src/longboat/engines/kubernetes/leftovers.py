@@ -1,6 +1,6 @@
-"""What runs have left in a namespace and what of it may cost money, each with the command that removes it.
+"""What runs left in a namespace and what may cost money, each with the command that removes it.
 
-Objects of the cluster, and what the plans of its runs say lies elsewhere: buckets.
+Lists objects of the cluster, and buckets that the plans of its runs name.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ GONE = ("Succeeded", "Failed")
 
 
 def found(cluster: Cluster, run: str = "") -> list[Leftover]:
-    """Of one run, or of all; what costs first."""
+    """Leftovers of one run or of all runs; what costs money first."""
     try:
         roots = cluster.api.list("ConfigMap", _roots(run))
     except ApiError as error:
         raise cluster.refusal(error) from None
-    there = {str(root["metadata"]["name"]) for root in roots}
+    existing = {str(root["metadata"]["name"]) for root in roots}
     now = time.time()
-    listed = [_object(cluster, obj, there, now) for obj in cluster.left(run)]
+    listed = [_object(cluster, obj, existing, now) for obj in cluster.left(run)]
     for root in roots:
         listed += _elsewhere(root)
     return sorted(listed, key=lambda each: (each.run, not each.cost, each.kind, each.name))
@@ -38,20 +38,20 @@ def _roots(run: str) -> str:
     )
 
 
-def _object(cluster: Cluster, obj: Manifest, there: set[str], now: float) -> Leftover:
+def _object(cluster: Cluster, obj: Manifest, existing: set[str], now: float) -> Leftover:
     meta = obj["metadata"]
     run, kind, name = str((meta.get("labels") or {}).get(names.RUN_LABEL, "")), str(obj["kind"]), str(meta["name"])
     space = f"-n {cluster.namespace}"
     command = f"longboat rm {run} --on kubernetes {space}"
     if is_data(obj):
         command += " --data"
-    elif run not in there:
+    elif run not in existing:
         command = f"kubectl delete {space} {kind.lower()}/{name}"
     return Leftover(run, kind, name, now - kube_config.moment(meta.get("creationTimestamp")), cost(obj), command)
 
 
 def _elsewhere(root: Manifest) -> list[Leftover]:
-    """What the run has left outside of the cluster, as far as its root says."""
+    """What the run left outside of the cluster, from the plan in its root object."""
     run, text = str(root["metadata"]["name"]), str((root.get("data") or {}).get("plan.json", ""))
     listed = []
     for mount in from_json(text).storage if text else ():
@@ -64,8 +64,8 @@ def _elsewhere(root: Manifest) -> list[Leftover]:
 def cost(obj: Manifest) -> str:
     spec, status = obj.get("spec") or {}, obj.get("status") or {}
     if obj["kind"] == "Pod" and status.get("phase") not in GONE:
-        asked: dict[str, str] = spec["containers"][0].get("resources", {}).get("requests") or {}
-        return ", ".join(f"{value} {name}" for name, value in asked.items()) or "its node's time"
+        requests: dict[str, str] = spec["containers"][0].get("resources", {}).get("requests") or {}
+        return ", ".join(f"{value} {name}" for name, value in requests.items()) or "its node's time"
     if obj["kind"] == "PersistentVolumeClaim":
         return str(spec.get("resources", {}).get("requests", {}).get("storage", "a volume"))
     if obj["kind"] == "PersistentVolume":

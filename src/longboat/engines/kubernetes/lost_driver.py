@@ -1,8 +1,8 @@
-"""A driver whose node does not answer: when its pod may be deleted by force, so that another one is made.
+"""A driver whose node does not answer: when its pod may be deleted by force, so that another one can start.
 
-Its pod stays, told to go, and no StatefulSet makes a second one beside it. Only force removes it,
-and force is safe once the driver must have left by itself: its lease (`runtime.pod.leadership`) and a margin
-after it was told to go. By the API server's clock; this machine's may be wrong.
+The pod stays in deletion, and the StatefulSet creates no second one beside it. Only a forced delete removes it. That is
+safe once the driver must have exited by itself: its lease (`runtime.pod.leadership`) and a margin after the deletion
+was requested, by the API server's clock, because this machine's may be wrong.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from longboat.runtime.kube_client import names
 from longboat.runtime.kube_client.api import Manifest
 
 UNHEEDED = 30.0
-"""Seconds beyond its grace period after which a pod that was told to go counts as unheard."""
+"""Seconds after its grace period after which a pod in deletion counts as lost."""
 
 
 def over(pod: Manifest) -> float:
-    """When a driver that was told to go drives no more, even if its node never heard of it; 0: it was not told."""
-    told = pod["metadata"].get("deletionTimestamp")
-    return kube_config.moment(told) + _lease(pod) + names.DRIVER_MARGIN if told else 0.0
+    """When a driver in deletion has stopped for sure, even if its node never got the request; 0: not in deletion."""
+    deletion = pod["metadata"].get("deletionTimestamp")
+    return kube_config.moment(deletion) + _lease(pod) + names.DRIVER_MARGIN if deletion else 0.0
 
 
 def cause(pod: Manifest, now: float) -> Cause | None:
-    """Why a driver's pod does not go although it was told to; None while it may just be going."""
-    told = pod["metadata"].get("deletionTimestamp")
-    if not told or now < kube_config.moment(told) + UNHEEDED:
+    """Why a driver's pod is not deleted; None while it may still be terminating."""
+    deletion = pod["metadata"].get("deletionTimestamp")
+    if not deletion or now < kube_config.moment(deletion) + UNHEEDED:
         return None
     node = pod.get("spec", {}).get("nodeName", "its node")
     at = time.strftime("%H:%M:%S", time.localtime(over(pod)))

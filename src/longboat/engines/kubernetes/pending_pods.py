@@ -1,5 +1,4 @@
-"""What keeps pods of a run from running, as far as the cluster tells whoever asks: the driver's, a rank's, and the room
-on the nodes."""
+"""Why pods of a run are pending: the driver's, a rank's, and what is free on the nodes."""
 
 from __future__ import annotations
 
@@ -15,33 +14,33 @@ LIVING = "status.phase!=Succeeded,status.phase!=Failed"
 
 
 def driver(api: Api, run: str) -> Cause | None:
-    """What keeps the driver of a run from driving."""
+    """Why the driver of a run does not run; None if it does, or if no reason is known."""
     pod = api.find("Pod", names.driver_pod(run))
     seat = ("", "driver", 0)
     if pod is None:
-        return _unmade(api, run)
+        return _not_created(api, run)
     if (gone := lost_driver.cause(pod, api.now())) is not None:
         return gone
     if pod_status.over(pod):
         return pod_status.ended(pod, seat)
-    return _waits(api, pod, seat)
+    return _pending(api, pod, seat)
 
 
 def rank(api: Api, run: str) -> Cause | None:
-    """What keeps a rank's pod from running; None when all run, or nothing is known to."""
+    """Why a rank's pod does not run; None if all run, or if no reason is known."""
     try:
         for pod in api.list("Pod", names.selector(run, "rank"), fields="status.phase=Pending"):
             seat = pod_templates.seat_of(pod["metadata"].get("labels"))
-            cause = _waits(api, pod, seat)
+            cause = _pending(api, pod, seat)
             if cause is not None:
                 return replace(cause, stage=seat[0])
     except ApiError:
-        return None  # who may not look is told what the journal says
+        return None  # without permission, the journal has to do
     return None
 
 
 def room(api: Api, cpu: float, memory: float, gpu: float) -> list[str]:
-    """Why a pod that asks for so much fits nowhere: the arithmetic, then each node; nothing when it would fit."""
+    """Why a pod with these requests fits on no node: the arithmetic, then each node; empty if it would fit."""
     try:
         nodes = free(api)
     except ApiError as error:
@@ -56,7 +55,7 @@ def free(api: Api) -> list[node_capacity.NodeCapacity]:
     return node_capacity.free(api.list("Node"), api.list("Pod", namespace=EVERYWHERE, fields=LIVING))
 
 
-def _waits(api: Api, pod: Manifest, seat: pod_templates.Seat) -> Cause | None:
+def _pending(api: Api, pod: Manifest, seat: pod_templates.Seat) -> Cause | None:
     cause = pod_status.waiting(pod, seat)
     if cause is not None and not cause.evidence:
         events = api.list("Event", fields=f"involvedObject.name={pod['metadata']['name']}")
@@ -64,10 +63,10 @@ def _waits(api: Api, pod: Manifest, seat: pod_templates.Seat) -> Cause | None:
     return cause
 
 
-def _unmade(api: Api, run: str) -> Cause | None:
-    """No pod of the driver: whoever should make it may have said why it cannot."""
+def _not_created(api: Api, run: str) -> Cause | None:
+    """Why the driver has no pod: the StatefulSet's warnings."""
     events = api.list("Event", fields=f"involvedObject.name={names.driver(run)}")
-    told = [str(event.get("message")) for event in events if event.get("type") == "Warning"]
-    if not told:
+    warnings = [str(event.get("message")) for event in events if event.get("type") == "Warning"]
+    if not warnings:
         return None
-    return pod_status.refused(ApiError(422, "FailedCreate", told[-1]), ("", "driver", 0))
+    return pod_status.refused(ApiError(422, "FailedCreate", warnings[-1]), ("", "driver", 0))

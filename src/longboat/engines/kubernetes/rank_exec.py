@@ -1,4 +1,4 @@
-"""A command beside a rank in its pod, with the terminal that one has."""
+"""Runs a command beside a rank in its pod, on this terminal."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from longboat.runtime.kube_client.api import ApiError
 from longboat.runtime.pod import pod_templates
 
 
-def execute(cluster: Cluster, run: str, rank: RankState, words: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Runs the command where the rank runs, with its environment and directory; its exit code."""
+def execute(cluster: Cluster, run: str, rank: RankState, arguments: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Runs the command beside the rank, with its environment and directory; returns its exit code."""
     selector = names.selector(run, "rank")
     selector += f",{names.STAGE_LABEL}={rank.stage},{names.ROLE_LABEL}={rank.role}"
     running = [p for p in cluster.api.list("Pod", selector) if p.get("status", {}).get("phase") == "Running"]
@@ -34,11 +34,11 @@ def execute(cluster: Cluster, run: str, rank: RankState, words: Sequence[str], e
     if not pods:
         raise LongboatError(f"the pod of {rank.stage}/{rank.role}-{rank.rank} does not run", f"longboat status {run}")
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    asked = command("beside", environ.get("TERM", "") if terminal else "", *(words or ["/bin/sh"]))
+    invocation = command("beside", environ.get("TERM", "") if terminal else "", *(arguments or ["/bin/sh"]))
     if pod_templates.seats_per_pod(pods[-1]) > 1:
-        asked = command("beside-rank", str(rank.rank), *asked[asked.index("beside") + 1 :])
+        invocation = command("beside-rank", str(rank.rank), *invocation[invocation.index("beside") + 1 :])
     try:
-        with PodExec(cluster.api, pods[-1]["metadata"]["name"], asked, names.CONTAINER, True, terminal) as program:
+        with PodExec(cluster.api, pods[-1]["metadata"]["name"], invocation, names.CONTAINER, True, terminal) as program:
             return _joined(program, terminal)
     except ExecLost as error:
         where = f"{rank.stage}/{rank.role}-{rank.rank}"

@@ -1,4 +1,4 @@
-"""Where a stage that serves can be reached from outside of the cluster, as far as the cluster says."""
+"""Address of a serving stage outside of the cluster."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class ServiceAddress:
     expose: str
     """ClusterIP, NodePort or LoadBalancer."""
     host: str = ""
-    """Empty: there is none from outside, or none yet."""
+    """Empty if there is no address outside of the cluster, or none yet."""
     rest: int = 0
     grpc: int = 0
     why: str = ""
-    """What it waits for, when it should have one."""
+    """Why the address is missing."""
     no_controller: bool = False
     """Nothing in the cluster seems to create load balancers."""
 
@@ -31,16 +31,16 @@ class ServiceAddress:
 
 
 def served(plan: Plan | None, run: str, wanted: str = "") -> tuple[str, Serve]:
-    """The stage that is meant; LongboatError when the run has none, or several and none was named."""
-    found = {stage.name: stage.serve for stage in (plan.stages if plan else ()) if stage.serve is not None}
+    """The serving stage; LongboatError if the run has none, or has several and none was named."""
+    stages = {stage.name: stage.serve for stage in (plan.stages if plan else ()) if stage.serve is not None}
     if wanted:
-        found = {name: serve for name, serve in found.items() if name == wanted}
-    if not found:
+        stages = {name: serve for name, serve in stages.items() if name == wanted}
+    if not stages:
         what = f"has no stage {wanted} that serves" if wanted else "serves nothing: it has no `serve:` stage"
         raise LongboatError(f"{run} {what}", f"longboat status {run}")
-    if len(found) > 1:
-        raise LongboatError(f"{run} has several stages that serve", f"name one: --stage {' or '.join(found)}")
-    return next(iter(found.items()))
+    if len(stages) > 1:
+        raise LongboatError(f"{run} has several stages that serve", f"name one: --stage {' or '.join(stages)}")
+    return next(iter(stages.items()))
 
 
 def servers(run: str, stage: str) -> str:
@@ -49,22 +49,22 @@ def servers(run: str, stage: str) -> str:
 
 
 def board(cluster: Cluster, run: str) -> ServiceAddress:
-    """Of the run's TensorBoard; its port stands for both."""
-    return _found(cluster, run, names.board(run), names.selector(run, names.BOARD), (names.BOARD, names.BOARD))
+    """Address of the run's TensorBoard; both ports are the same."""
+    return _address(cluster, run, names.board(run), names.selector(run, names.BOARD), (names.BOARD, names.BOARD))
 
 
 def find(cluster: Cluster, run: str, stage: str) -> ServiceAddress:
-    """As it is now. LongboatError when the Service is not there."""
-    return _found(cluster, run, names.service(run, stage), servers(run, stage), ("rest", "grpc"))
+    """Current address of a stage; LongboatError if the Service does not exist."""
+    return _address(cluster, run, names.service(run, stage), servers(run, stage), ("rest", "grpc"))
 
 
-def _found(cluster: Cluster, run: str, name: str, selector: str, wanted: tuple[str, str]) -> ServiceAddress:
+def _address(cluster: Cluster, run: str, name: str, selector: str, wanted: tuple[str, str]) -> ServiceAddress:
     try:
         service = cluster.api.find("Service", name)
     except ApiError as error:
         raise cluster.refusal(error) from None
     if service is None:
-        raise LongboatError(f"the Service {name} is not there", f"longboat status {run}")
+        raise LongboatError(f"the Service {name} does not exist", f"longboat status {run}")
     spec = service["spec"]
     ports = {port["name"]: port for port in spec["ports"]}
     expose = str(spec.get("type", "ClusterIP"))
@@ -81,7 +81,7 @@ def _found(cluster: Cluster, run: str, name: str, selector: str, wanted: tuple[s
 
 
 def _node(cluster: Cluster, selector: str) -> str:
-    """The address of a node with a pod on it, as that knows it: who has a namespace may not see nodes."""
+    """Address of a node with a server, from the pod's status: listing nodes may not be permitted."""
     pods = sorted(cluster.api.list("Pod", selector), key=lambda pod: not ready(pod))
     return next((str(pod["status"]["hostIP"]) for pod in pods if pod.get("status", {}).get("hostIP")), "")
 
@@ -92,14 +92,14 @@ def _balancer(service: Manifest) -> str:
 
 
 def _why_none(cluster: Cluster, name: str) -> tuple[str, bool]:
-    """What the cluster says about a load balancer that does not come, and whether nothing there creates any."""
+    """Why a load balancer has no address, and whether nothing in the cluster creates load balancers."""
     try:
         events = cluster.api.list("Event", fields=f"involvedObject.name={name},involvedObject.kind=Service")
     except ApiError:
         events = []
-    told = [str(event.get("message")) for event in events if event.get("type") == "Warning"]
-    if told:
-        return f"its controller says: {told[-1]}", False
+    warnings = [str(event.get("message")) for event in events if event.get("type") == "Warning"]
+    if warnings:
+        return f"its controller says: {warnings[-1]}", False
     if events:
         return f"it is being created: {events[-1].get('message')}", False
     why = "nothing in this cluster seems to create load balancers: the Service has no event (try `expose: NodePort`)"
