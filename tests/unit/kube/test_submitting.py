@@ -71,7 +71,7 @@ def test_an_interrupt_while_submitting_takes_back_what_was_made(
     code, said = submitted(tmp_path, cluster, waiting)
     assert not waiting, said
     assert code == 130, said
-    assert "is taken back" in said
+    assert "interrupted: deleting what was created of " in said
     assert cluster.staying() == []
 
 

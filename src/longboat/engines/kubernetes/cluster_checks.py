@@ -1,7 +1,7 @@
-"""What a job needs of a cluster, met or not, before it is submitted: for `doctor`.
+"""Checks what a job needs from a cluster before it is submitted, for `doctor`.
 
-What the API server knows is asked of it. Whether an image can be pulled and a volume be mounted and
-written to by the job's user only a pod can say: one comes, tries, and goes again.
+Most checks ask the API server. Whether an image can be pulled, and whether the job's user can write to a volume, only a
+pod can tell: a temporary pod tries it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from longboat.engines.kubernetes.cluster import Cluster
 
 PATIENCE = 120.0
-"""Seconds that a probe may take: an image has to be pulled, and a mount that fails takes its time."""
+"""Seconds to wait for a probe: pulling an image and failing to mount both take time."""
 
 PROBE = """
 import json, os, sys
@@ -55,7 +55,7 @@ with open("/dev/termination-log", "w") as file:
 class ClusterCheck:
     about: str
     met: bool | None
-    """None: that cannot be told, or is not quite as one would want it."""
+    """None: unknown, or a warning."""
     detail: str
     fix: str = ""
 
@@ -66,16 +66,16 @@ def of_job(cluster: Cluster, plan: Plan, probe: bool) -> list[ClusterCheck]:
         reason = admission.refused(cluster, plan)
     except LongboatError as error:
         return [ClusterCheck("job", False, error.message, error.hint)]
-    found = [
+    checks = [
         ClusterCheck("pods", False, reason, admission.hint(plan))
         if reason
         else ClusterCheck("pods", True, f"the namespace {cluster.namespace} allows them")
     ]
     claims = {m.name: _claim(cluster, m) for m in plan.storage if m.kind == "pvc" and m.make is None}
-    found += [need for need, _ in claims.values()]
-    found += [_made(cluster, mount, mount.make) for mount in plan.storage if mount.make is not None]
-    found += [_bucket(plan, mount) for mount in plan.storage if mount.kind in SCHEMES]
-    found += [*_secrets(cluster, plan), *_account(cluster, plan)]
+    checks += [need for need, _ in claims.values()]
+    checks += [_made(cluster, mount, mount.make) for mount in plan.storage if mount.make is not None]
+    checks += [_bucket(plan, mount) for mount in plan.storage if mount.kind in SCHEMES]
+    checks += [*_secrets(cluster, plan), *_account(cluster, plan)]
     if probe and not reason:
         mounts = [
             mount
@@ -84,12 +84,12 @@ def of_job(cluster: Cluster, plan: Plan, probe: bool) -> list[ClusterCheck]:
             or mount.kind == "pvc"
             and (claims[mount.name][1] if mount.make is None else _bound(cluster, mount.source))
         ]
-        found += _probed(cluster, plan, mounts)
-    return found
+        checks += _probed(cluster, plan, mounts)
+    return checks
 
 
 def _claim(cluster: Cluster, mount: Mount) -> tuple[ClusterCheck, bool]:
-    """Of a claim that must be there; and whether a pod could mount it now."""
+    """Checks a claim that must exist; also whether a pod could mount it now."""
     about = f"storage {mount.name}"
     there = cluster.api.find("PersistentVolumeClaim", mount.source)
     if there is None:
@@ -102,8 +102,8 @@ def _claim(cluster: Cluster, mount: Mount) -> tuple[ClusterCheck, bool]:
     if phase == "Lost":
         return ClusterCheck(about, False, f"the claim {mount.source} has lost its volume", "make another"), False
     events = cluster.api.list("Event", fields=f"involvedObject.name={mount.source}")
-    told = [str(event.get("message")) for event in events]
-    detail = f"the claim {mount.source} is not bound yet" + (f": {told[-1]}" if told else "")
+    messages = [str(event.get("message")) for event in events]
+    detail = f"the claim {mount.source} is not bound yet" + (f": {messages[-1]}" if messages else "")
     return ClusterCheck(about, None, detail, "it may be bound when a pod first asks for it"), False
 
 
@@ -178,16 +178,16 @@ def _account(cluster: Cluster, plan: Plan) -> Iterator[ClusterCheck]:
 
 
 def _probed(cluster: Cluster, plan: Plan, mounts: list[Mount]) -> Iterator[ClusterCheck]:
-    """One pod for each image; the first tries the mounts too."""
+    """Starts one pod for each image; the first also tries the mounts."""
     images = dict.fromkeys(role.image or plan.image for stage in plan.stages for role in stage.roles)
     for image in filter(None, images):
-        told = _try(cluster, plan, image, mounts)
-        if isinstance(told, str):
-            yield ClusterCheck(f"image {image}", False, told, "longboat doctor --no-probe leaves this out")
+        answer = _try(cluster, plan, image, mounts)
+        if isinstance(answer, str):
+            yield ClusterCheck(f"image {image}", False, answer, "longboat doctor --no-probe leaves this out")
             continue
-        yield ClusterCheck(f"image {image}", True, f"a pod has it and runs Python {told['python']}")
+        yield ClusterCheck(f"image {image}", True, f"a pod has it and runs Python {answer['python']}")
         for mount in mounts:
-            why, who = told["mounts"].get(mount.name, ""), _who(plan)
+            why, who = answer["mounts"].get(mount.name, ""), _who(plan)
             what = "read" if mount.read_only else "written to"
             about = f"storage {mount.name}"
             if why:
@@ -204,9 +204,9 @@ def _who(plan: Plan) -> str:
 
 
 def _try(cluster: Cluster, plan: Plan, image: str, mounts: list[Mount]) -> Manifest | str:
-    """What the probe has found, or why there is none. Its pod goes whatever happens."""
-    asked = json.dumps({mount.name: mount.read_only for mount in mounts})
-    pod = rank_pods.probe_of(plan, image, mounts, ["python3", "-c", PROBE, asked, names.MOUNTS])
+    """The probe's answer, or why there is none. Its pod is always deleted."""
+    request = json.dumps({mount.name: mount.read_only for mount in mounts})
+    pod = rank_pods.probe_of(plan, image, mounts, ["python3", "-c", PROBE, request, names.MOUNTS])
     name = pod["metadata"]["name"] = pod_templates.new_name("longboat", (names.PROBE, "pod", 0))
     try:
         cluster.api.create(pod)
@@ -225,8 +225,8 @@ def _waited(cluster: Cluster, name: str) -> Manifest | str:
         if pod_status.over(pod):
             ended = (pod["status"].get("containerStatuses") or [{}])[0].get("state", {}).get("terminated") or {}
             if ended.get("exitCode") == 0 and ended.get("message"):
-                found: Manifest = json.loads(ended["message"])
-                return found
+                answer: Manifest = json.loads(ended["message"])
+                return answer
             return pod_status.ended(pod, seat).message
         cause = pod_status.waiting(pod, seat)
         pulls = cause is not None and cause.kind.name in ("IMAGE_PULL", "NO_PYTHON", "NOT_EXECUTABLE")

@@ -1,7 +1,7 @@
-"""Which cluster, as whom: kubeconfig files, contexts, namespaces, exec credentials, or the pod this runs in.
+"""Which cluster to use, and with which credentials: kubeconfig files, contexts, namespaces, plugins.
 
-As kubectl has it: `--context` and `--namespace` above the file's current ones; $KUBECONFIG may name
-several files; without any, a pod's own service account.
+Follows kubectl: `--context` and `--namespace` override the file; $KUBECONFIG may name several files; without any file,
+a pod uses its own service account.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ KINDS = {"contexts": "context", "clusters": "cluster", "users": "user"}
 
 
 def server(environ: Mapping[str, str], context: str = "", namespace: str = "") -> ApiServer:
-    """Where the cluster is; LongboatError when nothing says so."""
+    """The API server to use; LongboatError if none is configured."""
     files = [os.path.expanduser(path) for path in environ.get("KUBECONFIG", "").split(":") if path]
     if not files:
         files = [os.path.expanduser("~/.kube/config")]
         if not os.path.exists(files[0]) and os.path.exists(f"{api.ACCOUNT}/token"):
-            found = api.in_cluster()
-            return _named(found, namespace) if namespace else found
+            pod_server = api.in_cluster()
+            return _in_namespace(pod_server, namespace) if namespace else pod_server
     return _from_files(files, context, namespace)
 
 
 def _from_files(files: list[str], context: str, namespace: str) -> ApiServer:
-    merged, places = _merged(files)
+    merged, directories = _merged(files)
     name = context or merged["current-context"]
     if not name:
         raise LongboatError("the kubeconfig names no current context", "choose one with --context NAME")
     chosen = _entry(merged, "contexts", "context", name)
     cluster = _entry(merged, "clusters", "cluster", str(chosen.get("cluster")))
     user = _entry(merged, "users", "user", str(chosen["user"])) if chosen.get("user") else {}
-    place = places.get(("clusters", str(chosen.get("cluster"))), ".")
+    directory = directories.get(("clusters", str(chosen.get("cluster"))), ".")
     try:
         url = urlsplit(str(cluster.get("server", "")))
         given = url.port
@@ -59,13 +59,13 @@ def _from_files(files: list[str], context: str, namespace: str) -> ApiServer:
         )
     tls = None
     if url.scheme == "https":
-        tls = _tls(cluster, user, place, places.get(("users", str(chosen.get("user"))), "."))
+        tls = _tls(cluster, user, directory, directories.get(("users", str(chosen.get("user"))), "."))
     port, through = given or (443 if tls else 80), str(cluster.get("proxy-url") or "")
     return ApiServer(
         url.hostname,
         port,
         tls,
-        _Credentials(user, places.get(("users", str(chosen.get("user"))), "."), cluster),
+        _Credentials(user, directories.get(("users", str(chosen.get("user"))), "."), cluster),
         url.path.rstrip("/"),
         namespace or str(chosen.get("namespace") or "default"),
         str(cluster.get("tls-server-name") or ""),
@@ -73,51 +73,51 @@ def _from_files(files: list[str], context: str, namespace: str) -> ApiServer:
     )
 
 
-def _named(found: ApiServer, namespace: str) -> ApiServer:
+def _in_namespace(server: ApiServer, namespace: str) -> ApiServer:
     import dataclasses
 
-    return dataclasses.replace(found, namespace=namespace)
+    return dataclasses.replace(server, namespace=namespace)
 
 
 def _merged(files: list[str]) -> tuple[Section, dict[tuple[str, str], str]]:
-    """All files as one, the first that names something wins; and in which directory each entry stood."""
+    """All files merged, the first entry of a name wins; and the directory of each entry."""
     merged: Section = {"current-context": "", "contexts": [], "clusters": [], "users": []}
-    places: dict[tuple[str, str], str] = {}
+    directories: dict[tuple[str, str], str] = {}
     read = False
     for file in files:
-        found = _read(file)
-        if found is None:
+        config = _read(file)
+        if config is None:
             continue
         read = True
-        merged["current-context"] = merged["current-context"] or str(found.get("current-context") or "")
+        merged["current-context"] = merged["current-context"] or str(config.get("current-context") or "")
         for kind in KINDS:
-            for entry in found.get(kind) or ():
-                if (kind, entry["name"]) not in places:
-                    places[kind, entry["name"]] = os.path.dirname(os.path.abspath(file))
+            for entry in config.get(kind) or ():
+                if (kind, entry["name"]) not in directories:
+                    directories[kind, entry["name"]] = os.path.dirname(os.path.abspath(file))
                     merged[kind].append(entry)
     if not read:
         raise LongboatError(
             f"there is no kubeconfig: {', '.join(files)}",
             "get one from whoever runs the cluster, then `export KUBECONFIG=FILE` (or put it at ~/.kube/config)",
         )
-    return merged, places
+    return merged, directories
 
 
 def _read(file: str) -> Section | None:
-    """A kubeconfig whose lists have the form that they should; None where there is no such file."""
+    """Reads and checks a kubeconfig; None if the file does not exist."""
     import yaml
 
     try:
         with open(file, encoding="utf-8") as opened:
-            found = yaml.safe_load(opened) or {}
+            config = yaml.safe_load(opened) or {}
     except FileNotFoundError:
         return None
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise LongboatError(f"the kubeconfig {file} cannot be read: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(config, dict):
         raise LongboatError(f"the kubeconfig {file} is no mapping of keys to values")
     for kind, key in KINDS.items():
-        entries = found.get(kind) or []
+        entries = config.get(kind) or []
         if not isinstance(entries, list):
             raise LongboatError(f"the kubeconfig {file}: `{kind}` is no list")
         for number, entry in enumerate(entries):
@@ -125,7 +125,7 @@ def _read(file: str) -> Section | None:
                 raise LongboatError(f"the kubeconfig {file}: `{kind}[{number}]` has no name")
             if not isinstance(entry.get(key) or {}, dict):
                 raise LongboatError(f"the kubeconfig {file}: `{key}` of {entry['name']} in `{kind}` is no mapping")
-    return found
+    return config
 
 
 def _entry(merged: Section, kind: str, key: str, name: str) -> Section:
@@ -136,25 +136,25 @@ def _entry(merged: Section, kind: str, key: str, name: str) -> Section:
     raise LongboatError(f"the kubeconfig has no {key} {name!r}", f"it has: {known}")
 
 
-def _tls(cluster: Section, user: Section, place: str, user_place: str) -> ssl.SSLContext:
+def _tls(cluster: Section, user: Section, directory: str, user_directory: str) -> ssl.SSLContext:
     authority, data = cluster.get("certificate-authority"), cluster.get("certificate-authority-data")
     try:
         if data:
             context = ssl.create_default_context(cadata=base64.b64decode(data).decode())
         else:
-            context = ssl.create_default_context(cafile=os.path.join(place, authority) if authority else None)
+            context = ssl.create_default_context(cafile=os.path.join(directory, authority) if authority else None)
         if cluster.get("insecure-skip-tls-verify"):
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         if user.get("client-certificate-data") or user.get("client-certificate"):
-            _certify(context, user, user_place)
+            _certify(context, user, user_directory)
     except (OSError, ssl.SSLError, ValueError) as error:
         raise LongboatError(f"the kubeconfig's certificates cannot be used: {error}") from None
     return context
 
 
-def _certify(context: ssl.SSLContext, user: Section, place: str) -> None:
-    """OpenSSL wants files; what stands in the kubeconfig itself is written to ones that only we can read."""
+def _certify(context: ssl.SSLContext, user: Section, directory: str) -> None:
+    """Loads the client certificate. OpenSSL needs files, so embedded data goes to private temporary files."""
     files, made = [], []
     try:
         for key in ("client-certificate", "client-key"):
@@ -164,7 +164,7 @@ def _certify(context: ssl.SSLContext, user: Section, place: str) -> None:
                 made.append(file.name)
                 files.append(file.name)
             else:
-                files.append(os.path.join(place, str(user.get(key))))
+                files.append(os.path.join(directory, str(user.get(key))))
         context.load_cert_chain(files[0], files[1])
     finally:
         for name in made:
@@ -172,10 +172,10 @@ def _certify(context: ssl.SSLContext, user: Section, place: str) -> None:
 
 
 class _Credentials:
-    """The headers that prove who we are: a token, a token file, a password, or what a program says."""
+    """Authentication headers: from a token, a token file, a password, or a credential plugin."""
 
-    def __init__(self, user: Section, place: str, cluster: Section) -> None:
-        self._user, self._place, self._cluster = user, place, cluster
+    def __init__(self, user: Section, directory: str, cluster: Section) -> None:
+        self._user, self._directory, self._cluster = user, directory, cluster
         self._token = ""
         self._until = 0.0
 
@@ -186,7 +186,7 @@ class _Credentials:
                 self._ask(user["exec"])
             return {"Authorization": f"Bearer {self._token}"}
         if user.get("tokenFile"):
-            path = os.path.join(self._place, str(user["tokenFile"]))
+            path = os.path.join(self._directory, str(user["tokenFile"]))
             try:
                 with open(path, encoding="ascii") as file:
                     return {"Authorization": f"Bearer {file.read().strip()}"}
@@ -200,18 +200,18 @@ class _Credentials:
         return {}
 
     def _ask(self, program: Section) -> None:
-        """The credential plugin, as client.authentication.k8s.io describes it."""
+        """Runs the credential plugin, as client.authentication.k8s.io specifies."""
         version = str(program.get("apiVersion"))
         spec: Section = {"interactive": False}
         if program.get("provideClusterInfo"):
             keys = ("server", "certificate-authority-data", "tls-server-name", "insecure-skip-tls-verify")
             spec["cluster"] = {key: self._cluster[key] for key in keys if key in self._cluster}
-        told = {"apiVersion": version, "kind": "ExecCredential", "spec": spec}
-        env = {**os.environ, "KUBERNETES_EXEC_INFO": json.dumps(told)}
+        request = {"apiVersion": version, "kind": "ExecCredential", "spec": spec}
+        env = {**os.environ, "KUBERNETES_EXEC_INFO": json.dumps(request)}
         env |= {each["name"]: each["value"] for each in program.get("env") or ()}
         command = [str(program["command"]), *map(str, program.get("args") or ())]
         if "/" in command[0]:
-            command[0] = os.path.join(self._place, command[0])
+            command[0] = os.path.join(self._directory, command[0])
         try:
             done = subprocess.run(command, env=env, stdout=subprocess.PIPE, check=True)
             status = json.loads(done.stdout)["status"]
@@ -225,7 +225,7 @@ class _Credentials:
 
 
 def moment(text: object) -> float:
-    """A time as Kubernetes writes it; one that cannot be read is in ten minutes."""
+    """A Kubernetes timestamp in seconds; ten minutes from now if it cannot be parsed."""
     from datetime import datetime
 
     try:

@@ -70,7 +70,7 @@ class ExecChannel:
         return self._socket.fileno()
 
     def message(self) -> tuple[int, bytes]:
-        """(channel, bytes) of the next message; Lost when there are no more."""
+        """(channel, bytes) of the next message; raises ExecLost when the connection is closed."""
         while True:
             kind, data = self._frame()
             if kind == _PING:
@@ -81,8 +81,8 @@ class ExecChannel:
                 return data[0], data[1:]
 
     def receive(self, timeout: float | None = None) -> tuple[int, bytes] | None:
-        """(channel, bytes); None when the program has ended or, with a timeout, said nothing for so long.
-        Lost when the connection was lost instead."""
+        """(channel, bytes); None when the program has ended. Raises TimeoutError after `timeout` seconds without data,
+        and ExecLost if the connection was lost."""
         while self.code is None:
             if timeout is not None and not self.pending and not select.select([self._socket], [], [], timeout)[0]:
                 raise TimeoutError
@@ -122,8 +122,8 @@ class ExecChannel:
         while len(self._rest) < size:
             self._rest += self._read()
         try:
-            told = json.loads(self._rest)
-            message, reason = str(told.get("message")), str(told.get("reason"))
+            status_object = json.loads(self._rest)
+            message, reason = str(status_object.get("message")), str(status_object.get("reason"))
         except (ValueError, AttributeError):
             message, reason = self._rest.decode("utf-8", "replace") or f"HTTP status {status}", ""
         self.close()
@@ -131,7 +131,7 @@ class ExecChannel:
 
     @property
     def pending(self) -> bool:
-        """Something was read already and waits to be received."""
+        """Data was read already and not yet received."""
         import ssl
 
         return bool(self._rest) or isinstance(self._socket, ssl.SSLSocket) and self._socket.pending() > 0
@@ -155,7 +155,7 @@ class ExecChannel:
         return data
 
     def _frame(self) -> tuple[int, bytes]:
-        whole, kind = b"", 0
+        payload, kind = b"", 0
         while True:
             first, second = self._take(2)
             length = second & 127
@@ -165,9 +165,9 @@ class ExecChannel:
             kind = first & 15 or kind
             if first & 15 >= 8:
                 return first & 15, data
-            whole += data
+            payload += data
             if first & 128:
-                return kind, whole
+                return kind, payload
 
     def _send(self, kind: int, data: bytes) -> None:
         mask = os.urandom(4)
@@ -206,20 +206,20 @@ class PodExec(ExecChannel):
 
 
 def _code(data: bytes) -> int:
-    """The last message says how it ended, as a Status."""
-    told = json.loads(data)
-    if told.get("status") == "Success":
+    """The exit code from the last message, a Status object."""
+    status = json.loads(data)
+    if status.get("status") == "Success":
         return 0
-    for cause in (told.get("details") or {}).get("causes") or ():
+    for cause in (status.get("details") or {}).get("causes") or ():
         if cause.get("reason") == "ExitCode":
             return int(cause["message"])
-    raise ApiError(500, str(told.get("reason")), str(told.get("message")))
+    raise ApiError(500, str(status.get("reason")), str(status.get("message")))
 
 
 def output(api: Api, pod: str, command: Sequence[str], container: str = "") -> tuple[int, bytes, bytes]:
     """Exit code, stdout and stderr of a program that takes no input."""
-    said = {STDOUT: b"", STDERR: b""}
+    streams = {STDOUT: b"", STDERR: b""}
     with PodExec(api, pod, command, container) as program:
         while (piece := program.receive()) is not None:
-            said[piece[0]] = said.get(piece[0], b"") + piece[1]
-        return program.code or 0, said[STDOUT], said[STDERR]
+            streams[piece[0]] = streams.get(piece[0], b"") + piece[1]
+        return program.code or 0, streams[STDOUT], streams[STDERR]

@@ -1,7 +1,6 @@
-"""Storage that a job asks a cluster to make: found or made before the run, named and removed when it is asked for.
+"""Storage that a job asks a cluster to create (`make:`): found or created before a run, deleted on request.
 
-It is data, so nothing here goes unless somebody said so. What the objects look like is
-`export.storage`'s business.
+It is data, so nothing here is deleted unless the user asks for it. `manifests.volumes` defines the objects.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from longboat.engines.kubernetes.cluster import Cluster
 
 DELETED = 60.0
-"""Seconds that a claim may take to go."""
+"""Seconds to wait until a claim is deleted."""
 MANY, ONE = "ReadWriteMany", "ReadWriteOnce"
 
 ONE_NODE = frozenset(
@@ -45,12 +44,12 @@ ONE_NODE = frozenset(
         "rook-ceph.rbd.csi.ceph.com",
     }
 )
-"""Provisioners whose file systems one node at a time can mount."""
+"""Provisioners whose volumes only one node at a time can mount."""
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 
 
 def settled(cluster: Cluster, plan: Plan, say: Callable[[str], None]) -> Plan:
-    """The plan with what only the cluster can tell: how its storage can be mounted, and who may make it."""
+    """The plan, completed with what depends on the cluster: access modes, and whether NFS servers are permitted."""
     mounts = []
     for mount in plan.storage:
         make = mount.make
@@ -62,7 +61,7 @@ def settled(cluster: Cluster, plan: Plan, say: Callable[[str], None]) -> Plan:
 
 
 def _possible(cluster: Cluster, mount: Mount, make: Make, say: Callable[[str], None]) -> Make:
-    """An NFS server's volume is the cluster's, not the namespace's: without the right to make one, a claim must do."""
+    """Replaces an NFS server by a claim if the user may not create PersistentVolumes, which are cluster-wide."""
     if not make.nfs or cluster.may("create", "persistentvolumes", everywhere=True):
         return make
     if cluster.api.find("PersistentVolumeClaim", mount.source) is not None:
@@ -91,12 +90,12 @@ def _mode(cluster: Cluster, mount: Mount, make: Make, say: Callable[[str], None]
 
 
 def _class(cluster: Cluster, name: str) -> tuple[str, str]:
-    """Name and provisioner of a storage class; empty where that cannot be seen."""
+    """Name and provisioner of a storage class; empty if not permitted to see them."""
     try:
-        found = cluster.api.list("StorageClass")
+        classes = cluster.api.list("StorageClass")
     except ApiError:
         return name, ""
-    for each in found:
+    for each in classes:
         default = (each["metadata"].get("annotations") or {}).get(DEFAULT_CLASS) == "true"
         if each["metadata"]["name"] == name or not name and default:
             return str(each["metadata"]["name"]), str(each.get("provisioner", ""))
@@ -104,19 +103,19 @@ def _class(cluster: Cluster, name: str) -> tuple[str, str]:
 
 
 def make(cluster: Cluster, plan: Plan, run: str, say: Callable[[str], None]) -> list[Manifest]:
-    """Makes what is not there; what was made, so that a refusal later can take it back."""
+    """Creates missing storage; returns the created objects, so that a later error can delete them."""
     fresh: list[Manifest] = []
     try:
-        for mount, asked in volumes.made(plan):
+        for mount, wanted in volumes.made(plan):
             before = len(fresh)
             there = _staying(cluster, mount, "PersistentVolumeClaim", mount.source)
             if there is not None:
                 _check(mount, there)
-            elif asked.nfs:
-                _serve(cluster, plan, run, mount, asked, fresh)
+            elif wanted.nfs:
+                _serve(cluster, plan, run, mount, wanted, fresh)
             else:
-                _new(cluster, run, mount, volumes.claim(plan, run, mount, asked), fresh)
-            what = f"the NFS server {volumes.nfs_name(mount)}" if asked.nfs else f"the claim {mount.source}"
+                _new(cluster, run, mount, volumes.claim(plan, run, mount, wanted), fresh)
+            what = f"the NFS server {volumes.nfs_name(mount)}" if wanted.nfs else f"the claim {mount.source}"
             if len(fresh) > before:
                 say(f"storage {mount.name}: {what} was made; `longboat rm` keeps it")
             else:
@@ -128,8 +127,7 @@ def make(cluster: Cluster, plan: Plan, run: str, say: Callable[[str], None]) -> 
 
 
 def _new(cluster: Cluster, run: str, mount: Mount, obj: Manifest, fresh: list[Manifest]) -> Manifest:
-    """Makes an object. One that another submission has just made is used as it is, and is not this one's to take
-    back."""
+    """Creates an object. One that another submission just created is used, and not deleted after an error."""
     while True:
         try:
             fresh.append(cluster.api.create(obj))
@@ -140,13 +138,13 @@ def _new(cluster: Cluster, run: str, mount: Mount, obj: Manifest, fresh: list[Ma
         there = _staying(cluster, mount, obj["kind"], obj["metadata"]["name"])
         if there is not None:
             _check(mount, there)
-            if there["metadata"]["labels"].get(names.RUN_LABEL) == run:  # the answer was lost on its way
+            if there["metadata"]["labels"].get(names.RUN_LABEL) == run:  # the response was lost
                 fresh.append(there)
             return there
 
 
 def _staying(cluster: Cluster, mount: Mount, kind: str, name: str) -> Manifest | None:
-    """The object; one that is being deleted is waited for, for it cannot be used and its name cannot be taken."""
+    """The object, or None; waits for one that is being deleted, because it still holds the name."""
     due = time.monotonic() + DELETED
     while True:
         there = cluster.api.find(kind, name)
@@ -154,7 +152,7 @@ def _staying(cluster: Cluster, mount: Mount, kind: str, name: str) -> Manifest |
             return there
         if time.monotonic() > due:
             raise LongboatError(
-                f"storage {mount.name}: {_words(kind)} {name} is being deleted, and a pod still has it",
+                f"storage {mount.name}: {_noun(kind)} {name} is being deleted, and a pod still has it",
                 f"kubectl describe {kind.lower()} {name} -n {cluster.namespace} says which",
             )
         time.sleep(0.5)
@@ -165,7 +163,7 @@ def _check(mount: Mount, there: Manifest) -> None:
     if (there["metadata"].get("labels") or {}).get("app.kubernetes.io/managed-by") != "longboat":
         use = f"to use it: `{mount.name}: {{pvc: {name}}}`; else " if name == mount.source else ""
         raise LongboatError(
-            f"storage {mount.name}: there is {_words(kind, 'a')} {name} that Longboat has not made",
+            f"storage {mount.name}: there is {_noun(kind, 'a')} {name} that Longboat has not made",
             f"{use}give the mount another name",
         )
     if (there.get("status") or {}).get("phase") == "Released":
@@ -175,14 +173,14 @@ def _check(mount: Mount, there: Manifest) -> None:
         )
 
 
-def _words(kind: str, article: str = "the") -> str:
+def _noun(kind: str, article: str = "the") -> str:
     return f"{article} {'claim' if kind == 'PersistentVolumeClaim' else kind}"
 
 
-def _serve(cluster: Cluster, plan: Plan, run: str, mount: Mount, asked: Make, fresh: list[Manifest]) -> None:
-    """The disk, the server, then the volume, which needs the server's address."""
-    behind = volumes.disk(plan, run, mount, asked)
-    service, workload = volumes.server(plan, run, mount, asked)
+def _serve(cluster: Cluster, plan: Plan, run: str, mount: Mount, wanted: Make, fresh: list[Manifest]) -> None:
+    """Creates the disk, the NFS server, then the volume, which needs the server's address."""
+    behind = volumes.disk(plan, run, mount, wanted)
+    service, workload = volumes.server(plan, run, mount, wanted)
     template = workload["spec"]["template"]
     probe = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": volumes.nfs_name(mount)}, "spec": template["spec"]}
     try:
@@ -196,7 +194,7 @@ def _serve(cluster: Cluster, plan: Plan, run: str, mount: Mount, asked: Make, fr
         _new(cluster, run, mount, behind, fresh)
     address = str(_new(cluster, run, mount, service, fresh)["spec"]["clusterIP"])
     _new(cluster, run, mount, workload, fresh)
-    for obj in volumes.volume(plan, run, mount, asked, cluster.namespace, address):
+    for obj in volumes.volume(plan, run, mount, wanted, cluster.namespace, address):
         _new(cluster, run, mount, obj, fresh)
 
 
@@ -206,11 +204,11 @@ def take_back(cluster: Cluster, fresh: list[Manifest]) -> None:
             cluster.api.delete(obj["kind"], obj["metadata"]["name"], uid=str(obj["metadata"]["uid"]))
 
 
-# What stays when a run goes.
+# Data that is kept when a run is removed.
 
 
 def left_by(cluster: Cluster, plan: Plan, data: bool) -> tuple[list[str], list[KeptData]]:
-    """After a run was removed: what of its data went, if that was asked for, and what stays."""
+    """After a run was removed: the data that was deleted, if `data` is set, and the data that is kept."""
     gone: list[str] = []
     stays: list[KeptData] = []
     used = _used(cluster) if data else {}
@@ -222,8 +220,8 @@ def left_by(cluster: Cluster, plan: Plan, data: bool) -> tuple[list[str], list[K
                 continue
             what = f"the NFS server {mount.source}-nfs with its disk" if mount.make.nfs else f"the claim {mount.source}"
             why = f", which {', '.join(used[mount.source])} has too" if mount.source in used else ""
-            words = " ".join(f"{kind.lower()}/{name}" for kind, name in _names(cluster, mount, mount.make))
-            stays.append(KeptData(f"{what} (storage {mount.name}){why}", f"kubectl delete {space} {words}"))
+            objects = " ".join(f"{kind.lower()}/{name}" for kind, name in _names(cluster, mount, mount.make))
+            stays.append(KeptData(f"{what} (storage {mount.name}){why}", f"kubectl delete {space} {objects}"))
         elif mount.kind in REMOVERS and not mount.read_only:
             command = REMOVERS[mount.kind].format(source=mount.source, space=space)
             stays.append(KeptData(f"what it wrote to {mount.kind} {mount.source} (storage {mount.name})", command))
@@ -237,31 +235,31 @@ REMOVERS = {
     "nfs": "# mount {source} and delete there what you do not need",
     "hostPath": "# delete {source} on the nodes that had ranks",
 }
-"""Kind of storage that is the user's own -> the command that deletes it. Longboat never does: which of its files a run
-wrote is not certain."""
+"""Kind of the user's own storage -> the command that deletes it. Longboat never does: it cannot know which files a run
+wrote."""
 
 
 def _used(cluster: Cluster) -> dict[str, list[str]]:
-    """Made claim -> the runs that have it."""
-    found: dict[str, list[str]] = {}
+    """Created claim -> the runs that use it."""
+    users: dict[str, list[str]] = {}
     for run, plan in cluster.plans().items():
         for mount, _ in volumes.made(plan):
-            found.setdefault(mount.source, []).append(run)
-    return found
+            users.setdefault(mount.source, []).append(run)
+    return users
 
 
 def _names(cluster: Cluster, mount: Mount, make: Make) -> list[tuple[str, str]]:
-    """Kind and name of all that was made for a mount, in the order in which it is removed."""
-    found = [("PersistentVolumeClaim", mount.source)]
+    """Kind and name of all objects created for a mount, in the order of their removal."""
+    objects = [("PersistentVolumeClaim", mount.source)]
     if make.nfs:
-        found += [("PersistentVolume", volumes.volume_name(mount, cluster.namespace))]
-        found += [("StatefulSet", volumes.nfs_name(mount)), ("Service", volumes.nfs_name(mount))]
-        found += [] if make.disk else [("PersistentVolumeClaim", f"{mount.source}-disk")]
-    return found
+        objects += [("PersistentVolume", volumes.volume_name(mount, cluster.namespace))]
+        objects += [("StatefulSet", volumes.nfs_name(mount)), ("Service", volumes.nfs_name(mount))]
+        objects += [] if make.disk else [("PersistentVolumeClaim", f"{mount.source}-disk")]
+    return objects
 
 
 def _remove(cluster: Cluster, wanted: Iterable[tuple[str, str]]) -> list[str]:
-    """Only what Longboat has made."""
+    """Deletes the objects that Longboat created; skips others."""
     gone = []
     for kind, name in wanted:
         there = cluster.api.find(kind, name)
@@ -275,16 +273,16 @@ KINDS = ("PersistentVolumeClaim", "PersistentVolume", "StatefulSet", "Service")
 
 
 def made_by(cluster: Cluster, run: str = "", kinds: Iterable[str] = KINDS) -> list[Manifest]:
-    """Storage that a run has made, or all runs, also when the run is gone."""
+    """Storage created for one run or for all, including runs that no longer exist."""
     selector = f"{names.PART_LABEL}={volumes.PART}" + (f",{names.RUN_LABEL}={run}" if run else "")
-    found: list[Manifest] = []
+    objects: list[Manifest] = []
     for kind in kinds:
         try:
-            found += cluster.api.list(kind, selector)
+            objects += cluster.api.list(kind, selector)
         except ApiError as error:
             if error.status != 403:
                 raise cluster.refusal(error) from None
-    return [obj for obj in found if obj["kind"] != "PersistentVolume" or _here(cluster, obj)]
+    return [obj for obj in objects if obj["kind"] != "PersistentVolume" or _here(cluster, obj)]
 
 
 def _here(cluster: Cluster, volume: Manifest) -> bool:
@@ -292,7 +290,7 @@ def _here(cluster: Cluster, volume: Manifest) -> bool:
 
 
 def remove_of(cluster: Cluster, run: str) -> list[str]:
-    """The storage of a run that is gone itself, unless another run has it."""
+    """Deletes the storage of a run that no longer exists, unless another run uses it."""
     used = _used(cluster)
     if any(obj["metadata"]["name"] in used for obj in made_by(cluster, run)):
         return []

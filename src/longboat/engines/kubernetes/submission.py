@@ -1,6 +1,7 @@
-"""Bringing a run into a cluster, and letting one go on: all its objects, made by whoever asks.
+"""Submits and resumes runs in a cluster: creates all objects of a run.
 
-What was made goes again when something is refused or somebody interrupts; what could not be taken back is named.
+If something is refused or the user interrupts, the created objects are deleted again; the error names what could not be
+deleted.
 """
 
 from __future__ import annotations
@@ -28,30 +29,30 @@ from longboat.runtime.pod import pod_templates
 from longboat.runtime.rank_env import bracketed
 
 DRIVER_SOON = 2.0
-"""Seconds to wait for the driver's pod to be made before the first pods; later the driver makes them itself."""
+"""Seconds to wait for the driver's pod before creating the first rank pods; after that the driver creates them."""
 RESUMED = 120.0
-"""Seconds that the driver of a run that goes on may take to start."""
+"""Seconds to wait for the driver of a resumed run to start."""
 AT_ONCE = 64
-"""Pods that the laptop makes itself, so that they start together with the driver."""
+"""Most rank pods that this machine creates, so that they start together with the driver."""
 
 
 @dataclass(frozen=True)
 class ResumeOrder:
-    """How a run is to go on."""
+    """How to resume a run."""
 
     id: str
     again: tuple[str, ...] = ()
-    """Stages that had passed and are to run anew."""
+    """Stages that passed before and run again."""
     left_out: tuple[str, ...] = ()
     plan: Plan | None = None
-    """None: the plan that it has."""
+    """None: the run's own plan."""
     reused: tuple[str, ...] = ()
     setting: SubmitOptions = field(default_factory=SubmitOptions)
     secrets: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def text(self) -> str:
-        """As the root holds it, and as the journal repeats it."""
+        """The order as JSON, for the root object and the journal."""
         return json.dumps({"order": self.id, "again": self.again, "left_out": self.left_out})
 
 
@@ -62,7 +63,7 @@ def submit(
     secrets: Mapping[str, str],
     say: Callable[[str], None] = lambda _text: None,
 ) -> str:
-    """Makes all objects of a run; its id. What was made goes again when something is refused or interrupts."""
+    """Creates all objects of a run and returns its id; deletes them again after an error or an interrupt."""
     try:
         plan = storage.settled(cluster, plan, say)
         admission.check(cluster, plan)
@@ -80,23 +81,23 @@ def submit(
         fresh = storage.make(cluster, plan, run, say)
         _make(cluster, made, _first(plan, run, packed), root, run, secrets)
     except BaseException as error:
-        told = cluster.refusal(error, submitting=True) if isinstance(error, ApiError) else error
+        reason = cluster.refusal(error, submitting=True) if isinstance(error, ApiError) else error
         if run and (root is not None or not isinstance(error, ApiError)):
             if isinstance(error, KeyboardInterrupt):
-                say(f"interrupted: what was made of {run} is taken back")
-            _take_back(cluster, run, mark, fresh, told)
-        raise told from None
+                say(f"interrupted: deleting what was created of {run}")
+            _take_back(cluster, run, mark, fresh, reason)
+        raise reason from None
     return run
 
 
 def _rooted(cluster: Cluster, root: Manifest) -> Manifest | None:
-    """Makes the root; None when its name is another run's."""
+    """Creates the root object; None if another run has the name."""
     try:
         return cluster.api.create(root)
     except ApiError as error:
         if error.status != 409:
             raise
-    there = cluster.api.find("ConfigMap", root["metadata"]["name"])  # ours, if the answer was lost on its way
+    there = cluster.api.find("ConfigMap", root["metadata"]["name"])  # ours, if the response was lost
     return there if there is not None and _mark(there) == _mark(root) else None
 
 
@@ -105,14 +106,14 @@ def _mark(root: Manifest) -> str:
 
 
 def _take_back(cluster: Cluster, run: str, mark: str, fresh: list[Manifest], why: BaseException) -> None:
-    """All that was made of a run, also what nobody waited to hear of."""
+    """Deletes everything created for a run, including objects whose creation was not confirmed."""
     try:
         storage.take_back(cluster, fresh)
         root = cluster.api.find("ConfigMap", run)
         if root is not None and _mark(root) == mark:
             since = str(root["metadata"]["creationTimestamp"])  # a run of the same name may have left data
-            found = storage.made_by(cluster, run)
-            storage.take_back(cluster, [o for o in found if str(o["metadata"]["creationTimestamp"]) >= since])
+            created = storage.made_by(cluster, run)
+            storage.take_back(cluster, [o for o in created if str(o["metadata"]["creationTimestamp"]) >= since])
             cluster.api.delete("ConfigMap", run, uid=str(root["metadata"]["uid"]))
     except (ApiError, LongboatError, KeyboardInterrupt) as error:
         reasons = [str(each) or "interrupted" for each in (why, error)]
@@ -131,8 +132,8 @@ def _make(
     run: str,
     secrets: Mapping[str, str],
 ) -> None:
-    """All that the root owns, in two rounds: what others need, then those. The first pods start together with
-    the driver, which takes them over; what is refused of them is left to it, for it writes down why."""
+    """Creates what the root owns, in two rounds: first what other objects need. The first rank pods start together with
+    the driver, which adopts them; it creates the refused ones again and records why they fail."""
     labels = dict(root["metadata"]["labels"], **{names.PART_LABEL: "token"})
     made.append(_secret(names.token(run), labels, {"token": _token()}))
     if secrets:
@@ -151,17 +152,17 @@ def _make(
                 pod_templates.pod(first[seat], pod_templates.new_name(run, seat), seat, root, address, ())
             )
 
-    with ThreadPoolExecutor(4) as hands:
-        there = list(hands.map(functools.partial(_bring, cluster), [obj for obj in made if obj not in later]))
+    with ThreadPoolExecutor(4) as pool:
+        there = list(pool.map(functools.partial(_bring, cluster), [obj for obj in made if obj not in later]))
         services = {obj["metadata"]["name"]: obj for obj in there if obj["kind"] == "Service"}
         address = bracketed(services[names.driver(run)]["spec"]["clusterIP"])
-        list(hands.map(cluster.api.apply, later))
+        list(pool.map(cluster.api.apply, later))
         if _driver_there(cluster, run):
-            list(hands.map(make, first))
+            list(pool.map(make, first))
 
 
 def _bring(cluster: Cluster, obj: Manifest) -> Manifest:
-    """What never changes is created: of large objects that takes the API server half as long as applying."""
+    """Creates immutable objects and applies others: creating a large object takes half as long."""
     if not obj.get("immutable"):
         return cluster.api.apply(obj)
     try:
@@ -169,18 +170,18 @@ def _bring(cluster: Cluster, obj: Manifest) -> Manifest:
     except ApiError as error:
         if error.status != 409:
             raise
-        return obj  # the answer to the first try was lost on its way
+        return obj  # the response to the first attempt was lost
 
 
 def _account(cluster: Cluster, account: Manifest) -> None:
-    """The account of the ranks. Its name is one that a cloud knows, so runs of a job share it: each owns it, and it
-    goes with the last of them. One that somebody else made is used as it is."""
+    """The service account of the ranks. A cloud knows it by name, so runs of a job share it: each owns it, and it is
+    deleted with the last of them. An account that Longboat did not create is used unchanged."""
     while not _shared(cluster, account, cluster.api.find("ServiceAccount", account["metadata"]["name"])):
         pass  # another run was faster
 
 
 def _shared(cluster: Cluster, account: Manifest, there: Manifest | None) -> bool:
-    """Makes the account, or shares the one that is there; False when it was another one by then."""
+    """Creates the account, or shares the existing one; False if it changed in the meantime."""
     meta = account["metadata"]
     held = there["metadata"] if there is not None else {}
     try:
@@ -205,15 +206,16 @@ def _check_foreign(cluster: Cluster, account: Manifest, held: Manifest) -> None:
     meta = account["metadata"]
     missing = {k: v for k, v in meta["annotations"].items() if (held.get("annotations") or {}).get(k) != v}
     if missing:
-        words = " ".join(f"{key}={value}" for key, value in missing.items())
+        annotations = " ".join(f"{key}={value}" for key, value in missing.items())
         raise LongboatError(
-            f"the service account {meta['name']} is not Longboat's, and has not the annotation {words}",
-            f"kubectl annotate serviceaccount {meta['name']} -n {cluster.namespace} {words}, or name another account",
+            f"the service account {meta['name']} is not Longboat's, and does not have the annotation {annotations}",
+            f"kubectl annotate serviceaccount {meta['name']} -n {cluster.namespace} {annotations}"
+            ", or use another account",
         )
 
 
 def _driver_there(cluster: Cluster, run: str) -> bool:
-    """Has the driver's pod been made? In a namespace with a quota the first pods must not take its place."""
+    """Waits for the driver's pod: in a namespace with a quota, rank pods must not use up its share."""
     due = time.monotonic() + DRIVER_SOON
     while cluster.api.find("Pod", names.driver_pod(run)) is None:
         if time.monotonic() > due:
@@ -223,26 +225,26 @@ def _driver_there(cluster: Cluster, run: str) -> bool:
 
 
 def _first(plan: Plan, run: str, packed: payload.Payload) -> dict[pod_templates.Seat, Manifest]:
-    """Seat -> template, of the pods that are needed at once; none where there are very many."""
+    """Seat -> template of the pods of the first stages; empty if there are too many."""
     inside = run_objects.for_pods(plan)
     templates = run_objects.templates(inside, run, packed)
-    found = {
+    first = {
         (stage.name, role.name, rank): templates[names.template(stage.name, role.name)]
         for stage in inside.stages
         if not stage.after and stage.kind == "gang"
         for role in stage.roles
         for rank in range(0, role.ranks, stage.per_node)
     }
-    return found if len(found) <= AT_ONCE else {}
+    return first if len(first) <= AT_ONCE else {}
 
 
 def resume(cluster: Cluster, run: str, order: ResumeOrder, root: Manifest) -> None:
-    """Lets a run go on: the order stands in the root, and a new driver takes it up. Ranks of it are not running;
-    servers go on meanwhile. `root` is as it was before that was decided: whoever claimed the run since was faster."""
+    """Resumes a run: writes the order into the root object, where a new driver reads it. Its ranks do not run; its
+    servers keep running. `root` is the state on which the decision is based: if it changed, another resume won."""
     name, before = names.driver(run), _ordered(root)
     mine = {names.ORDER: order.id}
     try:
-        ours = (order.id, before[1])  # the answer to the claim was lost on its way
+        ours = (order.id, before[1])  # the response to the claim was lost
         claim = {"metadata": {"annotations": mine}}
         root = _noted(cluster, root, claim, lambda now: _ordered(now) in (before, ours))
         data: dict[str, str | None] = {names.ORDERS: order.text}
@@ -258,25 +260,25 @@ def resume(cluster: Cluster, run: str, order: ResumeOrder, root: Manifest) -> No
 
 
 def order_of(root: Manifest) -> str:
-    """The newest order for a run that was let go on; empty if it never was."""
+    """Id of the newest resume order; empty if the run was never resumed."""
     return str(names.order_in(root).get("order", ""))
 
 
 def is_handed_over(cluster: Cluster, root: Manifest) -> bool:
-    """Whether a driver is made for the newest order: who gave it may not have lived to see to that."""
-    home = cluster.api.find("StatefulSet", names.driver(str(root["metadata"]["name"])))
-    template = home["spec"]["template"]["metadata"] if home is not None else {}
+    """Whether a driver was requested for the newest order: the resuming process may have died before."""
+    workload = cluster.api.find("StatefulSet", names.driver(str(root["metadata"]["name"])))
+    template = workload["spec"]["template"]["metadata"] if workload is not None else {}
     return bool((template.get("annotations") or {}).get(names.ORDER, "") == order_of(root))
 
 
 def _ordered(root: Manifest) -> tuple[str, str]:
-    """Who claimed the run last to let it go on, and how it is to."""
+    """The last claim on the run, and its order."""
     notes = root["metadata"].get("annotations") or {}
     return str(notes.get(names.ORDER, "")), str(root["data"].get(names.ORDERS, ""))
 
 
 def _noted(cluster: Cluster, root: Manifest, change: Manifest, holds: Callable[[Manifest], bool]) -> Manifest:
-    """Changes a root for which something holds; what its driver writes there meanwhile does no harm."""
+    """Patches the root as long as `holds` is true for it; retries if its driver changed it meanwhile."""
     run = str(root["metadata"]["name"])
     while holds(root):
         meta = {**change["metadata"], "resourceVersion": root["metadata"]["resourceVersion"]}
@@ -295,7 +297,7 @@ def _taken(cluster: Cluster, run: str) -> LongboatError:
 
 
 def _replaced(cluster: Cluster, run: str, order: str) -> None:
-    """Waits for the driver that was started for an order: whoever asked its predecessor would be cut off."""
+    """Waits for the driver of this order: requests to its predecessor would be cut off."""
     due = time.monotonic() + RESUMED
     while time.monotonic() < due:
         pod = cluster.api.find("Pod", names.driver_pod(run))
@@ -312,7 +314,7 @@ def _replaced(cluster: Cluster, run: str, order: str) -> None:
 
 
 def _renewed(cluster: Cluster, root: Manifest, run: str, order: ResumeOrder) -> dict[str, str | None]:
-    """Brings a new plan of the run with its code; what its root is to hold."""
+    """Applies the objects of the run's new plan; returns the data for its root object."""
     assert order.plan is not None
     plan, setting = storage.settled(cluster, order.plan, lambda _text: None), order.setting
     admission.check(cluster, plan)
@@ -334,11 +336,11 @@ def _renewed(cluster: Cluster, root: Manifest, run: str, order: ResumeOrder) -> 
         obj["metadata"]["ownerReferences"] = [pod_templates.owner(root)]
         if obj["metadata"]["labels"][names.PART_LABEL] == "account":
             _account(cluster, obj)
-        elif obj["kind"] != "PersistentVolumeClaim":  # it is there, and cannot be another
+        elif obj["kind"] != "PersistentVolumeClaim":  # exists, and cannot be changed
             cluster.api.apply(obj)
-    found: dict[str, str | None] = dict(first["data"])
-    found[run_layout.FINGERPRINTS] = _kept(root["data"], packed.fingerprints, order.reused)
-    return found
+    root_data: dict[str, str | None] = dict(first["data"])
+    root_data[run_layout.FINGERPRINTS] = _kept(root["data"], packed.fingerprints, order.reused)
+    return root_data
 
 
 def _secret(name: str, labels: Mapping[str, str], data: Mapping[str, str]) -> Manifest:
@@ -347,12 +349,12 @@ def _secret(name: str, labels: Mapping[str, str], data: Mapping[str, str]) -> Ma
 
 
 def _kept(data: Mapping[str, str], now: str, reused: Collection[str]) -> str:
-    """What stages depend on that run this time; those that are reused keep what they were made of."""
+    """Fingerprints of the stages; reused stages keep their recorded ones."""
     from longboat.spec import fingerprint
 
-    found, before = fingerprint.from_json(now), fingerprint.from_json(data.get(run_layout.FINGERPRINTS, ""))
-    found.update((name, before[name]) for name in reused if name in before)
-    return fingerprint.to_json(found)
+    fingerprints, before = fingerprint.from_json(now), fingerprint.from_json(data.get(run_layout.FINGERPRINTS, ""))
+    fingerprints.update((name, before[name]) for name in reused if name in before)
+    return fingerprint.to_json(fingerprints)
 
 
 def _token() -> str:
