@@ -2,7 +2,7 @@
 
 Use it to read an output or a file in the job's storage without copying it; `longboat ls RUN` lists the files.
 
-  longboat cat mnist:output/train/metrics.json
+  longboat cat mnist:plan.json
   longboat cat :storage/data/README          the newest run
 
 RUN is a run's id, the beginning of one, or a job's name; `:PATH` means the newest run. `storage/NAME/...` is a path in
