@@ -22,6 +22,7 @@ import argparse
 import errno
 import importlib.util
 import ipaddress
+import os
 import socket
 import time
 from pathlib import Path
@@ -85,7 +86,10 @@ def main(args: argparse.Namespace, console: Console) -> int:
                 fetched = time.monotonic()
             board.poll()
     except KeyboardInterrupt:
-        return INTERRUPTED
+        board.close()
+        console.err.flush()
+        # TensorBoard's threads run native code. Python ends such threads when it shuts down, and some then abort.
+        os._exit(INTERRUPTED)
     finally:
         board.close()
 
