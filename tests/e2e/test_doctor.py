@@ -68,7 +68,7 @@ def test_claims_users_images_secrets_and_accounts_of_a_job_are_tried_by_a_pod_th
         f"storage roots missing roots cannot be written to by {USER}: Permission denied (it belongs to 0:0, mode 755)",
     ):
         assert wanted in lines, said
-    assert any(line.startswith("image longboat.test/no-such:1 missing the image") for line in lines), said
+    assert any(line.startswith("image longboat.test/no-such:1 missing cannot pull image") for line in lines), said
     assert any(line.startswith(f"image {jobs.PYTHON} ok a pod has it and runs Python 3") for line in lines), said
     place.until(lambda: not place.cluster.api.list("Pod", f"{names.PART_LABEL}={names.PROBE}"))
     assert place.cluster.api.find("PersistentVolumeClaim", "checked-made") is None, "looking makes nothing"

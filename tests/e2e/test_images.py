@@ -118,7 +118,7 @@ def test_a_registry_with_tokens_gets_one_and_says_what_is_not_allowed(builder: B
         assert "pushed" in builder.build(f"{registry.address}/mine/hello:1")
         assert "repository:mine/hello:pull,push" in authority.scopes
         said = builder.build(f"{registry.address}/theirs/hello:1", code=1)
-        assert f"{registry.address} does not let longboat push to theirs/hello" in said
+        assert f"{registry.address} does not allow longboat to push to theirs/hello" in said
         assert "removed" in builder.longboat("rm", "--images")
 
 

@@ -190,8 +190,9 @@ class RunReplica:
                 f"stop it first: `longboat stop {self.run}`, or `longboat rm --force {self.run}`",
             )
         self.cluster.remove(self.run)
-        self.mark(alive=False)
-        Store(self.path.parent.parent).remove(self.path)
+        if self.path.exists():  # a second removal finds nothing, and that is fine
+            self.mark(alive=False)
+            Store(self.path.parent.parent).remove(self.path)
         if root is None or not root.plan:
             return [], []
         try:
