@@ -1,4 +1,4 @@
-"""Where the command begins: Ctrl-C ends it without a word while Python is still importing the rest."""
+"""Entry point of the command: while Python still imports the rest, Ctrl-C ends it silently."""
 
 from __future__ import annotations
 

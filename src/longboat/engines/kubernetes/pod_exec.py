@@ -2,7 +2,7 @@
 
 The few rules of the protocol that are needed (RFC 6455; channels of v5.channel.k8s.io: the first
 byte of a message is 0 stdin, 1 stdout, 2 stderr, 3 how it ended, 4 the terminal's size). The
-cluster has checked who asks, so nothing else has to.
+cluster has authenticated the caller, so nothing else has to.
 """
 
 from __future__ import annotations
