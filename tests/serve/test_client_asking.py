@@ -228,7 +228,7 @@ def test_bench_holds_connections_and_time(longboat: Longboat, server: Serving, t
         (("--rate", "nan"), "is not valid"),
         (("--duration", "soon"), "not a duration"),
         (("--timeout", "0"), "it must be greater than 0"),
-        (("-s", "h:1"), "both name a server"),
+        (("-s", "h:1"), "both a URL and --server were given"),
         (("-d", "absent.csv"), "file absent.csv does not exist"),
     ],
 )

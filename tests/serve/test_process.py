@@ -177,8 +177,8 @@ def test_an_open_host_without_a_token_is_warned_of(models: Path, tmp_path: Path)
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["{models}/mnist", "--port", "70000"], "--port 70000: a number from 0 to 65535"),
-        (["{models}/mnist", "--version", "newest"], "--version newest: latest, all, or the number"),
+        (["{models}/mnist", "--port", "70000"], "--port 70000: must be a number from 0 to 65535"),
+        (["{models}/mnist", "--version", "newest"], "--version newest: must be latest, all, or the number"),
         (["{models}/mnist", "--version", "9"], "has no complete version"),
         (["{models}/mnist", "--tls-cert", "x"], "--tls-cert and --tls-key must be given together"),
         (["{models}/mnist", "{models}/mnist"], "two models are called 'mnist'"),
