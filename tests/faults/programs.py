@@ -37,7 +37,7 @@ RAISED = (
         work="raise ExceptionGroup('two shards failed', [ValueError('shard 1'), OSError('shard 3')])\n",
     ),
     Fault(
-        "an exception of the user's own, without a word",
+        "a custom exception without a message",
         CauseKind.USER_ERROR,
         ONE,
         says=("the program failed: Diverged", "work.py:3"),
