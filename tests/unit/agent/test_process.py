@@ -305,3 +305,16 @@ def test_waiting_blocks_until_the_end(tmp_path: Path) -> None:
         assert RankProcess(["sh", "-c", "sleep 0.05; exit 4"], ENV, "/", str(tmp_path / "log")).wait() == (4, 0)
 
     inside(work)
+
+
+def test_a_process_starts_a_line_of_its_own_after_half_a_line_of_a_killed_one(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+
+    def work() -> None:
+        for text in ("half", "half", "whole\\n", "after"):
+            process = RankProcess(["printf", text], ENV, str(tmp_path), str(log))
+            assert log.read_bytes()[: process.log_offset][-1:] in (b"", b"\n")
+            finished(process)
+
+    inside(work)
+    assert log.read_text() == "half\nhalf\nwhole\nafter"

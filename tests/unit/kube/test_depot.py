@@ -59,6 +59,7 @@ def test_a_log_goes_on_where_the_last_pod_left_it(address: str, tmp_path: Path) 
     carrier.begin([str(log)], [], "begun")
     until(lambda: carrier.done() == ["begun"])
     assert log.stat().st_size == 18, "a place in it is a place in the run's log"
+    assert log.read_bytes()[-1:] == b"\n", "whether its last line is whole can be seen here"
     with open(log, "ab") as file:
         file.write(b"of this one\n")
     until(lambda: carrier.settled)
@@ -195,7 +196,7 @@ def test_nothing_is_taken_from_a_life_once_a_later_one_has_claimed_its_place(add
     old.claim((1, 0))
     old.append(log, 0, b"old\n")
     new.claim((1, 1))
-    assert new.size(log) == 4
+    assert new.end(log)[0] == 4
     new.append(log, 4, b"new\n")
     with pytest.raises(StaleIncarnation):
         old.append(log, 4, b"late")

@@ -235,7 +235,7 @@ class FileSync:
             for path in (os.path.join(folder, name) for name in names if EVENTS in name):
                 with self._lock:
                     known = path in self._tails
-                start = 0 if known else client.size(self._inside(path))
+                start = 0 if known else client.end(self._inside(path))[0]
                 if not known and start <= _size(path):  # a longer one belongs to another rank
                     with self._lock:
                         self._tails[path] = start
@@ -246,11 +246,13 @@ class FileSync:
         with self._lock:
             if path in self._tails:
                 return
-        start = client.size(self._inside(path))
+        start, last = client.end(self._inside(path))
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "ab") as file:
-            if os.fstat(file.fileno()).st_size < start:
-                file.truncate(start)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        with os.fdopen(fd, "wb") as file:
+            if os.fstat(fd).st_size < start:  # a hole stands for what is in the run's directory already
+                file.seek(start - 1)
+                file.write(last)
         with self._lock:
             self._tails[path] = start
 

@@ -99,9 +99,11 @@ class FileClient:
         self._stream.send("claim", incarnation=incarnation)
         self._expect("ok")
 
-    def size(self, path: str) -> int:
-        self._stream.send("size", path=path)
-        return int(self._stream.receive()["n"])
+    def end(self, path: str) -> Tuple[int, bytes]:
+        """A file's size and its last byte."""
+        self._stream.send("end", path=path)
+        count = int(self._stream.receive()["n"])
+        return count, self._stream.bytes(min(count, 1))
 
     def append(self, path: str, at: int, data: bytes) -> None:
         """Write bytes at an offset; repeating it is harmless."""

@@ -29,6 +29,7 @@ if __name__ == "__main__":  # executed as a file: the package is three directori
 from longboat.runtime import wire
 from longboat.runtime.agent import syscalls
 from longboat.runtime.agent.file_transfer import FileStream
+from longboat.runtime.agent.rank_process import open_log
 
 SETTINGS, EXIT, RUN_RANK, REMOTE_SHELL = "settings.json", "exit", "run-rank", "remote-shell"
 KEPT = ("PMI_", "PMIX_", "PMI", "OMPI_", "PRTE_", "HYDI_", "HYDRA_", "MPI_", "MPIR_", "MPICH_", "FI_", "UCX_", "OPAL_")
@@ -153,7 +154,7 @@ def run_rank(directory: str, command: List[str]) -> int:
     env: Dict[str, str] = dict(settings["env"])
     env.update((name, value) for name, value in os.environ.items() if name.startswith(KEPT))
     env["LONGBOAT_MPI_SIZE"] = str(settings["size"])
-    log = os.open(settings["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    log = open_log(settings["log"])
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))
     syscalls.adopt_orphans()
     syscalls.become_relay()  # the daemon signals only this process; an agent that stops the run signals all

@@ -44,12 +44,22 @@ class CannotStart(Exception):
         self.cwd = cwd
 
 
+def open_log(path: str) -> int:
+    """Open a rank's log for appending. An incarnation that was killed while it wrote may have left half a line:
+    end it, so that the next one starts with a line of its own."""
+    fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    size = os.fstat(fd).st_size
+    if size and os.pread(fd, 1, size - 1) != b"\n":
+        os.write(fd, b"\n")
+    return fd
+
+
 class RankProcess:
     """The user's process and everything it started."""
 
     def __init__(self, command: Sequence[str], env: Dict[str, str], cwd: str, log: str) -> None:
         os.makedirs(os.path.dirname(log), exist_ok=True)
-        fd = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = open_log(log)
         try:
             self.log_offset = os.fstat(fd).st_size
             self.pid, self.outside_pid = _spawn(command, env, cwd, fd)

@@ -104,7 +104,7 @@ class _Connection(socketserver.BaseRequestHandler):
         self.request.settimeout(None)
         handlers: Dict[str, Callable[[FileStream, wire.Message], None]] = {
             "claim": self._claim,
-            "size": self._size,
+            "end": self._end,
             "put": self._put,
             "file": self._file,
             "get": self._get,
@@ -142,12 +142,16 @@ class _Connection(socketserver.BaseRequestHandler):
         self.incarnation = (int(generation), int(restart))
         stream.send("ok")
 
-    def _size(self, stream: FileStream, message: wire.Message) -> None:
+    def _end(self, stream: FileStream, message: wire.Message) -> None:
         try:
-            size = os.path.getsize(self._path(message))
+            with open(self._path(message), "rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(size - 1, 0))
+                last = file.read(1)
         except OSError:
-            size = 0
-        stream.send("size", n=size)
+            size, last = 0, b""
+        stream.send("end", n=size)
+        stream.socket.sendall(last)
 
     def _put(self, stream: FileStream, message: wire.Message) -> None:
         path = self._path(message)
