@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +23,7 @@ from longboat import spec
 from longboat.engines import registry
 from longboat.engines.interface import EngineContext, RunHandle, RunRequest, StopOutcome, silent
 from longboat.runtime.errors import LongboatError
+from longboat.runtime.light_dataclasses import dataclass
 from longboat.runtime.plan import Plan
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+
+from longboat.runtime.light_dataclasses import dataclass
 
 
 @dataclass(frozen=True)

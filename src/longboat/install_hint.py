@@ -13,8 +13,9 @@ import os
 import shlex
 import shutil
 import sys
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+from longboat.runtime.light_dataclasses import dataclass, replace
 
 if TYPE_CHECKING:
     from importlib.metadata import Distribution

@@ -10,9 +10,9 @@ import json
 import os
 import re
 import shlex
-from dataclasses import dataclass
 
 from longboat.runtime.errors import LongboatError
+from longboat.runtime.light_dataclasses import dataclass
 from longboat.runtime.shapes import SHAPES
 
 _LARGEST = 1 << 20

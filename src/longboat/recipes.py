@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from dataclasses import dataclass
 
 from longboat.runtime.errors import LongboatError
+from longboat.runtime.light_dataclasses import dataclass
 
 _NOT_COPIED = shutil.ignore_patterns("__pycache__", "*.pyc", ".*")
 

@@ -52,17 +52,6 @@ def unpack_once(home):
     return home
 
 
-class Late(type(sys)):
-    # A module that is imported when something of it is first asked for.
-    def __getattr__(self, name):
-        if sys.modules[self.__name__] is self:
-            del sys.modules[self.__name__]
-        return getattr(__import__(self.__name__), name)
-
-
-# dataclasses imports it to write docstrings, and ours have theirs: a fifth of a pod's start where nothing is compiled.
-sys.modules["inspect"] = Late("inspect")
-
 if sys.argv[1:]:
     sys.pycache_prefix = "{POD}/compiled"
     if sys.argv[1] in {RANKS}:

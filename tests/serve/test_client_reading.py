@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gzip
 import math
 import random
@@ -16,6 +15,7 @@ import numpy as np
 import pytest
 
 from longboat.runtime.errors import LongboatError
+from longboat.runtime.light_dataclasses import replace
 from longboat.serve.client import example_files, predictions, report, rows, target, tf_example
 from longboat.serve.client.model_signature import Signature, TensorSpec, of_tfs, of_v2
 from longboat.serve.client.target import Target
@@ -175,7 +175,7 @@ def test_mnists_files_bring_their_labels_and_may_be_packed(tmp_path: Path) -> No
     assert np.array([row["x"] for row in found.rows]) == pytest.approx(
         np.frombuffer(pixels[:1568], "u1").reshape(2, 784) / 255
     )
-    white = dataclasses.replace(DIGITS, pixels=255)
+    white = replace(DIGITS, pixels=255)
     assert rows.fit(example_files.read(str(images)), white, "images").rows[0]["x"] == list(pixels[:784]), (
         "as its examples are"
     )

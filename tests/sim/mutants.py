@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -21,6 +20,7 @@ from longboat.runtime.gang.machine import Gang, Phase
 from longboat.runtime.gang.members import Member, MemberState, Roster
 from longboat.runtime.gang.outcomes import GenerationOutcome, first_cause
 from longboat.runtime.gang.restart_budget import RestartBudget
+from longboat.runtime.light_dataclasses import replace
 
 Patch = tuple[object, str, Any]
 

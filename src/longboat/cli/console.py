@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import TextIO
+
+from longboat.runtime.light_dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)

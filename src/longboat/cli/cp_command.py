@@ -20,7 +20,6 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, BinaryIO
 
 from longboat.cli import engine_options
@@ -28,6 +27,7 @@ from longboat.cli.console import Console
 from longboat.runs import formatting
 from longboat.runtime import filetree
 from longboat.runtime.errors import OK, LongboatError
+from longboat.runtime.light_dataclasses import replace
 
 if TYPE_CHECKING:
     from longboat.runs.run_files import RunFiles

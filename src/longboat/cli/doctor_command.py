@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import asdict
 
 from longboat.cli import engine_options
 from longboat.cli.console import Console
@@ -25,6 +24,7 @@ from longboat.cli.job_file import add_job_arguments, file_words, load_job
 from longboat.engines import registry
 from longboat.engines.interface import CanDiagnose, Finding, able
 from longboat.runtime.errors import FAILED, OK
+from longboat.runtime.light_dataclasses import asdict
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -45,7 +45,7 @@ def _list(as_json: bool, console: Console) -> int:
 
     known = recipes.every()
     if as_json:
-        from dataclasses import asdict
+        from longboat.runtime.light_dataclasses import asdict
 
         console.print_json([asdict(recipe) for recipe in known])
         return OK

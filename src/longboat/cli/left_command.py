@@ -12,7 +12,6 @@ With RUN it lists what that run left, even if the run itself is gone.
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
 
 from longboat.cli import engine_options, table
 from longboat.cli.console import Console
@@ -20,6 +19,7 @@ from longboat.engines import registry
 from longboat.engines.interface import KeepsData, Leftover, able
 from longboat.runs import formatting
 from longboat.runtime.errors import OK
+from longboat.runtime.light_dataclasses import asdict
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

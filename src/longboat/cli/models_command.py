@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from longboat.runs import formatting
 from longboat.runs.store import Store
 from longboat.runtime import bundle as bundles
 from longboat.runtime.errors import FAILED, OK, LongboatError
+from longboat.runtime.light_dataclasses import dataclass
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -31,9 +31,9 @@ def main(args: argparse.Namespace, console: Console) -> int:
 
     job = load_job(args, console)
     if args.json:
-        import dataclasses
+        from longboat.runtime.light_dataclasses import asdict
 
-        console.print_json([dataclasses.asdict(param) for param in job.params])
+        console.print_json([asdict(param) for param in job.params])
         return OK
     rows = [
         (p.name, written(p.value), p.set_by, p.help, str(p.count), "Yes" if p.required else "No") for p in job.params

@@ -121,8 +121,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _settings(args: argparse.Namespace, console: Console) -> ServerSettings:
-    from dataclasses import replace
-
+    from longboat.runtime.light_dataclasses import replace
     from longboat.serve import model_sources
     from longboat.serve.batching import BatchLimits
     from longboat.serve.http_server import HttpLimits

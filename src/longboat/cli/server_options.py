@@ -35,15 +35,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def settle(address: str, args: argparse.Namespace, environ: Mapping[str, str]) -> Target:
     """The server and model that the address and the options name."""
-    import dataclasses
-
+    from longboat.runtime.light_dataclasses import replace
     from longboat.serve.client import target
 
     if args.timeout <= 0:
         raise LongboatError(f"--timeout {args.timeout:g}: must be more than 0 seconds")
     server = target.parse(address, args.protocol)
     server = server.but(model=args.model, version=args.model_version, token=_token(args, environ), ca=args.ca)
-    return dataclasses.replace(server, tls=True) if args.tls else server
+    return replace(server, tls=True) if args.tls else server
 
 
 def _token(args: argparse.Namespace, environ: Mapping[str, str]) -> str:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 from longboat.runs.stage_reuse import ALL_STAGES, StageChoice, StageDecision
 from longboat.runtime.errors import LongboatError
+from longboat.runtime.light_dataclasses import dataclass, field
 
 if TYPE_CHECKING:  # a start does not wait for these
     from pathlib import Path

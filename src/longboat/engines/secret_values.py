@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 
 from longboat.runtime.errors import LongboatError
+from longboat.runtime.light_dataclasses import replace
 from longboat.runtime.plan import Plan
 
 

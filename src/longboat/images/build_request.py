@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 
 from longboat.images.building import BuildOrder, BuiltImage
 from longboat.images.image_name import ImageName, parse
 from longboat.runtime.errors import LongboatError
+from longboat.runtime.light_dataclasses import dataclass, replace
 from longboat.runtime.plan import Plan
 
 REGISTRY = "REGISTRY"

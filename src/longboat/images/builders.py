@@ -13,11 +13,11 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from longboat.images.oci_image import CODE, PACKAGES
 from longboat.images.python_packages import uses_tree
 from longboat.runtime.errors import FAILED, LongboatError
+from longboat.runtime.light_dataclasses import dataclass
 
 TOOLS = ("docker", "podman", "buildah")
 _PIP = "python3 -m pip install --no-cache-dir --no-compile --disable-pip-version-check"

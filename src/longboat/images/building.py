@@ -14,7 +14,6 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 
 from longboat.images import base_image as bases
 from longboat.images import builders, layers, push_record, python_packages, registry
@@ -22,6 +21,7 @@ from longboat.images import oci_image as images
 from longboat.images.image_name import ImageName
 from longboat.runs import formatting
 from longboat.runtime.errors import FAILED, LongboatError
+from longboat.runtime.light_dataclasses import dataclass, replace
 from longboat.spec.code_tree import code_files
 
 FORMAT = "1"

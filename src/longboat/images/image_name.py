@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
 
 from longboat.runtime.errors import LongboatError
+from longboat.runtime.light_dataclasses import dataclass, replace
 
 HUB = "docker.io"
 _PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"

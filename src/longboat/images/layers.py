@@ -12,10 +12,10 @@ import io
 import os
 import tarfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import IO
 
 from longboat.runtime.errors import LongboatError
+from longboat.runtime.light_dataclasses import dataclass
 
 EPOCH = 315532800
 """1980, the earliest time in zip files, which some tools make of layers. SOURCE_DATE_EPOCH overrides it."""

@@ -11,7 +11,6 @@ import json
 import os
 import tarfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,6 +19,7 @@ from longboat.images.image_name import ImageName
 from longboat.images.layers import Layer
 from longboat.images.registry import MANIFESTS
 from longboat.runtime.kube_client import names
+from longboat.runtime.light_dataclasses import dataclass
 
 KEY = "dev.longboat.key"
 """Label with the digest of the input. An image with the same key is not built again."""

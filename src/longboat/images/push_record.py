@@ -10,9 +10,9 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 
 from longboat.runtime.errors import LongboatError
+from longboat.runtime.light_dataclasses import asdict, dataclass
 
 
 @dataclass(frozen=True)

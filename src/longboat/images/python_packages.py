@@ -18,9 +18,9 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from longboat.runtime.errors import FAILED, LongboatError
+from longboat.runtime.light_dataclasses import dataclass
 
 _GLIBC = 28
 """Minimum glibc of the wheels, 2.28: images in use have it (Debian 10, Ubuntu 18.10, RHEL 8)."""

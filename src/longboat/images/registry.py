@@ -17,12 +17,12 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import IO, Any
 
 from longboat.images import registry_login
 from longboat.images.image_name import ImageName
 from longboat.runtime.errors import FAILED, LongboatError
+from longboat.runtime.light_dataclasses import dataclass
 
 INDEXES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
 MANIFESTS = ("application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json")

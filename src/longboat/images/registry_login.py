@@ -11,11 +11,11 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from longboat.images.image_name import HUB
 from longboat.runtime.errors import LongboatError
+from longboat.runtime.light_dataclasses import dataclass
 
 HUB_KEYS = ("https://index.docker.io/v1/", "index.docker.io", "docker.io", "registry-1.docker.io")
 

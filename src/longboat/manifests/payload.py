@@ -10,12 +10,12 @@ import gzip
 import io
 import os
 import tarfile
-from dataclasses import dataclass, replace
 from hashlib import sha256
 
 from longboat import zipapp
 from longboat.runs import formatting
 from longboat.runtime.errors import LongboatError
+from longboat.runtime.light_dataclasses import dataclass, replace
 from longboat.runtime.plan import Plan
 from longboat.spec.code_tree import IGNORE_FILE, code_files
 

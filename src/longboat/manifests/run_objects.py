@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 
 from longboat.manifests import model_serving, pod_base, pod_identity, rank_pods, tensorboard_pod
 from longboat.manifests.payload import Payload
@@ -18,6 +17,7 @@ from longboat.runtime import run_layout
 from longboat.runtime.errors import LongboatError
 from longboat.runtime.kube_client import names
 from longboat.runtime.kube_client.api import CLUSTER_WIDE, Manifest
+from longboat.runtime.light_dataclasses import dataclass, replace
 from longboat.runtime.plan import Plan, Stage, to_json
 
 PENDING = 600.0

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from longboat.runtime.causes import CauseKind
+from longboat.runtime.light_dataclasses import dataclass
 
 LOGS, RESUME, AGAIN, STATUS, DOCTOR, PLAN, NODES, LEFT = (
     "longboat logs {run}{rank} --tail 50",

@@ -8,13 +8,13 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from longboat.runs import formatting
 from longboat.runs.cause_texts import CRASHED, CRASHES, LOGS, RESUME, STATUS, UNREPORTED, WORDS
 from longboat.runs.run_state import RankFailure, RankState, RunState, StageState, Verdict
 from longboat.runtime.causes import Cause, CauseKind, signal_name
+from longboat.runtime.light_dataclasses import dataclass
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 

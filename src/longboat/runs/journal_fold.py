@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,6 +19,7 @@ from longboat.runtime.agent import stack_dump
 from longboat.runtime.causes import Cause, CauseKind
 from longboat.runtime.errors import FAILED, OK
 from longboat.runtime.journal import Event, cause_of
+from longboat.runtime.light_dataclasses import replace
 from longboat.runtime.plan import Plan
 
 RankKey = tuple[str, int]

@@ -11,11 +11,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from longboat.runtime import run_layout
 from longboat.runtime.journal import Event
+from longboat.runtime.light_dataclasses import dataclass
 
 PIECE = 1 << 20
 """Bytes read at a time from one file."""

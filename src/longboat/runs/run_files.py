@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 from longboat.runtime import filetree, run_layout
 from longboat.runtime.errors import LongboatError
 from longboat.runtime.filetree import FileEntry, FileItem, PathNotFound
+from longboat.runtime.light_dataclasses import dataclass, replace
 from longboat.runtime.plan import Mount, Plan
 
 STORAGE = "storage"

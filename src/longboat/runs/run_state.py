@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
 from longboat.runtime import journal
 from longboat.runtime.causes import Cause
+from longboat.runtime.light_dataclasses import dataclass, field, fields, is_dataclass, replace
 
 UNDER_WAY = ("starting", "running", "serving", "stopping")
 """The states of a run that has not ended."""

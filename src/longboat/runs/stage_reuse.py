@@ -7,9 +7,9 @@ again. `--from` and `--only` override this.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 
 from longboat.runtime.errors import LongboatError
+from longboat.runtime.light_dataclasses import dataclass
 from longboat.runtime.plan import Plan, Stage
 
 REUSED, RUNS, LEFT_OUT = "reused", "runs", "left out"

@@ -8,9 +8,10 @@ they observed.
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
 from enum import Enum
 from typing import Tuple
+
+from longboat.runtime.light_dataclasses import dataclass
 
 
 class CauseKind(str, Enum):

@@ -25,10 +25,10 @@ import operator
 import os
 import threading
 import time
-from dataclasses import dataclass
 from typing import Any, Dict, Mapping, Optional, Tuple
 
 from longboat.runtime import run_layout, tensors
+from longboat.runtime.light_dataclasses import dataclass
 from longboat.runtime.rank_api import append
 
 KEEP = 2

@@ -12,8 +12,9 @@ import errno
 import io
 import os
 import stat
-from dataclasses import dataclass
 from typing import BinaryIO, Callable, Iterable, Iterator, List, Optional, Sequence, Union
+
+from longboat.runtime.light_dataclasses import dataclass
 
 PIECE = 1 << 20
 PART = ".longboat-part"

@@ -38,7 +38,6 @@ of a stage must not cost the run its state.
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import json
 import os
@@ -48,6 +47,7 @@ from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Optional, Tupl
 
 from longboat.runtime import run_layout
 from longboat.runtime.causes import Cause, CauseKind
+from longboat.runtime.light_dataclasses import fields
 from longboat.runtime.plan import build
 
 FILE = run_layout.JOURNAL
@@ -188,7 +188,7 @@ def plain(value: Any) -> Any:
     """A value for JSON: a Cause without its empty fields, an enum as its value."""
     if isinstance(value, Cause):
         keys = {}
-        for field in dataclasses.fields(value):
+        for field in fields(value):
             held = getattr(value, field.name)
             if held != field.default:
                 keys[field.name] = held.value if isinstance(held, Enum) else held

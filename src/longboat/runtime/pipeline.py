@@ -16,11 +16,11 @@ No clock, process or file here.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 from typing import Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple, Union
 
 from longboat.runtime.causes import HOPELESS, Cause, CauseKind
 from longboat.runtime.errors import FAILED, GATE_NOT_MET, INTERRUPTED, OK
+from longboat.runtime.light_dataclasses import dataclass, field
 from longboat.runtime.plan import Gate, Plan, Stage
 
 

@@ -9,10 +9,10 @@ Writers are strict (these types); the reader accepts plans of other versions, dr
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from dataclasses import dataclass
 from typing import Any, Dict, Mapping, Optional, Tuple, Type, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from longboat.runtime.light_dataclasses import asdict, dataclass, fields, is_dataclass
 
 SCHEMA = 1
 
@@ -269,7 +269,7 @@ class Plan:
 
 
 def to_json(plan: Plan, indent: Optional[int] = 2) -> str:
-    return json.dumps(dataclasses.asdict(plan), indent=indent, ensure_ascii=False)
+    return json.dumps(asdict(plan), indent=indent, ensure_ascii=False)
 
 
 def from_json(text: str) -> Plan:
@@ -286,8 +286,8 @@ def build(cls: Type[T], data: Mapping[str, Any]) -> T:
     if cls not in _hints:
         _hints[cls] = get_type_hints(cls)
     hints = _hints[cls]
-    fields = {f.name for f in dataclasses.fields(cast(Any, cls))}
-    return cls(**{key: _value(hints[key], value) for key, value in data.items() if key in fields})
+    known = {f.name for f in fields(cast(Any, cls))}
+    return cls(**{key: _value(hints[key], value) for key, value in data.items() if key in known})
 
 
 def _value(hint: Any, value: Any) -> Any:
@@ -302,6 +302,6 @@ def _value(hint: Any, value: Any) -> Any:
         if len(args) == 2 and args[1] is Ellipsis:
             return tuple(_value(args[0], item) for item in value)
         return tuple(_value(arg, item) for arg, item in zip(args, value))
-    if dataclasses.is_dataclass(hint):
+    if is_dataclass(hint):
         return build(cast(Any, hint), value)
     return value

@@ -7,9 +7,9 @@ The only place that does. `docs/rank-environment.md` is generated from TABLE; a 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
 from typing import Dict, List, Mapping, Tuple
 
+from longboat.runtime.light_dataclasses import dataclass, field
 from longboat.runtime.plan import Stage
 from longboat.runtime.shapes import SHAPES
 

@@ -6,8 +6,9 @@ must finish, which restart alone. Code elsewhere reads the table and never compa
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Dict, Mapping, Tuple
+
+from longboat.runtime.light_dataclasses import dataclass
 
 
 @dataclass(frozen=True)

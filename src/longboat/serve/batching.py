@@ -19,9 +19,9 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from longboat.runtime.light_dataclasses import dataclass, field
 from longboat.serve.model_loading import Runner, failure
 from longboat.serve.request_errors import RefusalReason, RequestRefused
 
@@ -61,7 +61,7 @@ class BatchLimits:
     """Seconds after which a queued request fails."""
 
 
-@dataclass(slots=True)
+@dataclass
 class BatchItem:
     """One queued request."""
 

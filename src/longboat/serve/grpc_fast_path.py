@@ -9,10 +9,10 @@ depend only on name, type and shape, and are cached too. Everything else uses pr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from longboat.runtime.bundle import Tensor
+from longboat.runtime.light_dataclasses import dataclass
 from longboat.serve.protos import tfs_pb2 as tfs
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _MOST = 4096
 _heads: dict[tuple[str, str, tuple[int, ...]], bytes] = {}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Frame:
     """A request without its numbers, and its meaning."""
 

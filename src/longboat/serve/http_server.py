@@ -17,11 +17,11 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import httptools
 
+from longboat.runtime.light_dataclasses import dataclass
 from longboat.serve.request_errors import RefusalReason, RequestRefused, unforeseen
 
 PHRASES = {

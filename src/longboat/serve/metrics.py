@@ -12,7 +12,8 @@ import json
 import mmap
 import struct
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+
+from longboat.runtime.light_dataclasses import dataclass, field
 
 SLOT = 1 << 17
 """Bytes of one process's slot."""
@@ -43,7 +44,7 @@ FAMILIES = (
 )
 
 
-@dataclass(slots=True)
+@dataclass
 class Timing:
     """Latency histogram of one kind of request."""
 

@@ -6,7 +6,6 @@ because a transform is user code.
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import os
 import sys
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from longboat.runtime import bundle as bundles
 from longboat.runtime.errors import LongboatError
+from longboat.runtime.light_dataclasses import replace
 from longboat.serve.request_errors import RefusalReason, RequestRefused, invalid
 
 if TYPE_CHECKING:
@@ -111,9 +111,7 @@ def load(path: str, threads: int = 0, name: str = "") -> Runner:
     Its name is `name` and its version the directory's number, whatever was saved in it."""
     bundle = bundles.read(path)
     number = os.path.basename(bundle.path)
-    bundle = dataclasses.replace(
-        bundle, name=name or bundle.name, version=int(number) if number.isdecimal() else bundle.version
-    )
+    bundle = replace(bundle, name=name or bundle.name, version=int(number) if number.isdecimal() else bundle.version)
     runner = OnnxRunner(bundle, threads)
     warm(runner)
     return runner

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 from longboat.runs.store import Store
 from longboat.runtime import bundle as bundles
 from longboat.runtime.errors import LongboatError
+from longboat.runtime.light_dataclasses import dataclass
 
 MANIFEST = "bundle.json"
 FOREIGN = (".h5", ".hdf5", ".keras")

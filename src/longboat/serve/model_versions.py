@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 
 from longboat.runtime.errors import LongboatError
+from longboat.runtime.light_dataclasses import dataclass, field
 from longboat.serve.batching import Batcher, BatchLimits
 from longboat.serve.model_loading import Runner
 from longboat.serve.model_sources import ModelSource

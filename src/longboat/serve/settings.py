@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
+from longboat.runtime.light_dataclasses import dataclass, field
 from longboat.serve.batching import BatchLimits
 from longboat.serve.http_server import HttpLimits
 from longboat.serve.model_sources import ModelSource

@@ -14,10 +14,10 @@ import signal
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 
 from longboat.runtime.agent import syscalls
 from longboat.runtime.errors import FAILED, INTERRUPTED, OK, LongboatError
+from longboat.runtime.light_dataclasses import dataclass, replace
 from longboat.serve import metrics
 from longboat.serve.settings import ServerSettings
 

@@ -9,14 +9,13 @@ using all of them.
 from __future__ import annotations
 
 import ast
-import dataclasses
 import json
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from hashlib import sha256
 
+from longboat.runtime.light_dataclasses import asdict, astuple, dataclass, field, replace
 from longboat.runtime.plan import Mount, Plan, Stage
 from longboat.spec.code_tree import code_files
 
@@ -35,9 +34,9 @@ WORDS = re.compile(r"[^\s\"'`=;|&()<>$,:]+")
 @dataclass(frozen=True)
 class Fingerprint:
     definition: str = ""
-    files: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
     """File of the code directory -> digest."""
-    inputs: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    inputs: Mapping[str, str] = field(default_factory=dict)
     """Mount -> digest."""
 
     def changed(self, now: Fingerprint) -> list[str]:
@@ -61,7 +60,7 @@ def fingerprints(plan: Plan) -> dict[str, Fingerprint]:
 
 
 def to_json(by_stage: Mapping[str, Fingerprint]) -> str:
-    return json.dumps({name: dataclasses.asdict(fingerprint) for name, fingerprint in by_stage.items()}, indent=1)
+    return json.dumps({name: asdict(fingerprint) for name, fingerprint in by_stage.items()}, indent=1)
 
 
 def from_json(text: str) -> dict[str, Fingerprint]:
@@ -80,13 +79,13 @@ def _definition(plan: Plan, stage: Stage) -> str:
     what = {
         "kind": stage.kind,
         "shape": stage.shape,
-        "roles": [[r.name, r.ranks, r.command, [dataclasses.astuple(v) for v in r.env], r.image] for r in stage.roles],
+        "roles": [[r.name, r.ranks, r.command, [astuple(v) for v in r.env], r.image] for r in stage.roles],
         "merge": stage.merge,
         "rounds": stage.rounds,
-        "env": [dataclasses.astuple(v) for v in stage.env],
+        "env": [astuple(v) for v in stage.env],
         "python": stage.python,
-        "gate": stage.gate and dataclasses.astuple(dataclasses.replace(stage.gate, retries=0)),
-        "bench": stage.bench and dataclasses.astuple(stage.bench),
+        "gate": stage.gate and astuple(replace(stage.gate, retries=0)),
+        "bench": stage.bench and astuple(stage.bench),
         "after": stage.after,
         "requirements": plan.requirements,
     }

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
 from longboat.runtime import plan
 from longboat.runtime.errors import LongboatError
+from longboat.runtime.light_dataclasses import dataclass, field, replace
 from longboat.spec import job_keys, planning, validation
 from longboat.spec.env_and_requirements import EnvFile, read_env_files, read_requirements
 from longboat.spec.params import Params

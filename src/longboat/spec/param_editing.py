@@ -11,9 +11,9 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from longboat.runtime.errors import LongboatError
+from longboat.runtime.light_dataclasses import dataclass
 from longboat.spec import loading
 from longboat.spec.params import DeclaredParam, Params, mismatch, typed
 from longboat.spec.problems import Problems, did_you_mean

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 
 from longboat.runtime import plan
 from longboat.runtime.buckets.bucket_mounts import SCHEMES
+from longboat.runtime.light_dataclasses import replace
 from longboat.spec import job_keys, serving_commands, stages
 from longboat.spec.problems import Problems, Span, did_you_mean
 from longboat.spec.stage_order import ordered

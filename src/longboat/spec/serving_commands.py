@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import replace
 
 from longboat.runtime import plan
 from longboat.runtime.kube_client import names
+from longboat.runtime.light_dataclasses import replace
 from longboat.runtime.rank_env import variable
 
 CLIENT = "client"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import NamedTuple
 
 from longboat.runtime import plan
+from longboat.runtime.light_dataclasses import replace
 from longboat.runtime.shapes import SHAPES, RoleRule, Shape, finishing_roles
 from longboat.spec.problems import Problems, Span, did_you_mean
 from longboat.spec.stage_keys import MOST_RANKS, STAGE

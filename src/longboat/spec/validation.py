@@ -9,9 +9,9 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, cast
 
+from longboat.runtime.light_dataclasses import dataclass
 from longboat.spec import scalars, value_types
 from longboat.spec.problems import Problems, Span, did_you_mean
 from longboat.spec.value_types import Kind

@@ -8,9 +8,9 @@ is specific to jobs.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
+from longboat.runtime.light_dataclasses import dataclass, field
 from longboat.spec import scalars
 from longboat.spec.problems import LINE_BREAK, Problems, Span
 

@@ -6,7 +6,6 @@ import io
 import json
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +18,7 @@ from longboat.cli.console import Console
 from longboat.cli.main import main
 from longboat.runtime.causes import Cause, CauseKind
 from longboat.runtime.errors import LongboatError
+from longboat.runtime.light_dataclasses import replace
 from tests.unit.cli.reading import New, err, failed, longboat, out
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from longboat.cli.console import Console
 from longboat.cli.main import main
 from longboat.runtime import plan, run_layout
 from longboat.runtime.errors import LongboatError
+from longboat.runtime.light_dataclasses import replace
 from longboat.runtime.plan import Mount
 from tests.unit.cli.reading import New, err, failed, longboat, out
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import FrozenInstanceError
 
 import pytest
 
 from longboat.runtime import plan
+from longboat.runtime.light_dataclasses import FrozenInstanceError
 from longboat.runtime.plan import Gate, Mount, Param, Plan, Resources, Role, Secret, Security, Stage, Variable
 
 FULL = Plan(

@@ -117,7 +117,7 @@ def test_ours_stand_above_the_jobs_and_the_jobs_above_the_callers() -> None:
 
 
 def test_threads_are_set_unless_somebody_did() -> None:
-    from dataclasses import replace
+    from longboat.runtime.light_dataclasses import replace
 
     found = env(ALLREDUCE, places=replace(PLACES, threads=2), base={"MKL_NUM_THREADS": "7"})
     assert {name: found[name] for name in THREADS} == {**dict.fromkeys(THREADS, "2"), "MKL_NUM_THREADS": "7"}
@@ -125,7 +125,7 @@ def test_threads_are_set_unless_somebody_did() -> None:
 
 
 def test_gpus_are_named_only_when_they_are_asked_for() -> None:
-    from dataclasses import replace
+    from longboat.runtime.light_dataclasses import replace
 
     assert env(ALLREDUCE, places=replace(PLACES, gpus=("4", "5")))["CUDA_VISIBLE_DEVICES"] == "4,5"
     assert "CUDA_VISIBLE_DEVICES" not in env(ALLREDUCE)
@@ -141,7 +141,7 @@ def test_paths_begin_with_ours_and_keep_the_callers() -> None:
 
 
 def test_mounts_and_earlier_stages_have_variables() -> None:
-    from dataclasses import replace
+    from longboat.runtime.light_dataclasses import replace
 
     places = replace(PLACES, mounts={"my-data.v2": "/m"}, inputs={"pre-train": "/i"})
     found = env(ALLREDUCE, places=places)
@@ -153,7 +153,7 @@ def test_mounts_and_earlier_stages_have_variables() -> None:
     ("stage", "role"), [(ALLREDUCE, "worker"), (PS, "chief"), (PS, "ps"), (AVERAGE, "merge"), (MPI, "worker")]
 )
 def test_the_table_names_exactly_what_is_set(stage: Stage, role: str) -> None:
-    from dataclasses import replace
+    from longboat.runtime.light_dataclasses import replace
 
     places = replace(PLACES, mounts={"data": "/m"}, inputs={"pre": "/i"}, gpus=("0",))
     peers = {"launcher": addresses(1)} if stage is MPI else None
@@ -163,7 +163,7 @@ def test_the_table_names_exactly_what_is_set(stage: Stage, role: str) -> None:
 
 
 def test_the_table_names_nothing_that_is_never_set() -> None:
-    from dataclasses import replace
+    from longboat.runtime.light_dataclasses import replace
 
     places = replace(PLACES, mounts={"data": "/m"}, inputs={"pre": "/i"}, gpus=("0",), threads=1)
     set_ = {

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 from longboat.runtime.causes import Cause, CauseKind
 from longboat.runtime.gang.gang_events import Action, CheckpointComplete, Launch, Progress, Seat, Start, StopRequest
 from longboat.runtime.gang.machine import Phase
+from longboat.runtime.light_dataclasses import replace
 from tests.unit.gang.driven import GONE, STOPPED, TOGETHER, W0, W1, W2, Driven, records, running
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from longboat.images import builders
+from longboat.runtime.light_dataclasses import replace
 
 RECIPE = builders.DockerBuild(
     "python:3.12-slim",

@@ -6,12 +6,12 @@ labels may be hidden. Only jobs with something that is often refused are checked
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from longboat.manifests import rank_pods, run_objects
 from longboat.runtime.errors import LongboatError
 from longboat.runtime.kube_client.api import ApiError, Manifest
+from longboat.runtime.light_dataclasses import replace
 from longboat.runtime.plan import Plan
 
 if TYPE_CHECKING:

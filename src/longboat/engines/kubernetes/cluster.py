@@ -9,7 +9,6 @@ import contextlib
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from longboat.engines.kubernetes import kube_config, lost_driver, pending_pods, pod_exec, storage
 from longboat.manifests import run_objects
@@ -19,6 +18,7 @@ from longboat.runtime.errors import FAILED, LongboatError
 from longboat.runtime.kube_client import missing_rights, names
 from longboat.runtime.kube_client.api import NO_JSON, Api, ApiError, Manifest
 from longboat.runtime.kube_client.http_client import quoted
+from longboat.runtime.light_dataclasses import dataclass
 from longboat.runtime.plan import Plan, from_json
 
 PYTHON = "python3"

@@ -10,7 +10,6 @@ import contextlib
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from longboat.engines.kubernetes import admission
@@ -19,6 +18,7 @@ from longboat.runtime.buckets.bucket_mounts import SCHEMES
 from longboat.runtime.errors import LongboatError
 from longboat.runtime.kube_client import names
 from longboat.runtime.kube_client.api import ApiError, Manifest
+from longboat.runtime.light_dataclasses import dataclass
 from longboat.runtime.plan import Make, Mount, Plan
 from longboat.runtime.pod import pod_status, pod_templates
 

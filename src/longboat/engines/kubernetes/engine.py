@@ -225,9 +225,8 @@ class ClusterRun(DirectoryRun):
             yield Endpoint(_facts(model, "127.0.0.1", rest, grpc, address.expose), held=True)
 
     def _await_serving(self, stage: str, request: EndpointRequest, say: Say) -> None:
-        from dataclasses import replace
-
         from longboat.engines.serving_wait import await_serving, serving_stage
+        from longboat.runtime.light_dataclasses import replace
 
         if request.wait is not None:
             state = self.state()

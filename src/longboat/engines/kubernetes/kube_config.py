@@ -74,9 +74,9 @@ def _from_files(files: list[str], context: str, namespace: str) -> ApiServer:
 
 
 def _in_namespace(server: ApiServer, namespace: str) -> ApiServer:
-    import dataclasses
+    from longboat.runtime.light_dataclasses import replace
 
-    return dataclasses.replace(server, namespace=namespace)
+    return replace(server, namespace=namespace)
 
 
 def _merged(files: list[str]) -> tuple[Section, dict[tuple[str, str], str]]:

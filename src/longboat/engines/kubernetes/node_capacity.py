@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from longboat.runtime.kube_client.api import Manifest
 from longboat.runtime.kube_client.quota import amount
+from longboat.runtime.light_dataclasses import dataclass
 
 GPU = "nvidia.com/gpu"
 SHOWN = 8

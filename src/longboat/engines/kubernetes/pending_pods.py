@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from longboat.engines.kubernetes import lost_driver, node_capacity
 from longboat.runtime.causes import Cause
 from longboat.runtime.kube_client import missing_rights, names
 from longboat.runtime.kube_client.api import EVERYWHERE, Api, ApiError, Manifest
+from longboat.runtime.light_dataclasses import replace
 from longboat.runtime.pod import pod_status, pod_templates
 
 LIVING = "status.phase!=Succeeded,status.phase!=Failed"

@@ -11,7 +11,6 @@ import io
 import json
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import Self, cast
 
 from longboat.engines.kubernetes.cluster import Cluster, command, is_running
@@ -25,6 +24,7 @@ from longboat.runtime.errors import FAILED, LongboatError
 from longboat.runtime.filetree import FileEntry, FileItem, PathNotFound
 from longboat.runtime.kube_client import names
 from longboat.runtime.kube_client.api import ApiError
+from longboat.runtime.light_dataclasses import replace
 from longboat.runtime.plan import Mount, Plan
 from longboat.runtime.pod import file_access, pod_status, pod_templates
 

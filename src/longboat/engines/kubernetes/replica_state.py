@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from longboat.engines.kubernetes import pending_pods
 from longboat.engines.kubernetes.replica import RunReplica
 from longboat.runs.journal_fold import load, plan_of
 from longboat.runs.run_state import RunState, starting_again
 from longboat.runtime.causes import Cause, CauseKind
+from longboat.runtime.light_dataclasses import replace
 
 
 def current(replica: RunReplica) -> RunState:

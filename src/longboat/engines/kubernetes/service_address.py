@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from longboat.engines.kubernetes.cluster import Cluster
 from longboat.engines.kubernetes.port_forward import ready
 from longboat.runtime.errors import LongboatError
 from longboat.runtime.kube_client import names
 from longboat.runtime.kube_client.api import ApiError, Manifest
+from longboat.runtime.light_dataclasses import dataclass
 from longboat.runtime.plan import Plan, Serve
 from longboat.runtime.rank_env import bracketed
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from longboat.engines.interface import KeptData
@@ -16,6 +15,7 @@ from longboat.manifests import volumes
 from longboat.runtime.errors import LongboatError
 from longboat.runtime.kube_client import names
 from longboat.runtime.kube_client.api import ApiError, Manifest
+from longboat.runtime.light_dataclasses import replace
 from longboat.runtime.plan import Make, Mount, Plan
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ import os
 import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
 
 from longboat.engines.kubernetes import admission, pending_pods, storage
 from longboat.engines.kubernetes.cluster import Cluster, is_running
@@ -24,6 +23,7 @@ from longboat.runtime import run_layout
 from longboat.runtime.errors import FAILED, INTERRUPTED, LongboatError
 from longboat.runtime.kube_client import names
 from longboat.runtime.kube_client.api import ApiError, Manifest
+from longboat.runtime.light_dataclasses import dataclass, field, replace
 from longboat.runtime.plan import Plan
 from longboat.runtime.pod import pod_templates
 from longboat.runtime.rank_env import bracketed

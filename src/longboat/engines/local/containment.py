@@ -11,9 +11,9 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from longboat.runtime.agent.syscalls import LINUX, libc
+from longboat.runtime.light_dataclasses import dataclass
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWUSER = 0x10000000

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass
 
 from longboat.runtime import run_layout
+from longboat.runtime.light_dataclasses import asdict, dataclass
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +41,7 @@ from longboat.runtime import driver_lock, journal, run_layout
 from longboat.runtime import plan as plans
 from longboat.runtime.agent import syscalls
 from longboat.runtime.errors import LongboatError
+from longboat.runtime.light_dataclasses import dataclass
 from longboat.runtime.plan import Plan
 
 if TYPE_CHECKING:

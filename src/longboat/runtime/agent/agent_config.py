@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import List, Mapping, Tuple
 
 from longboat.runtime import run_layout
+from longboat.runtime.light_dataclasses import dataclass, field
 from longboat.runtime.plan import Plan
 from longboat.runtime.rank_env import Places
 from longboat.runtime.shapes import SHAPES

@@ -11,7 +11,6 @@ import json
 import os
 import sys
 import tempfile
-from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from longboat import runtime
@@ -22,6 +21,7 @@ from longboat.runtime.agent.rank_output import FileTail, RankOutput
 from longboat.runtime.agent.rank_process import ProgramNotFound
 from longboat.runtime.causes import Cause, CauseKind
 from longboat.runtime.journal import cause_of, plain
+from longboat.runtime.light_dataclasses import dataclass, field
 from longboat.runtime.plan import Stage
 from longboat.runtime.rank_env import World, environment
 

@@ -6,8 +6,9 @@ Text in, values out; nothing here decides why a process ended.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
 from typing import List, Optional, Sequence, Tuple
+
+from longboat.runtime.light_dataclasses import dataclass, replace
 
 _HEAD = re.compile(r"^(?P<before>.*?)(?P<group>Exception Group )?Traceback \(most recent call last\)")
 _FRAME = re.compile(r'^\s*File "(?P<file>.+)", line (?P<line>\d+)(?:,? in (?P<name>.+))?$')

@@ -17,11 +17,11 @@ import time
 import urllib.parse
 import urllib.request
 import xml.etree.ElementTree as ElementTree
-from dataclasses import dataclass
 from typing import Any, Mapping, Optional
 
 from longboat.runtime.buckets import bucket_http
 from longboat.runtime.buckets.bucket_http import BucketError
+from longboat.runtime.light_dataclasses import dataclass
 
 EARLY = 300.0
 """Seconds before expiry at which credentials are renewed."""

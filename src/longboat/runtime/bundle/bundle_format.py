@@ -17,10 +17,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from longboat.runtime.errors import LongboatError
+from longboat.runtime.light_dataclasses import dataclass, field
 
 SCHEMA = 1
 MANIFEST = "bundle.json"

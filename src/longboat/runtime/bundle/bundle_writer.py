@@ -6,7 +6,6 @@ A script that is killed meanwhile leaves no incomplete version; the next save re
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 import re
@@ -29,6 +28,7 @@ from longboat.runtime.bundle.bundle_format import (
     digest_of,
     tensors,
 )
+from longboat.runtime.light_dataclasses import replace
 
 Signature = Union[Mapping[str, Tuple[str, Sequence[Optional[int]]]], Sequence[Tensor]]
 
@@ -110,7 +110,7 @@ def save(
             shutil.copyfile(path, target)
         if saved_model:
             shutil.copytree(saved_model, unfinished, dirs_exist_ok=True)
-        bundle = dataclasses.replace(
+        bundle = replace(
             bundle,
             path=os.path.join(directory, str(bundle.version)),
             files={each: (os.path.getsize(full), digest_of(full)) for each, full in _walk(unfinished)},

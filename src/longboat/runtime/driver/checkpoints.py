@@ -13,10 +13,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from dataclasses import asdict, dataclass, replace
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 
 from longboat.runtime import run_layout, tensors
+from longboat.runtime.light_dataclasses import asdict, dataclass, replace
 from longboat.runtime.plan import Stage, build
 from longboat.runtime.shapes import SHAPES
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from typing import Callable, Dict, Iterable, Mapping, Optional, Sequence, Tuple
 
 from longboat.runtime.causes import Cause, CauseKind
@@ -11,6 +10,7 @@ from longboat.runtime.driver.metrics import Metrics
 from longboat.runtime.errors import FAILED, GATE_NOT_MET
 from longboat.runtime.gang.gang_events import Incarnation
 from longboat.runtime.journal import Event, cause_of
+from longboat.runtime.light_dataclasses import dataclass, field, replace
 from longboat.runtime.pipeline import Finished
 
 

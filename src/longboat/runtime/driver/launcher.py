@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol, Sequence, Union
 
 from longboat.runtime.causes import Cause
 from longboat.runtime.driver.agent_links import Seat
+from longboat.runtime.light_dataclasses import dataclass
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ It decides nothing; `driver` does.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 from typing import Any, Dict, List, Mapping
@@ -16,6 +15,7 @@ from longboat.runtime.causes import Cause, CauseKind
 from longboat.runtime.driver.checkpoints import CompleteCheckpoint
 from longboat.runtime.driver.stage_run import StageRun
 from longboat.runtime.journal import JournalWriter, cause_of
+from longboat.runtime.light_dataclasses import replace
 
 SERVING_KEYS = ("url", "page", "grpc", "model", "version", "example", "label", "prediction", "answer")
 """Keys of a server's description that the journal repeats."""
@@ -123,8 +123,8 @@ class RankJournal:
         if cause.kind is CauseKind.STALLED and not cause.evidence:
             states = [f"{name}: {state}" for name, (states_, _) in run.stacks.items() for state in states_]
             lines = [line for _, text in run.stacks.values() for line in text.splitlines()]
-            cause = dataclasses.replace(cause, evidence=tuple(states[:20]), lines=tuple(lines[:60]))
-        return cause if cause.stage else dataclasses.replace(cause, stage=run.stage.name)
+            cause = replace(cause, evidence=tuple(states[:20]), lines=tuple(lines[:60]))
+        return cause if cause.stage else replace(cause, stage=run.stage.name)
 
     def serving(self, stage: str) -> Dict[str, Any]:
         """What a server wrote about itself: its address and an example."""

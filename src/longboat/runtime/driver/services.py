@@ -5,13 +5,13 @@ If an engine provides no `Services`, a serve stage is a gang like any other.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, List, Mapping, Optional, Protocol, Sequence, Set, Union
 
 from longboat.runtime import pipeline as p
 from longboat.runtime.causes import Cause, CauseKind
 from longboat.runtime.driver.launcher import StageNote
 from longboat.runtime.journal import JournalWriter
+from longboat.runtime.light_dataclasses import dataclass
 
 
 @dataclass(frozen=True)

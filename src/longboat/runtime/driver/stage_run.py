@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 from typing import Dict, List, Set, Tuple
 
 from longboat.runtime.gang import gang_events as g
 from longboat.runtime.gang.machine import Gang
+from longboat.runtime.light_dataclasses import dataclass, field
 from longboat.runtime.plan import Stage
 from longboat.runtime.shapes import MERGE_ROLE, SHAPES
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import fcntl
 import os
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from longboat.runtime import journal, run_layout, tensorboard
 from longboat.runtime.errors import LongboatError
 from longboat.runtime.journal import Event
+from longboat.runtime.light_dataclasses import dataclass, field
 
 DIRECTORY = "board"
 EVENTS = "events.out.tfevents.0.longboat"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any, Mapping, Optional, Tuple, Union
 
 from longboat.runtime.causes import Cause
+from longboat.runtime.light_dataclasses import dataclass, field
 from longboat.runtime.rank_env import Address, Peers
 
 Seat = Tuple[str, int]

@@ -18,7 +18,6 @@ the causes that the gang determines itself.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from enum import Enum
 from typing import Any, List, Mapping, Optional, Sequence
 
@@ -29,6 +28,7 @@ from longboat.runtime.gang.members import Member, MemberState, Roster
 from longboat.runtime.gang.outcomes import GenerationOutcome
 from longboat.runtime.gang.restart_budget import SAME, RestartBudget
 from longboat.runtime.gang.stall import StallWatch
+from longboat.runtime.light_dataclasses import replace
 from longboat.runtime.rank_env import Peers
 
 

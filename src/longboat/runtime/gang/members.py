@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Dict, List, Mapping, Optional, Tuple
 
 from longboat.runtime.causes import Cause
 from longboat.runtime.gang.gang_events import Exited, Heartbeat, Seat
+from longboat.runtime.light_dataclasses import dataclass
 from longboat.runtime.rank_env import Address, Peers
 
 

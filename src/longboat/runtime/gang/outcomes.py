@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from longboat.runtime.causes import Cause, CauseKind
 from longboat.runtime.gang import kill_causes
 from longboat.runtime.gang.gang_events import AgentLost, Exited, Incarnation, RecordEvent, Seat
 from longboat.runtime.gang.members import Member
+from longboat.runtime.light_dataclasses import dataclass, replace
 
 DECIDED_OUTSIDE = frozenset(
     {CauseKind.STALLED, CauseKind.TIMED_OUT, CauseKind.DISK_FULL, CauseKind.NODE_LOST, CauseKind.PREEMPTED}

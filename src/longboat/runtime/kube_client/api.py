@@ -12,10 +12,10 @@ import socket
 import ssl
 import threading
 import time
-from dataclasses import dataclass
 from typing import Any, Callable, Dict, Generator, Iterator, List, Mapping, Optional, Tuple
 
 from longboat.runtime.kube_client.http_client import BadResponse, ConnectionClosed, HttpConnection, HttpResponse, quoted
+from longboat.runtime.light_dataclasses import dataclass
 from longboat.runtime.rank_env import bracketed
 
 Manifest = Dict[str, Any]

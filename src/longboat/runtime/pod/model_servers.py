@@ -13,7 +13,6 @@ import json
 import os
 import threading
 import time
-from dataclasses import dataclass, replace
 from typing import Any, Callable, Deque, Dict, List, Mapping, Optional, Sequence
 
 from longboat.runtime import run_layout
@@ -25,6 +24,7 @@ from longboat.runtime.driver.services import News, ServiceEnded, ServiceReady
 from longboat.runtime.errors import LongboatError
 from longboat.runtime.kube_client import names
 from longboat.runtime.kube_client.api import Api, ApiError, Manifest
+from longboat.runtime.light_dataclasses import dataclass, replace
 from longboat.runtime.plan import Plan, Serve
 from longboat.runtime.pod import critical_threads, pod_status, pod_templates
 from longboat.runtime.pod.model_snapshots import ModelSnapshot, snapshot_model

@@ -10,11 +10,11 @@ from __future__ import annotations
 import filecmp
 import os
 import shutil
-from dataclasses import dataclass
 from typing import List, Tuple
 
 from longboat.runtime import bundle, run_layout
 from longboat.runtime.errors import LongboatError
+from longboat.runtime.light_dataclasses import dataclass
 
 KEPT = 3
 SAVED = "saved_model.pb"

@@ -16,7 +16,6 @@ import os
 import queue
 import threading
 import time
-from dataclasses import dataclass, field, replace
 from typing import Callable, Deque, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from longboat.runtime.causes import Cause, CauseKind
@@ -25,6 +24,7 @@ from longboat.runtime.driver.launcher import AgentGone, LauncherEvent, StageNote
 from longboat.runtime.driver.stage_run import LEASE as SILENCE
 from longboat.runtime.kube_client import names, quota
 from longboat.runtime.kube_client.api import Api, ApiError, Manifest
+from longboat.runtime.light_dataclasses import dataclass, field, replace
 from longboat.runtime.pod import critical_threads, pod_status, pod_templates
 
 WORKERS = 8

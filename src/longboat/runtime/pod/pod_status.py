@@ -5,13 +5,13 @@ Only this module maps Kubernetes' messages to causes; the messages are the evide
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from typing import Any, List, Optional, Sequence, Tuple
 
 from longboat.runtime.causes import Cause, CauseKind
 from longboat.runtime.kube_client import missing_rights
 from longboat.runtime.kube_client.api import ApiError, Manifest
+from longboat.runtime.light_dataclasses import replace
 
 Seat = Tuple[str, str, int]
 
@@ -127,7 +127,7 @@ def waiting(pod: Manifest, seat: Seat) -> Optional[Cause]:
             done = (state.get("lastState") or {}).get("terminated") or {}
             cause = _terminated_for(done, seat, pod)
             times = f"it exited {state.get('restartCount')} times and is being restarted"
-            return dataclasses.replace(cause, evidence=(*cause.evidence, times))
+            return replace(cause, evidence=(*cause.evidence, times))
         if reason == "ContainerCreating":
             return _cause(CauseKind.VOLUME, "cannot mount a volume", seat)
     return None
@@ -168,13 +168,13 @@ def _server_failure(pod: Manifest, seat: Seat, done: Manifest) -> Cause:
         lacking = complaint.rpartition("not installed here: ")[2] if "not installed here: " in complaint else complaint
         message = f"the image {image} lacks what the server needs: {lacking}"
         cause = _cause(CauseKind.MISSING_INPUT, message, seat, pod)
-        return dataclasses.replace(cause, exit_code=code, evidence=(*cause.evidence, _MISSING_PACKAGES_HINT))
+        return replace(cause, exit_code=code, evidence=(*cause.evidence, _MISSING_PACKAGES_HINT))
     last = complaint or (lines[-1] if lines else "")
     message = f"the server exited with code {code}" + (f": {last}" if last else "")
     kind = (
         CauseKind.NOT_EXECUTABLE if done.get("reason") in ("StartError", "ContainerCannotRun") else CauseKind.USER_ERROR
     )
-    return dataclasses.replace(_cause(kind, message, seat, pod, lines[-8:]), exit_code=code)
+    return replace(_cause(kind, message, seat, pod, lines[-8:]), exit_code=code)
 
 
 def replica_failure(deployment: Manifest) -> Optional[Cause]:
@@ -191,7 +191,7 @@ def with_events(cause: Cause, events: Sequence[Manifest]) -> Optional[Cause]:
     messages = [str(e.get("message")) for e in events if e.get("reason") in VOLUME_EVENTS]
     if not messages:
         return None
-    return dataclasses.replace(cause, message=f"cannot mount a volume: {messages[-1]}", evidence=tuple(messages[-3:]))
+    return replace(cause, message=f"cannot mount a volume: {messages[-1]}", evidence=tuple(messages[-3:]))
 
 
 def refused(error: ApiError, seat: Seat) -> Cause:

@@ -13,7 +13,6 @@ import json
 import os
 import threading
 import time
-from dataclasses import dataclass, replace
 from typing import Any, Callable, Dict, Optional, Set
 
 from longboat.runtime import run_layout
@@ -21,6 +20,7 @@ from longboat.runtime.driver.services import News, ServiceEvent
 from longboat.runtime.kube_client import names
 from longboat.runtime.kube_client.api import Api, ApiError, Manifest
 from longboat.runtime.kube_client.http_client import BadResponse
+from longboat.runtime.light_dataclasses import dataclass, replace
 from longboat.runtime.pod import pod_status
 
 INDEX = ".servers.json"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from longboat.runtime.errors import FAILED, LongboatError
+from longboat.runtime.light_dataclasses import dataclass
 from longboat.serve.client import predictions, report
 from longboat.serve.client.example_files import Label
 from longboat.serve.client.http_channel import ChannelResponse

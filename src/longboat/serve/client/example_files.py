@@ -13,13 +13,13 @@ import json
 import struct
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 from longboat.install_hint import install_command
 from longboat.runtime.bundle import Example
 from longboat.runtime.errors import LongboatError
+from longboat.runtime.light_dataclasses import dataclass
 
 Value = bool | int | float | str | list["Value"]
 Label = int | float | str

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from longboat.runtime.errors import FAILED, LongboatError
+from longboat.runtime.light_dataclasses import dataclass
 from longboat.serve.client import http_codecs, tf_example
 from longboat.serve.client.model_signature import Signature, TensorSpec, choose, is_serialized
 from longboat.serve.client.rows import Row

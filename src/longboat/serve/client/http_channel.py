@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
+from longboat.runtime.light_dataclasses import dataclass
 from longboat.serve.client.target import Target
 
 LARGEST_HEAD = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ChannelResponse:
     """Result of a request. `error` is a short kind of error, for counting; empty: success."""
 

@@ -9,10 +9,10 @@ import base64
 import json
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from longboat.runtime.errors import FAILED, LongboatError
+from longboat.runtime.light_dataclasses import dataclass
 from longboat.serve.client import tf_example
 from longboat.serve.client.example_files import Value
 from longboat.serve.client.model_signature import DEFAULT, OPEN, Signature, TensorSpec

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from time import perf_counter
 
 from longboat.runtime.errors import LongboatError
+from longboat.runtime.light_dataclasses import dataclass
 from longboat.serve.client import example_files, http_codecs, model_requests, rows, schedule
 from longboat.serve.client.counters import LATE, LoadCounters, SentBatch
 from longboat.serve.client.model_signature import Signature

@@ -5,12 +5,12 @@ What an address leaves open is requested from the server: the protocol, the mode
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 from longboat.runtime.errors import FAILED, LongboatError
+from longboat.runtime.light_dataclasses import replace
 from longboat.serve import pages
 from longboat.serve.client import http_codecs, model_signature
 from longboat.serve.client.http_channel import ChannelResponse, HttpChannel
@@ -150,7 +150,7 @@ def _over_http(target: Target) -> Target:
     """The HTTP address of a gRPC server: by convention the next port."""
     if target.protocol != "grpc":
         return target
-    return dataclasses.replace(target, protocol="rest", port=min(target.port + 1, 65535))
+    return replace(target, protocol="rest", port=min(target.port + 1, 65535))
 
 
 async def _grpc_signature(target: Target, name: str, timeout: float) -> Signature:

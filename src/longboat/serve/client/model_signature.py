@@ -6,13 +6,12 @@ request does not depend on the server.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 from longboat.runtime.errors import FAILED, LongboatError
+from longboat.runtime.light_dataclasses import dataclass, replace
 from longboat.serve.dtypes import BY_NAME
 
 if TYPE_CHECKING:
@@ -71,7 +70,7 @@ def with_examples(signature: Signature, labels: Sequence[str], examples: Sequenc
     """The signature with class names and the value of white, which only the model's page has."""
     figures = examples[0].inputs.get(signature.inputs[0].name) if examples and signature.inputs else None
     bright = isinstance(figures, list) and _largest(figures) > 1.5
-    return dataclasses.replace(signature, labels=tuple(map(str, labels)), pixels=255 if bright else 1)
+    return replace(signature, labels=tuple(map(str, labels)), pixels=255 if bright else 1)
 
 
 def _largest(figures: Any) -> float:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
 
+from longboat.runtime.light_dataclasses import dataclass
 from longboat.serve.client.example_files import Label
 
 CLASSES = ("class", "classes", "label", "labels", "class_ids", "prediction", "predictions", "predicted")

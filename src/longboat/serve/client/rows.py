@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from longboat.runtime.errors import LongboatError
+from longboat.runtime.light_dataclasses import dataclass, field
 from longboat.serve.client.example_files import (
     CRITEO,
     NAMES_OF_LABELS,

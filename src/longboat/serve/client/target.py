@@ -5,13 +5,12 @@ Pure: no network. What the address leaves open stays empty, and `model_requests`
 
 from __future__ import annotations
 
-import dataclasses
 import re
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from longboat.runtime.errors import LongboatError
+from longboat.runtime.light_dataclasses import dataclass, replace
 from longboat.runtime.rank_env import bracketed
 
 _SCHEMES = {"http": ("", False), "https": ("", True), "grpc": ("grpc", False), "grpcs": ("grpc", True)}
@@ -58,7 +57,7 @@ class Target:
     def but(self, **changes: str) -> Target:
         """The target with the changes that are not empty."""
         said: dict[str, Any] = {name: value for name, value in changes.items() if value}
-        return dataclasses.replace(self, **said)
+        return replace(self, **said)
 
 
 def looks_like_one(text: str) -> bool:

@@ -11,13 +11,13 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from longboat.runtime.bundle import Bundle, Example
+from longboat.runtime.light_dataclasses import dataclass
 
 ASSETS = Path(__file__).parent / "assets"
 KINDS = {"text": "text", "image": "image", "table": "table"}
