@@ -7,6 +7,7 @@ fields. Type checkers see the standard library's names.
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Tuple
 
 if TYPE_CHECKING:
@@ -51,7 +52,8 @@ else:
             if "ClassVar" not in str(annotation):
                 fields_by_name[name] = _field(cls, name)
         cls.__fields_by_name__ = fields_by_name
-        cls.__compared__ = tuple(name for name, one in fields_by_name.items() if one.compare)
+        compared = [name for name, one in fields_by_name.items() if one.compare]
+        cls.__compared_of__ = itemgetter(*compared) if compared else len
         cls.__match_args__ = tuple(fields_by_name)
         init = _init_and_more if hasattr(cls, "__post_init__") else _init
         methods = {"__init__": init, "__repr__": _repr, "__eq__": _eq, "__hash__": _hash if frozen else None}
@@ -105,18 +107,19 @@ else:
         shown = (f"{name}={getattr(self, name)!r}" for name, one in self.__fields_by_name__.items() if one.repr)
         return f"{type(self).__qualname__}({', '.join(shown)})"
 
-    def _values(self) -> Tuple[Any, ...]:
-        values = self.__dict__
-        return tuple([values[name] for name in self.__compared__])
-
     def _eq(self, other: object) -> bool:
-        return _values(self) == _values(other) if other.__class__ is self.__class__ else NotImplemented
+        if other.__class__ is not self.__class__:
+            return NotImplemented
+        compared_of = self.__compared_of__
+        return compared_of(self.__dict__) == compared_of(other.__dict__)
 
     def _lt(self, other: object) -> bool:
-        return _values(self) < _values(other) if other.__class__ is self.__class__ else NotImplemented
+        if other.__class__ is not self.__class__:
+            return NotImplemented
+        return self.__compared_of__(self.__dict__) < self.__compared_of__(other.__dict__)
 
     def _hash(self) -> int:
-        return hash(_values(self))
+        return hash(self.__compared_of__(self.__dict__))
 
     def _refuse_change(self, name: str, *_: object) -> None:
         raise FrozenInstanceError(f"{type(self).__qualname__}.{name} cannot be changed")
