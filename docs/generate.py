@@ -85,6 +85,31 @@ The run's journal, `events.jsonl`, has all details, such as the stacks of a rank
 
 """
 
+DEBUG_LOGS = """
+
+## Debug logs, for a bug report
+
+```sh
+longboat run job.yaml -v                # or: export LONGBOAT_LOG=debug
+longboat cp RUN:driver.log .
+longboat cp RUN:agents .
+```
+
+The driver logs connections, refused handshakes, orders, journal events, pods and retries to `driver.log`; each agent
+logs to `agents/STAGE/ROLE-RANK.log`:
+
+```text
+2026-11-16T22:02:55.146Z INFO agent main/worker-1[3] connected to the driver at /tmp/longboat-3f9c3856/driver.sock
+2026-11-16T22:02:55.147Z INFO agent main/worker-1[3] received start for [1, 0]: start
+2026-11-16T22:02:55.178Z INFO agent main/worker-1[3] started incarnation (1, 0) as process 1704
+2026-11-16T22:02:55.195Z INFO agent main/worker-1[3] incarnation (1, 0) ended: code 0, signal 0, no cause
+```
+
+In a cluster, agents log to stderr: save `kubectl logs -f POD`, because a pod's log is lost with the pod.
+`longboat serve` logs to stderr: loaded and unloaded versions, batches, and refused requests with their `X-Request-Id`.
+`LONGBOAT_LOG` can be `debug`, `info`, `warning` or `error`; without it nothing is logged. The job's secrets are hidden.
+"""
+
 INJECTED = """
 
 ## Injected faults
@@ -109,6 +134,7 @@ def failures() -> str:
         FAILURES
         + markdown(("what you see", "kind", "what it means", "what to do"), kinds)
         + f"\n\nLongboat neither restarts nor retries after {never}.\n"
+        + DEBUG_LOGS.removeprefix("\n")
         + INJECTED.removeprefix("\n")
         + markdown(("fault", "named as", "blamed"), faults)
         + "\n"

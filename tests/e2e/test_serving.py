@@ -291,8 +291,9 @@ def test_the_cluster_takes_the_objects_of_a_stock_image(place: Place, tmp_path: 
     plan = spec.load(
         str(tmp_path), sets={}, environ={}, preset=None, engine="kubernetes", remote=True, env_files=[]
     ).plan()
-    root = run_objects.objects(plan, "digits-bobok", Payload(b""), SubmitOptions())[0]
-    made = filled(json.loads(root["data"]["serve.serve.json"]), ModelSnapshot(1, 1, "models/serve/1"), "10.0.0.1")
+    root = run_objects.objects(plan, "digits-bobok", Payload(b""), SubmitOptions(log="debug"))[0]
+    templates = json.loads(root["data"]["serve.serve.json"])
+    made = filled(templates, ModelSnapshot(1, 1, "models/serve/1"), "10.0.0.1", root)
     for obj in made:
         place.cluster.api.apply(obj, dry_run=True)
     assert [obj["kind"] for obj in made] == ["Service", "Deployment", "PodDisruptionBudget", "HorizontalPodAutoscaler"]

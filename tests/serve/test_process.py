@@ -62,6 +62,32 @@ def test_a_server_that_lingers_is_not_ready_answers_and_keeps_no_connection(
         assert server.stop() in (0, 130), "a second signal does not wait"
 
 
+def test_the_debug_log_names_models_batches_and_refused_requests_with_their_id(models: Path, tmp_path: Path) -> None:
+    with serving(tmp_path, models / "mnist", "-v") as server:
+        server.predict("mnist", ROW)
+        path = "/v1/models/mnist:predict"
+        assert server.post(f"{path}?token=hidden", {"instances": 7}, {"X-Request-Id": "abc-1"}).status == 400
+        server.until(lambda: "refused" in server.said.read_text())
+        log = server.said.read_text()
+    assert "loaded version 1 of mnist" in log
+    assert "mnist: batch of 1 rows in" in log
+    assert f"refused POST {path}, request id 'abc-1': INVALID: 'instances' must be a list" in log
+    assert "hidden" not in log
+
+
+def test_a_server_without_a_level_logs_nothing_and_an_unknown_level_is_refused(models: Path, tmp_path: Path) -> None:
+    with serving(tmp_path, models / "mnist") as server:
+        server.predict("mnist", ROW)
+        assert server.post("/v1/models/mnist:predict", {}).status == 400
+        assert server.stop() == 0
+        assert " server[" not in server.said.read_text()
+    words = [sys.executable, "-m", "longboat", "serve", str(models / "mnist")]
+    environ = {**os.environ, "LONGBOAT_LOG": "loud"}
+    said = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert (said.returncode, said.stdout) == (2, "")
+    assert "use one of: debug, info, warning, error" in said.stderr
+
+
 def test_a_killed_parent_takes_its_processes_along(models: Path, tmp_path: Path) -> None:
     with serving(tmp_path, models / "mnist", "--workers", "2", "--no-grpc") as server:
         own = children(server.process.pid)

@@ -10,7 +10,8 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import TextIO
 
-from longboat.runtime.light_dataclasses import dataclass, field
+from longboat.runtime import debug_log
+from longboat.runtime.light_dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,10 @@ class Console:
     def home(self) -> str:
         """Directory of runs and downloaded data: $LONGBOAT_HOME, else ~/.longboat."""
         return os.path.abspath(os.path.expanduser(self.environ.get("LONGBOAT_HOME") or "~/.longboat"))
+
+    def verbose(self) -> Console:
+        """The same console with the debug log turned on."""
+        return replace(self, environ={**self.environ, debug_log.VARIABLE: "debug"})
 
     @property
     def colour(self) -> bool:

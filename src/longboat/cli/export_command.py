@@ -45,7 +45,7 @@ def main(args: argparse.Namespace, console: Console) -> int:
             f"--run {run!r} is not a valid run id",
             f"use at most 46 lower-case letters, digits and dashes, for example {fresh_id(plan.name)}",
         )
-    options = run_objects.submit_options(args.namespace, submit_options(args))
+    options = run_objects.submit_options(args.namespace, submit_options(args), console.environ)
     packed = payload.load(plan)
     kept = volumes.objects(plan, run, args.namespace)
     made = [*run_objects.in_namespace(kept, args.namespace), *run_objects.objects(plan, run, packed, options)]

@@ -103,6 +103,8 @@ def main(argv: list[str], console: Console) -> int:
     parser, module = parser_of(name)
     options, command = _split(rest) if getattr(module, "TAKES_COMMAND", False) else (rest, [])
     args = parser.parse_args(options, argparse.Namespace(command=command))
+    if getattr(args, "verbose", False):
+        console = console.verbose()
     code: int = module.main(args, console)
     return code
 
@@ -170,5 +172,7 @@ def _bug(error: Exception, console: Console) -> int:
         file.write(f"longboat {__version__} {sys.argv[1:]}\n")
         traceback.print_exception(error, file=file)
     what = f"longboat itself failed: {type(error).__name__}: {error}"
-    console.say(f"error: {what}\n\nhint: this is a bug; the details are in {file.name}")
+    console.say(
+        f"error: {what}\n\nhint: this is a bug; report it with {file.name} and, of a run, its debug logs (run -v)"
+    )
     return FAILED

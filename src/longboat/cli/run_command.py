@@ -12,6 +12,9 @@ On a cluster the driver runs inside the cluster: Ctrl-C stops watching, not the 
 attach, logs, why and stop from any machine. If you press Ctrl-C while the run is still being submitted, its objects
 are deleted.
 
+With -v, or LONGBOAT_LOG=debug (info, warning, error), the driver and the agents log what they do, for a bug report:
+`longboat cat RUN:driver.log`, and RUN:agents/STAGE/ROLE-RANK.log; in a cluster, agents log to `kubectl logs POD`.
+
 Exit codes: 0 done, 1 the job failed, 2 wrong use, 3 the gate was not met, 130 interrupted.
 """
 
@@ -39,6 +42,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "-d", "--detach", action="store_true", help="return at once; the run continues in the background"
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="hide the ranks' output")
+    parser.add_argument("-v", "--verbose", action="store_true", help="write debug logs, as with LONGBOAT_LOG=debug")
     parser.add_argument("--json", action="store_true", help="print all events as JSON, one per line")
     parser.add_argument(
         "-k", "--keep", action="store_true", help="keep serving when all other stages are done, until Ctrl-C or `stop`"

@@ -17,7 +17,8 @@ running requests, then exits; with --linger, for load balancers, it first report
 requests for that long.
 
 Only this machine can reach the server unless you set --host. With --token, or the variable LONGBOAT_SERVE_TOKEN,
-clients must send `Authorization: Bearer TOKEN`. Metrics are at /metrics.
+clients must send `Authorization: Bearer TOKEN`. Metrics are at /metrics. With -v, or LONGBOAT_LOG=debug (info, warning,
+error), the server logs to stderr what it loads, computes and refuses.
 
 Needs the packages of longboat[serve].
 """
@@ -32,6 +33,7 @@ from longboat import host
 from longboat.cli.console import Console
 from longboat.install_hint import install_command
 from longboat.runs.store import Store
+from longboat.runtime import debug_log
 from longboat.runtime.errors import LongboatError
 from longboat.runtime.rank_env import bracketed
 
@@ -86,11 +88,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="seconds to accept requests after SIGTERM, not ready (0)",
     )
+    add("-v", "--verbose", action="store_true", help="log to stderr, as with LONGBOAT_LOG=debug")
     add("--drain", type=float, default=30, metavar="S", help="seconds to finish running requests when stopped (30)")
 
 
 def main(args: argparse.Namespace, console: Console) -> int:
     _check(args)
+    debug_log.begin(debug_log.level_of(console.environ), "server")
     settings = _settings(args, console)
     from longboat.serve import worker_processes
 

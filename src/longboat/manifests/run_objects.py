@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from longboat.manifests import model_serving, pod_base, pod_identity, rank_pods, tensorboard_pod
 from longboat.manifests.payload import Payload
-from longboat.runtime import run_layout
+from longboat.runtime import debug_log, run_layout
 from longboat.runtime.errors import LongboatError
 from longboat.runtime.kube_client import names
 from longboat.runtime.kube_client.api import CLUSTER_WIDE, Manifest
@@ -38,10 +38,12 @@ class SubmitOptions:
     """Seconds that a pod may be pending before the stage fails."""
     lease: float = names.DRIVER_LEASE
     """Seconds that the driver continues without a response from the API server."""
+    log: str = ""
+    """Level of the debug log; empty: off."""
 
 
-def submit_options(namespace: str, options: Mapping[str, str]) -> SubmitOptions:
-    """From the options of `run` and `export`, by their names there."""
+def submit_options(namespace: str, options: Mapping[str, str], environ: Mapping[str, str]) -> SubmitOptions:
+    """From the options of `run` and `export`, by their names there, and the environment."""
     from longboat.runs.formatting import seconds
 
     defaults = SubmitOptions()
@@ -52,6 +54,7 @@ def submit_options(namespace: str, options: Mapping[str, str]) -> SubmitOptions:
         storage_class=options.get("storage_class", ""),
         pending=seconds(options["pending_timeout"]) if "pending_timeout" in options else defaults.pending,
         lease=seconds(options["driver_lease"]) if "driver_lease" in options else defaults.lease,
+        log=debug_log.level_of(environ),
     )
 
 
@@ -95,7 +98,7 @@ def objects(plan: Plan, run: str, cargo: Payload, setting: SubmitOptions) -> lis
     inside = for_pods(plan)
     account = pod_identity.account(inside, run)
     made = [
-        _root(inside, run, cargo),
+        _root(inside, run, cargo, setting.log),
         _ship(inside, run, cargo),
         *(_code(inside, run, cargo, number) for number in range(len(cargo.parts))),
         *([] if setting.account else _rights(inside, run)),
@@ -150,7 +153,7 @@ def templates(plan: Plan, run: str, cargo: Payload) -> dict[str, Manifest]:
     }
 
 
-def _root(plan: Plan, run: str, cargo: Payload) -> Manifest:
+def _root(plan: Plan, run: str, cargo: Payload, log: str) -> Manifest:
     data = {"plan.json": to_json(plan)}
     data |= {key: json.dumps(pod, indent=2) for key, pod in templates(plan, run, cargo).items()}
     data |= {
@@ -164,7 +167,7 @@ def _root(plan: Plan, run: str, cargo: Payload) -> Manifest:
     data |= pod_identity.files(plan.security)
     data |= {run_layout.FINGERPRINTS: cargo.fingerprints} if cargo.fingerprints else {}
     root = _meta("v1", "ConfigMap", run, plan, run, "root")
-    root["metadata"]["annotations"] = {names.STATE: "submitted"}
+    root["metadata"]["annotations"] = {names.STATE: "submitted", **({names.LOG: log} if log else {})}
     if pod_base.shared(plan) is not None:
         root["metadata"]["annotations"][names.SHARED] = "true"
     return {**root, "data": data}

@@ -217,7 +217,7 @@ WORDS: Mapping[CauseKind, CauseText] = {
     CauseKind.INTERNAL: CauseText(
         "Longboat itself failed",
         "A bug in Longboat; its traceback is shown.",
-        "please report it with the lines above; the run can be resumed",
+        "please report it with the lines above and the debug logs of another try (run -v); the run can be resumed",
         (LOGS, DOCTOR, RESUME),
         ("longboat itself failed",),
     ),

@@ -19,7 +19,7 @@ from longboat.runtime.light_dataclasses import dataclass, replace
 from longboat.runtime.plan import Mount, Plan
 
 STORAGE = "storage"
-OWN = frozenset({"checkpoints", "logs", "output", "reports", "stacks", STORAGE, "superseded"})
+OWN = frozenset({"agents", "checkpoints", "logs", "output", "reports", "stacks", STORAGE, "superseded"})
 """Names used in a run directory: a mount with such a name needs the full path `storage/NAME`."""
 OPEN = ("output", STORAGE)
 """Directories of a run that accept new files: everything else is the run's record."""

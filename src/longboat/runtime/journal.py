@@ -45,7 +45,7 @@ import time
 from enum import Enum
 from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Optional, Tuple
 
-from longboat.runtime import run_layout
+from longboat.runtime import debug_log, run_layout
 from longboat.runtime.causes import Cause, CauseKind
 from longboat.runtime.light_dataclasses import fields
 from longboat.runtime.plan import build
@@ -117,6 +117,8 @@ class JournalWriter:
         text = json.dumps(event, ensure_ascii=False, separators=(",", ":"))
         self._append(text.encode("utf-8", "backslashreplace") + b"\n", last=ev == "run.ended")
         self._count += 1
+        if ev != "rank.report":
+            debug_log.info("journal: %s", text)
         return event
 
     def close(self) -> None:

@@ -32,6 +32,11 @@ def log(run_dir: str, stage: str, role: str, rank: int) -> str:
     return os.path.join(run_dir, "logs", stage, f"{role}-{rank}.log")
 
 
+def agent_log(run_dir: str, stage: str, role: str, rank: int) -> str:
+    """The debug log of a rank's agent, on this machine."""
+    return os.path.join(run_dir, "agents", stage, f"{role}-{rank}.log")
+
+
 def reports(run_dir: str, stage: str, role: str, rank: int) -> str:
     return os.path.join(run_dir, "reports", stage, f"{role}-{rank}.jsonl")
 

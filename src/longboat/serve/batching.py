@@ -21,6 +21,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from longboat.runtime import debug_log
 from longboat.runtime.light_dataclasses import dataclass, field
 from longboat.serve.model_loading import Runner, failure
 from longboat.serve.request_errors import RefusalReason, RequestRefused
@@ -294,6 +295,7 @@ class Batcher:
             self.idle()
 
     def _count(self, rows: int, took: float) -> None:
+        debug_log.debug("%s: batch of %d rows in %.6f s", self.runner.bundle.name, rows, took)
         self.costs.learn(rows, took)
         if self.limits.bound:
             self.slow_costs.learn(rows, took)

@@ -28,7 +28,7 @@ from longboat.serve.model_versions import ServedModels
 from longboat.serve.prediction import RequestCounters
 from longboat.serve.protos import oip_pb2 as oip
 from longboat.serve.protos import tfs_pb2 as tfs
-from longboat.serve.request_errors import RefusalReason, RequestRefused, invalid, unforeseen
+from longboat.serve.request_errors import RefusalReason, RequestRefused, invalid, log_refusal, unforeseen
 from longboat.serve.settings import ServerSettings
 from longboat.serve.v2_rest import EXTENSIONS
 
@@ -300,7 +300,7 @@ class _Methods(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     def __init__(self, methods: dict[str, tuple[Callable[[Any, Any], Awaitable[Any]], Any]]) -> None:
         self._handlers = {
-            path: grpc.unary_unary_rpc_method_handler(_telling(method, kind), None, _bytes)
+            path: grpc.unary_unary_rpc_method_handler(_with_status(path, method, kind), None, _bytes)
             for path, (method, kind) in methods.items()
         }
 
@@ -323,19 +323,22 @@ def _bytes(answer: Any) -> bytes:
     return content
 
 
-def _telling(method: Callable[[Any, Any], Awaitable[Any]], kind: Any) -> Callable[[Any, Any], Awaitable[Any]]:
+def _with_status(
+    path: str, method: Callable[[Any, Any], Awaitable[Any]], kind: Any
+) -> Callable[[Any, Any], Awaitable[Any]]:
     """Parse the request, and turn a RequestRefused into the status of the call."""
 
-    async def told(raw: bytes, context: Any) -> Any:
+    async def call(raw: bytes, context: Any) -> Any:
         try:
             return await method(raw if kind is None else _parsed(kind, raw), context)
-        except RequestRefused as said:
-            refused = said
+        except RequestRefused as error:
+            refused = error
         except Exception as error:
             refused = unforeseen(error)
+        log_refusal(path, str(dict(context.invocation_metadata() or ()).get("x-request-id", "")), refused)
         return await context.abort(CODES[refused.reason.grpc], refused.message)
 
-    return told
+    return call
 
 
 class _Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]

@@ -22,7 +22,7 @@ from typing import Any
 import httptools
 
 from longboat.runtime.light_dataclasses import dataclass
-from longboat.serve.request_errors import RefusalReason, RequestRefused, unforeseen
+from longboat.serve.request_errors import RefusalReason, RequestRefused, log_refusal, unforeseen
 
 PHRASES = {
     200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 405: "Method Not Allowed",
@@ -34,6 +34,7 @@ JSON = b"application/json"
 LINGER = 2.0
 """Seconds that a client has to close a connection after the server's side is closed."""
 _OK_JSON = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
+REQUEST_ID = b"x-request-id"
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -325,6 +326,8 @@ class ServerConnection(asyncio.Protocol):
             self.fail(request, unforeseen(error))
 
     def fail(self, request: Request, refused: RequestRefused) -> None:
+        request_id = request.headers.get(REQUEST_ID, b"").decode("latin-1")
+        log_refusal((request.method + b" " + request.url.partition(b"?")[0]).decode("latin-1"), request_id, refused)
         body = self._site.error(refused)
         extra = ((b"Retry-After", b"1"),) if refused.reason in (RefusalReason.BUSY, RefusalReason.UNAVAILABLE) else ()
         if refused.reason is RefusalReason.UNAUTHENTICATED:

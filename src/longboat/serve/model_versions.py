@@ -11,6 +11,7 @@ import asyncio
 import enum
 from collections.abc import Callable, Iterable
 
+from longboat.runtime import debug_log
 from longboat.runtime.errors import LongboatError
 from longboat.runtime.light_dataclasses import dataclass, field
 from longboat.serve.batching import Batcher, BatchLimits
@@ -214,6 +215,7 @@ class ServedModels:
         except LongboatError:
             raise
         except Exception as error:
+            debug_log.warning("cannot load %s", version.path, error=error)
             raise LongboatError(f"cannot load {version.path}: {_named(error)}") from error
 
     def _place(
@@ -221,6 +223,7 @@ class ServedModels:
     ) -> None:
         version.batcher = Batcher(runner, self._limits, loop)
         version.state, version.error = VersionState.AVAILABLE, ""
+        debug_log.info("loaded version %d of %s: %.6f s per row", version.number, model.name, runner.seconds)
         model.settle()
 
     def _leave(self, model: ServedModel, version: ModelVersion) -> None:
@@ -233,6 +236,7 @@ class ServedModels:
         for version in list(model.leaving):
             if version.batcher is not None and not version.batcher.working:
                 version.batcher.close()
+                debug_log.info("unloaded version %d of %s", version.number, model.name)
                 model.leaving.remove(version)
 
 

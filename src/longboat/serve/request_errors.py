@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import enum
 
+from longboat.runtime import debug_log
+
 
 class RefusalReason(enum.Enum):
     """(HTTP status, gRPC status code, its name)."""
@@ -48,11 +50,16 @@ class RequestRefused(Exception):
 
 def unforeseen(error: BaseException) -> RequestRefused:
     """The error for a bug in the server, with its position in the code for a bug report."""
+    debug_log.warning("the server itself failed", error=error)
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     where = f" ({trace.tb_frame.f_code.co_filename.rpartition('/')[2]}:{trace.tb_lineno})" if trace else ""
     return RequestRefused(RefusalReason.FAILED, f"the server itself failed: {type(error).__name__}: {error}{where}")
+
+
+def log_refusal(call: str, request_id: str, refused: RequestRefused) -> None:
+    debug_log.info("refused %s, request id %r: %s: %s", call, request_id, refused.reason.name, refused.message)
 
 
 def invalid(message: str) -> RequestRefused:

@@ -15,6 +15,7 @@ from longboat import spec
 from longboat.manifests import payload, run_objects, yaml_text
 from longboat.manifests.payload import Payload
 from longboat.manifests.run_objects import SubmitOptions
+from longboat.runtime import debug_log
 from longboat.runtime.errors import LongboatError
 from longboat.runtime.kube_client import names
 from longboat.runtime.kube_client.api import Manifest
@@ -128,7 +129,21 @@ def test_a_seat_fills_the_template_in(tmp_path: Path) -> None:
     assert env["LONGBOAT_AGENT_PORTS"] == "5,6,7"
     assert pod["metadata"]["ownerReferences"][0]["uid"] == "u"
     assert pod_templates.seat_of(pod["metadata"]["labels"]) == ("train", "worker", 1)
+    assert debug_log.VARIABLE not in env
     assert template["spec"].get("hostname") is None, "the template is not changed"
+
+
+def test_the_level_of_the_debug_log_reaches_the_driver_by_the_root_and_the_agents_by_their_variable(
+    tmp_path: Path,
+) -> None:
+    options = run_objects.submit_options("", {}, {"LONGBOAT_LOG": "Info"})
+    root = run_objects.objects(planned(tmp_path), "wide-bobok", Payload(b""), options)[0]
+    assert names.log_level(root) == "info"
+    root["metadata"]["uid"] = "u"
+    template = json.loads(root["data"]["pod.train.worker.json"])
+    pod = pod_templates.pod(template, "name-1", ("train", "worker", 1), root, "10.0.0.1", ())
+    assert {"name": "LONGBOAT_LOG", "value": "info"} in pod["spec"]["containers"][0]["env"]
+    assert names.log_level(made(planned(tmp_path))[0]) == ""
 
 
 @pytest.mark.parametrize(

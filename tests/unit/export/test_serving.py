@@ -12,6 +12,7 @@ from longboat import spec
 from longboat.manifests import model_serving, run_objects, tensorboard_pod, yaml_text
 from longboat.manifests.payload import Payload, load, whole
 from longboat.manifests.run_objects import SubmitOptions
+from longboat.runtime import debug_log
 from longboat.runtime.errors import LongboatError
 from longboat.runtime.kube_client import names
 from longboat.runtime.kube_client.api import Manifest
@@ -109,12 +110,18 @@ def test_a_stock_server_keeps_its_program_and_gets_tf_servings_options(tmp_path:
 
 def test_what_is_known_only_when_its_turn_comes_is_filled_in(tmp_path: Path) -> None:
     templates = json.loads(root(planned(tmp_path))["serve.serve.json"])
-    made = filled(templates, ModelSnapshot(4, 2, "models/serve/4"), "10.0.0.1")
+    quiet = {"metadata": {"name": "wide-bobok"}}
+    made = filled(templates, ModelSnapshot(4, 2, "models/serve/4"), "10.0.0.1", quiet)
     deployment = next(obj for obj in made if obj["kind"] == "Deployment")
     env = {each["name"]: each.get("value") for each in container(deployment, names.FETCHER)["env"]}
     assert (env["LONGBOAT_MODEL"], env["LONGBOAT_DEPOT"]) == ("models/serve/4", "10.0.0.1:7078")
     assert deployment["spec"]["template"]["metadata"]["annotations"][names.MODEL] == "4"
-    assert filled(templates, ModelSnapshot(4, 2, "models/serve/4"), "10.0.0.1") == made, "the template is not changed"
+    assert debug_log.VARIABLE not in {each["name"] for each in container(deployment)["env"]}
+    logging = {"metadata": {"name": "wide-bobok", "annotations": {names.LOG: "info"}}}
+    deployment = filled(templates, ModelSnapshot(4, 2, "models/serve/4"), "10.0.0.1", logging)[1]
+    assert {"name": debug_log.VARIABLE, "value": "info"} in container(deployment)["env"]
+    again = filled(templates, ModelSnapshot(4, 2, "models/serve/4"), "10.0.0.1", quiet)
+    assert again == made, "the template is not changed"
 
 
 def test_an_autoscaled_deployment_leaves_the_number_of_servers_to_the_autoscaler(tmp_path: Path) -> None:

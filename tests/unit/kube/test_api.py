@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
+from longboat.runtime import debug_log
 from longboat.runtime.kube_client.api import Api, ApiError, ApiServer
 from tests.unit.kube.listening import listening
 
@@ -64,7 +66,11 @@ def status(code: int, reason: str, message: str = "") -> dict[str, object]:
     return {"kind": "Status", "code": code, "reason": reason, "message": message}
 
 
-def test_a_busy_server_is_asked_again(script: Script) -> None:
+def test_a_busy_server_is_asked_again_and_that_is_logged(
+    script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(debug_log, "_logger", None)
+    debug_log.begin("info", "driver", str(tmp_path / "driver.log"))
     script.answers = [
         (429, {"Retry-After": "0"}, [status(429, "TooManyRequests")]),
         (503, {}, []),
@@ -72,6 +78,8 @@ def test_a_busy_server_is_asked_again(script: Script) -> None:
     ]
     assert client(script).get("Pod", "a")["metadata"]["name"] == "a"
     assert [asked[1] for asked in script.asked] == ["/api/v1/namespaces/default/pods/a"] * 3
+    lines = (tmp_path / "driver.log").read_text().splitlines()
+    assert ["status 429 TooManyRequests" in lines[0], "status 503" in lines[1], len(lines)] == [True, True, 2]
 
 
 def test_a_refusal_is_not_tried_again(script: Script) -> None:

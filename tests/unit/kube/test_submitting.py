@@ -244,6 +244,16 @@ def test_what_a_driver_notes_in_the_root_meanwhile_does_not_keep_a_run_from_goin
     assert cluster.objects["ConfigMap", run]["metadata"]["annotations"][names.STATE] == "submitted"
 
 
+def test_a_resumed_run_has_the_debug_log_of_its_latest_order(
+    cluster: LittleCluster, asked: Callable[[], Cluster], run: str
+) -> None:
+    Others(cluster, ("PATCH", "StatefulSet"), *[lambda: new_driver(cluster, run)] * 2)
+    for order, level in (("first", "debug"), ("second", "")):
+        setting = SubmitOptions(log=level)
+        submission.resume(asked(), run, ResumeOrder(order, setting=setting), asked().api.get("ConfigMap", run))
+        assert names.log_level(cluster.objects["ConfigMap", run]) == level
+
+
 def test_an_order_for_which_no_driver_was_made_is_told_from_one_that_is_taken_up(
     cluster: LittleCluster, asked: Callable[[], Cluster], run: str
 ) -> None:

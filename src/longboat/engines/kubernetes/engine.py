@@ -296,7 +296,7 @@ class KubernetesEngine:
         if request.choice.first or request.choice.only:
             raise LongboatError("--from and --only need a run to resume", "add --resume RUN")
         secrets = secret_values.taken_along(plan, self._context.environ)
-        options = submit_options(self._context.namespace, request.options)
+        options = submit_options(self._context.namespace, request.options, self._context.environ)
         return ClusterRun(replicas.submitted(plan, options, secrets, self.cluster, self._context.home, say)), ()
 
     def resumption(self, run: RunHandle, request: RunRequest) -> Resumption:
@@ -337,7 +337,7 @@ class KubernetesEngine:
             resume_policy.stages(resumption, stage_reuse.LEFT_OUT),
             plan,
             resume_policy.stages(resumption, stage_reuse.REUSED),
-            submit_options(self._context.namespace, request.options),
+            submit_options(self._context.namespace, request.options, self._context.environ),
             secrets,
         )
         replica.resumed_at(resumption.events)

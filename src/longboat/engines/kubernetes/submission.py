@@ -250,7 +250,10 @@ def resume(cluster: Cluster, run: str, order: ResumeOrder, root: Manifest) -> No
         data: dict[str, str | None] = {names.ORDERS: order.text}
         if order.plan is not None:
             data |= dict.fromkeys(set(root["data"]) - {names.ORDERS}) | _renewed(cluster, root, run, order)
-        change = {"metadata": {"annotations": {**mine, names.STATE: "submitted"}}, "data": data}
+        change = {
+            "metadata": {"annotations": {**mine, names.STATE: "submitted", names.LOG: order.setting.log or None}},
+            "data": data,
+        }
         _noted(cluster, root, change, lambda now: _ordered(now)[0] == order.id)
         template = {"metadata": {"annotations": mine}}
         cluster.api.patch("StatefulSet", name, {"spec": {"replicas": 1, "template": template}})

@@ -19,7 +19,7 @@ from longboat import __version__, host, runtime
 from longboat.engines import secret_values
 from longboat.engines.local import driver_orders, requirements, scratch_dir
 from longboat.engines.local.supervisor import LocalLauncher, SupervisorLost
-from longboat.runtime import driver_lock, run_layout
+from longboat.runtime import debug_log, driver_lock, run_layout
 from longboat.runtime.agent import mpi
 from longboat.runtime.agent.agent_config import AgentConfig
 from longboat.runtime.causes import Cause, CauseKind
@@ -36,6 +36,7 @@ from longboat.runtime.shapes import SHAPES
 
 def check(plan: Plan, environ: Mapping[str, str]) -> None:
     """Raises an error for what this machine lacks, before anything is created."""
+    debug_log.level_of(environ)
     _check_serving(plan)
     secret_values.values(plan, environ)
     _check_limits(plan)
@@ -121,6 +122,7 @@ def drive(
     for signum in ENDING:
         signal.signal(signum, _interrupt)  # until the driver listens
     held = driver_lock.take(run_dir)
+    debug_log.begin(debug_log.level_of(environ), "driver", os.path.join(run_dir, run_layout.DRIVER_LOG))
     settle()
     _forget(os.path.join(run_dir, run_layout.STOP))
     values = secret_values.values(plan, environ)

@@ -27,8 +27,8 @@ import time
 from typing import Dict, Mapping
 
 from longboat import runtime
+from longboat.runtime import debug_log, run_layout, wire
 from longboat.runtime import plan as plans
-from longboat.runtime import run_layout, wire
 from longboat.runtime.agent.agent import Agent
 from longboat.runtime.agent.agent_config import AgentConfig
 from longboat.runtime.agent.driver_link import connect
@@ -95,6 +95,7 @@ def wait_for_driver(address: str, patience: float) -> str:
 
 
 def main(environ: Mapping[str, str]) -> int:
+    debug_log.begin(debug_log.level_of(environ), f"agent {environ[PREFIX + 'SEAT']}")
     patience = float(environ.get(PREFIX + "PATIENCE", "300"))
     message = wait_for_driver(environ[PREFIX + "DRIVER"], patience)
     code = 1

@@ -16,7 +16,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple, Union
 
-from longboat.runtime import run_layout, wire
+from longboat.runtime import debug_log, run_layout, wire
 from longboat.runtime.agent import exit_causes, stack_dump, syscalls
 from longboat.runtime.agent.agent_config import AgentConfig, places_of, storage_of
 from longboat.runtime.agent.driver_session import DriverSession
@@ -47,9 +47,12 @@ LATE = 2.0
 
 def run(config: AgentConfig) -> int:
     """Serve the seat until the driver says goodbye, or is gone for longer than the lease."""
+    path = run_layout.agent_log(config.run_dir, config.stage, config.role, config.rank)
     try:
+        debug_log.begin(debug_log.level_of(config.base), f"agent {config.name}", path)
         return Agent(config).serve()
-    except (OSError, wire.WireError):
+    except (OSError, wire.WireError) as error:
+        debug_log.warning("the agent stops: %s", error)
         return 1  # the driver is gone; the agent's processes die with it
     except Exception:
         _log_bug(config)
@@ -98,6 +101,7 @@ class Agent:
                 sources: List[Union[Wakeup, DriverSession]] = [wakeup] if session.lost else [wakeup, session]
                 ready, _, _ = select.select(sources, [], [], wait)
                 if wakeup in ready and signal.SIGTERM in wakeup.signals():
+                    debug_log.info("received SIGTERM: this machine is going away")
                     self._leaving = self.config.leaves
                     self._send("notice")
                 if session in ready:
@@ -119,6 +123,8 @@ class Agent:
         """Carry out the driver's orders; returns whether to continue."""
         for message in messages:
             order = self.protocol.order(message, time.monotonic(), time.time())
+            if message["is"] != "alive":
+                debug_log.info("received %s for %s: %s", message["is"], message.get("incarnation"), order.value)
             if order is AgentOrder.START:
                 self._begin(message)
             elif order is AgentOrder.KILL:
@@ -142,6 +148,7 @@ class Agent:
     def _stay_alive(self) -> None:
         now = time.monotonic()
         if self.protocol.lapsed(now) and self._occupied:
+            debug_log.warning("the lease ran out; ending the process")
             self._cut_off = True
             self._end(0)
         if now - self._heartbeat >= self.protocol.heartbeat and not self._session.lost:
@@ -226,6 +233,7 @@ class Agent:
             self._exited(-1, 0, exit_causes.of_writing(error))
             return
         offset = self.process.log_offset
+        debug_log.info("started incarnation %s as process %d", self.protocol.incarnation, self.process.outside_pid)
         self._followers = [(config.role, config.rank, RankOutput(self._log, offset, reports, start))]
         self._poll = POLL[0]
         self._send("started", pid=self.process.outside_pid, log_offset=offset, report_offset=start)
@@ -298,6 +306,7 @@ class Agent:
                 self._send("report", role=role, rank=rank, points=points[begin : begin + 1000])
             for record in checkpoints:
                 sent = True
+                debug_log.info("%s-%d wrote a checkpoint of step %s", role, rank, record.get("step"))
                 if "path" in record:
                     record = {**record, "path": os.path.relpath(record["path"], self.config.run_dir)}
                 checkpoint = {
@@ -327,6 +336,8 @@ class Agent:
             asked, cause = False, Cause(CauseKind.NODE_LOST, "it lost the driver for longer than its lease")
         if cause is not None:
             self.termination_message = f"{self.config.name}, generation {self.protocol.incarnation[0]}: {cause.message}"
+        kind = "no cause" if cause is None else cause.kind.value
+        debug_log.info("incarnation %s ended: code %d, signal %d, %s", self.protocol.incarnation, code, signum, kind)
         ending = {"code": code, "signal": signum, "at": time.time(), "asked": asked, "cause": plain(cause)}
         self.protocol.ended(ending)
         if not self._leaving or code == 0:  # else the agent ends, and must not get a new incarnation

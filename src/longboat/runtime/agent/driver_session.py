@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import List, Optional
 
-from longboat.runtime import wire
+from longboat.runtime import debug_log, wire
 from longboat.runtime.agent.agent_config import AgentConfig
 from longboat.runtime.agent.driver_link import HANDSHAKE, DriverLink
 from longboat.runtime.agent.outbox import Outbox
@@ -40,6 +40,7 @@ class DriverSession:
     def make(self, seen: wire.Message) -> List[wire.Message]:
         """Connect for the first time; returns the driver's first messages. Fails if the driver does not respond."""
         self._link = link = DriverLink(self._config, seen)
+        debug_log.info("connected to the driver at %s", self._config.driver)
         return link.waiting
 
     def look(self, seen: wire.Message, brief: bool) -> List[wire.Message]:
@@ -51,8 +52,10 @@ class DriverSession:
         owes = bool(self._outbox)
         try:
             link = DriverLink(self._config, {**seen, "owes": owes}, LOOK if brief else HANDSHAKE)
-        except (OSError, wire.WireError):
+        except (OSError, wire.WireError) as error:
+            debug_log.info("cannot reconnect to the driver at %s: %s", self._config.driver, error)
             return []
+        debug_log.info("reconnected to the driver at %s", self._config.driver)
         self._link, self._heard = link, time.monotonic()
         if owes:
             for message in [*self._outbox.take(), {"is": "alive", **seen}]:
@@ -98,6 +101,7 @@ class DriverSession:
             return False
 
     def _lose(self) -> None:
+        debug_log.warning("lost the connection to the driver at %s", self._config.driver)
         if not self._config.lease:
             raise OSError(f"the connection to the driver at {self._config.driver} is lost")
         if self._link is not None:

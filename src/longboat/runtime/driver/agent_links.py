@@ -12,7 +12,7 @@ import socket
 import time
 from typing import Dict, List, Optional, Tuple
 
-from longboat.runtime import wire
+from longboat.runtime import debug_log, wire
 
 Seat = Tuple[str, str, int]
 """Stage, role, rank."""
@@ -64,6 +64,7 @@ class AgentLinks:
             if sock.family != socket.AF_UNIX:
                 wire.lively(sock)
             link = AgentLink(sock)
+            debug_log.debug("accepted connection %d", sock.fileno())
             self._open[sock.fileno()] = link
             self._selector.register(sock, selectors.EVENT_READ, link)
             self._write(link, wire.encode({"is": "hello", "nonce": link.nonce}))
@@ -86,7 +87,8 @@ class AgentLinks:
             try:
                 messages = link.decoder.feed(data)
                 received += [m for m in messages if link.seat is not None or self._admit(link, m)]
-            except (wire.WireError, KeyError, OverflowError, TypeError, ValueError):
+            except (wire.WireError, KeyError, OverflowError, TypeError, ValueError) as error:
+                debug_log.warning("refused connection %d: %r", link.socket.fileno(), error)
                 self._close(link)
                 return received
 
@@ -129,6 +131,7 @@ class AgentLinks:
         """Close connections that never authenticated; accept new ones again."""
         late = time.monotonic() - HANDSHAKE
         for link in [x for x in self._open.values() if x.seat is None and x.opened < late]:
+            debug_log.warning("no handshake on connection %d after %g s", link.socket.fileno(), HANDSHAKE)
             self._close(link)
         self._listen()
 
@@ -164,6 +167,7 @@ class AgentLinks:
             self._close(old)
         link.seat, link.decoder.limit = seat, wire.LIMIT
         self._seated[seat] = link
+        debug_log.info("%s joined on connection %d", name_of(seat), link.socket.fileno())
         answer = {"is": "welcome", "proof": wire.proof(self._token, "driver", nonces, name_of(seat))}
         self._write(link, wire.encode(answer))
         return True
@@ -188,6 +192,7 @@ class AgentLinks:
         if self._open.get(fd) is not link:
             return
         del self._open[fd]
+        debug_log.info("closed connection %d of %s", fd, name_of(link.seat) if link.seat else "no agent")
         if link.seat is not None and self._seated.get(link.seat) is link:
             del self._seated[link.seat]
         self._selector.unregister(link.socket)

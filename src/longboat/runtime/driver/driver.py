@@ -15,12 +15,12 @@ import socket
 import time
 from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple, Union
 
+from longboat.runtime import debug_log, run_layout
 from longboat.runtime import pipeline as p
-from longboat.runtime import run_layout
 from longboat.runtime.agent import syscalls
 from longboat.runtime.causes import Cause, CauseKind
 from longboat.runtime.driver import codec
-from longboat.runtime.driver.agent_links import AgentLink, AgentLinks, Seat
+from longboat.runtime.driver.agent_links import AgentLink, AgentLinks, Seat, name_of
 from longboat.runtime.driver.checkpoints import Checkpoints
 from longboat.runtime.driver.dedup import Deduplicator
 from longboat.runtime.driver.history import RunHistory, UnfinishedStage
@@ -300,6 +300,8 @@ class Driver:
 
     def _do(self, run: StageRun, action: g.Action) -> None:
         name = run.stage.name
+        if isinstance(action, (g.Launch, g.Start, g.Kill, g.DumpStacks, g.Fence)):
+            debug_log.info("%s to %s", type(action).__name__, name_of((name, *action.seat)))
         if isinstance(action, g.Launch):
             self._launcher.launch((name, *action.seat), action.keep.ports if action.keep else ())
         elif isinstance(action, g.Start):
@@ -374,6 +376,8 @@ class Driver:
     def _read(self, link: AgentLink) -> None:
         for message in self._links.read(link):
             if link.seat is not None:  # else the message before this one dismissed it
+                if message["is"] != "alive":
+                    debug_log.debug("%s sent %s", name_of(link.seat), message["is"])
                 self._handle(link.seat, message)
 
     def _handle(self, seat: Seat, message: Mapping[str, Any]) -> None:

@@ -14,6 +14,7 @@ import threading
 import time
 from typing import Any, Callable, Dict, Generator, Iterator, List, Mapping, Optional, Tuple
 
+from longboat.runtime import debug_log
 from longboat.runtime.kube_client.http_client import BadResponse, ConnectionClosed, HttpConnection, HttpResponse, quoted
 from longboat.runtime.light_dataclasses import dataclass
 from longboat.runtime.rank_env import bracketed
@@ -233,6 +234,7 @@ class Api:
             except (OSError, BadResponse, ValueError) as error:
                 trouble(error)
             pause = min(pause * 2, 5.0)
+            debug_log.info("watching %s again after a pause of at most %.1f s", kind, max(after, pause))
             time.sleep(max(after, pause * _jitter()))
 
     def log(self, pod: str, container: str, since: str = "", follow: bool = True) -> Iterator[bytes]:
@@ -328,6 +330,7 @@ class Api:
             wait = max(error.after, pause * _jitter())
             if not error.transient or time.monotonic() + wait > due:
                 raise error
+            debug_log.info("%s %s: status %d %s; retrying in %.1f s", method, path, error.status, error.reason, wait)
             time.sleep(wait)
 
     def _answer(self, text: bytes) -> Manifest:

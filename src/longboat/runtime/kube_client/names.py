@@ -58,6 +58,9 @@ MODEL = "longboat.dev/model"
 SHARED = "longboat.dev/shared"
 """Annotation of the root: the run directory is on a volume that all pods mount."""
 
+LOG = "longboat.dev/log"
+"""Annotation of the root: level of the debug log of driver, agents and servers; off without it."""
+
 SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 """Annotation of pods: whether the cluster autoscaler may move them. A working rank is not idle."""
 
@@ -133,6 +136,11 @@ def order_in(root: Mapping[str, Any]) -> Dict[str, Any]:
     """The latest order of a run; empty if it was never resumed."""
     order: Dict[str, Any] = json.loads((root.get("data") or {}).get(ORDERS, "{}"))
     return order
+
+
+def log_level(root: Mapping[str, Any]) -> str:
+    """Level of the run's debug log; empty: off."""
+    return str((root["metadata"].get("annotations") or {}).get(LOG, ""))
 
 
 def selector(run: str, part: str = "") -> str:

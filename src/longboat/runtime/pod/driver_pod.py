@@ -23,7 +23,7 @@ import time
 from typing import Any, Dict, Mapping, Tuple
 
 from longboat import __version__
-from longboat.runtime import driver_lock, journal, run_layout
+from longboat.runtime import debug_log, driver_lock, journal, run_layout
 from longboat.runtime import plan as plans
 from longboat.runtime.causes import Cause, CauseKind
 from longboat.runtime.driver.archive import archive_results
@@ -93,6 +93,7 @@ def _drive(
     order: Dict[str, Any] = {}
     try:
         connected = _connect_patiently(api, run)
+        debug_log.begin(names.log_level(connected[0]), "driver", os.path.join(run_dir, run_layout.DRIVER_LOG))
         order = _new_order(connected[0], before)
         code, state = _follow(api, connected, run, run_dir, environ, before, order, signals, writer, cleanup)
     except ApiError as error:

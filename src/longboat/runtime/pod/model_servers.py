@@ -168,7 +168,7 @@ class ModelServers:
         try:
             output = run_layout.output(self._run_dir, service.serve.model)
             service.snapshot = snapshot_model(self._run_dir, service.stage, output, bool(service.serve.image))
-            made = filled(self._templates(service.stage), service.snapshot, self._address)
+            made = filled(self._templates(service.stage), service.snapshot, self._address, self._root)
         except (LongboatError, OSError) as error:
             return Cause(CauseKind.MISSING_INPUT, f"{service.serve.model}: {error}", role=names.SERVER)
         kinds = {obj["kind"] for obj in made}
@@ -297,7 +297,7 @@ class ModelServers:
 
     def _save_last_good(self, service: _ServeStage) -> None:
         assert service.snapshot is not None
-        made = filled(self._templates(service.stage), service.snapshot, self._address)
+        made = filled(self._templates(service.stage), service.snapshot, self._address, self._root)
         _write(self._last_good_path(service), {"objects": made, "version": service.snapshot.version})
 
     def _roll_back(self, service: _ServeStage) -> Optional[Cause]:
@@ -359,7 +359,7 @@ class ModelServers:
                 self._logs.saw(_stage_of(pod), pod)
 
 
-def filled(templates: Sequence[Manifest], snapshot: ModelSnapshot, address: str) -> List[Manifest]:
+def filled(templates: Sequence[Manifest], snapshot: ModelSnapshot, address: str, root: Manifest) -> List[Manifest]:
     """The objects with the model to serve and the driver's file server."""
     objects = copy.deepcopy(list(templates))
     variables = {"LONGBOAT_MODEL": snapshot.directory, "LONGBOAT_DEPOT": f"{address}:{names.DEPOT_PORT}"}
@@ -367,6 +367,9 @@ def filled(templates: Sequence[Manifest], snapshot: ModelSnapshot, address: str)
         if obj["kind"] == "Deployment":
             template = obj["spec"]["template"]
             template["metadata"]["annotations"][names.MODEL] = str(snapshot.number)
+            for container in template["spec"]["containers"]:
+                if container["name"] == names.SERVER:
+                    pod_templates.pass_on_log_level(container, root)
             for container in template["spec"]["initContainers"]:
                 if container["name"] == names.FETCHER:
                     for variable in container["env"]:

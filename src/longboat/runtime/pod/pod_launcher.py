@@ -18,6 +18,7 @@ import threading
 import time
 from typing import Callable, Deque, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
+from longboat.runtime import debug_log
 from longboat.runtime.causes import Cause, CauseKind
 from longboat.runtime.driver.agent_links import Seat, name_of
 from longboat.runtime.driver.launcher import AgentGone, LauncherEvent, StageNote, Unrecoverable
@@ -227,6 +228,7 @@ class PodLauncher:
                 made = self._api.create(manifest)
                 break
             except ApiError as error:
+                debug_log.warning("cannot create pod %s: status %d %s", pod.name, error.status, error.reason)
                 if error.status == 409 and error.reason == "AlreadyExists":
                     pod.held_by_quota = False
                     return True
@@ -239,6 +241,7 @@ class PodLauncher:
                     pod.waits = error.message
                     text = f"cannot create the pod of {name_of(pod.seat)} yet: {error.message}"
                     self._emit(StageNote(pod.seat[0], text))
+        debug_log.info("created pod %s of %s", pod.name, name_of(pod.seat))
         with self._lock:
             pod.uid, pod.held_by_quota = str(made["metadata"]["uid"]), False
         return True
@@ -269,6 +272,7 @@ class PodLauncher:
             self._retrying = False
 
     def _delete(self, pod: _Pod, grace: Optional[int]) -> None:
+        debug_log.info("deleting pod %s of %s, grace %s", pod.name, name_of(pod.seat), grace)
         self._api.delete("Pod", pod.name, grace=grace, uid=pod.uid)
 
     # Watching.
@@ -295,6 +299,7 @@ class PodLauncher:
 
     def _watch_failed(self, error: Exception) -> None:
         """Handle a refused watch. A driver without the right to watch its pods waits a while for it, then fails."""
+        debug_log.warning("cannot watch the run's pods: %s", error)
         if not isinstance(error, ApiError) or error.status not in (401, 403):
             return
         now = self._clock()
@@ -360,6 +365,7 @@ class PodLauncher:
             if pod.dead:
                 return
             pod.dead = True
+            debug_log.info("pod %s of %s ended: %s", pod.name, name_of(pod.seat), cause.kind.value)
             if self._current.get(pod.seat) == pod.name:
                 for seat in pod_templates.all_of(pod.seat, pod.size):
                     if seat not in pod.missed:

@@ -6,6 +6,7 @@ import copy
 import os
 from typing import List, Sequence, Tuple
 
+from longboat.runtime import debug_log
 from longboat.runtime.kube_client import names
 from longboat.runtime.kube_client.api import Manifest
 
@@ -70,7 +71,15 @@ def pod(template: Manifest, name: str, seat: Seat, root: Manifest, driver: str, 
     for variable in container["env"]:
         if variable["name"] in variables:
             variable["value"] = variables[variable["name"]]
+    pass_on_log_level(container, root)
     return manifest
+
+
+def pass_on_log_level(container: Manifest, root: Manifest) -> None:
+    """Add the variable that turns on the debug log if it is on in this run; the job's own value wins."""
+    level = names.log_level(root)
+    if level and all(variable["name"] != debug_log.VARIABLE for variable in container["env"]):
+        container["env"].append({"name": debug_log.VARIABLE, "value": level})
 
 
 def seat_of(labels: object) -> Tuple[str, str, int]:
