@@ -94,6 +94,8 @@ class Transform:
         return {"probability": np.stack([1 - good, good], axis=1), "label": label}
 
     def explain(self, inputs):
+        if any("kaboom" in text for text in inputs["text"]):
+            raise ValueError("kaboom is not a word")
         return [[[word, 1.0] for word in text.lower().split() if word in self.words] for text in inputs["text"]]
 """
 

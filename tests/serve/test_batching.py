@@ -22,6 +22,8 @@ from longboat.serve.settings import ServerSettings
 class Doubling:
     """y = 2 x, as fast as it is told to be; it keeps the rows of every call."""
 
+    explainer: Doubling | None = None
+
     def __init__(self, gate: threading.Event | None = None) -> None:
         self.bundle = Bundle(
             "twice",
@@ -33,7 +35,6 @@ class Doubling:
         self.gate = gate
         self.seconds = 2 * INLINE if gate else 0.0
         self.calls: list[int] = []
-        self.explains = False
 
     def run(self, inputs: Any) -> Any:
         if self.gate is not None:
@@ -46,9 +47,6 @@ class Doubling:
         if (inputs["x"] == 66).any():
             raise SystemError("broken")
         return {"y": 2 * inputs["x"]}
-
-    def explain(self, inputs: Any) -> Any:
-        raise NotImplementedError
 
 
 def rows(*values: float, width: int = 1) -> dict[str, Any]:
@@ -136,6 +134,25 @@ def test_while_one_batch_is_computed_the_next_one_gathers() -> None:
 
     assert numbers(play(model, BatchLimits(), scene)) == [[2], [4], [6], [8]]
     assert model.calls == [1, 3]
+
+
+def test_predictions_do_not_wait_for_an_explanation_and_the_model_is_in_use_until_it_is_there() -> None:
+    gate = threading.Event()
+    model = Doubling()
+    model.explainer = explainer = Doubling(gate)
+
+    async def scene(batcher: Batcher) -> list[Any]:
+        assert batcher.explainer is not None
+        first, *later = (asyncio.ensure_future(batcher.explainer.ask(rows(number), 1)) for number in (1, 2, 3))
+        answered = await batcher.ask(rows(5), 1)
+        use = [batcher.in_use, batcher.working]
+        gate.set()
+        explained = await asyncio.gather(first, *later)
+        assert [*use, batcher.in_use] == [True, False, False]
+        return [answered, *explained]
+
+    assert numbers(play(model, BatchLimits(), scene)) == [[10], [2], [4], [6]]
+    assert (sum(model.calls), sum(explainer.calls)) == (1, 3)
 
 
 def test_a_full_queue_refuses_at_once() -> None:

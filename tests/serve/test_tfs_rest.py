@@ -67,7 +67,29 @@ def test_regress_refuses_a_model_of_many_numbers(server: Serving) -> None:
 def test_explain_says_which_words_weighed(server: Serving) -> None:
     answer = server.post("/v1/models/words:explain", {"instances": ["a good film", "meh"]})
     assert answer.json == {"explanations": [[["good", 1.0]], []]}
-    assert server.post("/v1/models/mnist:explain", {"instances": ROWS.tolist()}).status == 400
+    assert server.post("/v1/models/words/versions/1:explain", {"inputs": ["a good film", "meh"]}).json == answer.json
+    refused = server.post("/v1/models/mnist:explain", {"instances": ROWS.tolist()})
+    assert (refused.status, refused.error) == (400, "model 'mnist' does not support explain")
+
+
+@pytest.mark.parametrize("method", ["predict", "explain"])
+@pytest.mark.parametrize(
+    ("body", "headers", "error"),
+    [
+        ({"instances": ["kaboom"]}, {}, (400, "model 'words' rejected this input: kaboom is not a word")),
+        ({}, {}, (400, "Missing 'inputs' or 'instances' key")),
+        (
+            {"instances": ["x"]},
+            {"X-Request-Timeout-Ms": "0.000001"},
+            (504, "the deadline passed while the request was queued"),
+        ),
+    ],
+)
+def test_predict_and_explain_refuse_alike(
+    server: Serving, method: str, body: dict[str, Any], headers: dict[str, str], error: tuple[int, str]
+) -> None:
+    answer = server.post(f"/v1/models/words:{method}", body, headers)
+    assert (answer.status, answer.error) == error
 
 
 def test_status_and_metadata_are_those_of_tensorflow_serving(server: Serving) -> None:

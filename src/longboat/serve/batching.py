@@ -113,8 +113,8 @@ class Batcher:
         """Rows in the queue."""
         self._sizes = [0] * SIZES
         self._rows = 0
-        self.idle: Callable[[], None] | None = None
-        """Called when all work is done, so that the model can be unloaded."""
+        self.explainer = None if runner.explainer is None else Batcher(runner.explainer, limits, loop)
+        """Batches explanations: with a queue and a thread of its own, so that predictions do not wait for them."""
         self.names = {tensor.name for tensor in runner.bundle.inputs}
         self._loop = loop
         self._queue: deque[BatchItem] = deque()
@@ -132,6 +132,11 @@ class Batcher:
     @property
     def working(self) -> bool:
         return self._busy or bool(self._queue)
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a prediction or an explanation is unanswered."""
+        return self.working or (self.explainer is not None and self.explainer.working)
 
     def take_counts(self) -> tuple[list[int], int]:
         """Return and reset the counts: batches by power of two of their rows, and rows."""
@@ -214,6 +219,8 @@ class Batcher:
     def close(self) -> None:
         if self._thread is not None:
             self._thread.shutdown(wait=False)
+        if self.explainer is not None:
+            self.explainer.close()
 
     def _expected(self, rows: int, now: float) -> float:
         """Expected seconds until a new request of this many rows is answered."""
@@ -251,8 +258,6 @@ class Batcher:
             return
         batch, rows = self._take()
         if not batch:
-            if self.idle is not None and not self._queue:
-                self.idle()
             return
         seen = len(batch) + len(self._queue)
         self._crowd = max(float(seen), self._crowd * FORGET)
@@ -291,8 +296,6 @@ class Batcher:
                 work.done(answer, None)
         if self._queue:
             self._arrange()
-        elif self.idle is not None:
-            self.idle()
 
     def _count(self, rows: int, took: float) -> None:
         debug_log.debug("%s: batch of %d rows in %.6f s", self.runner.bundle.name, rows, took)

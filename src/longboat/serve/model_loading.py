@@ -38,12 +38,11 @@ class Runner(Protocol):
     seconds: float
     """Seconds for one row, measured at loading."""
 
-    def run(self, inputs: Arrays) -> dict[str, np.ndarray[Any, Any]]: ...
-
-    def explain(self, inputs: Arrays) -> list[Any]: ...
-
     @property
-    def explains(self) -> bool: ...
+    def explainer(self) -> Runner | None:
+        """Computes explanations instead of outputs; None if the model cannot explain."""
+
+    def run(self, inputs: Arrays) -> dict[str, np.ndarray[Any, Any]]: ...
 
 
 class OnnxRunner:
@@ -71,38 +70,46 @@ class OnnxRunner:
             raise LongboatError(f"{bundle.function} has no output {', '.join(sorted(missing))}")
         self._before = getattr(self._transform, "before", None)
         self._after = getattr(self._transform, "after", None)
-
-    @property
-    def explains(self) -> bool:
-        return hasattr(self._transform, "explain")
+        explains = hasattr(self._transform, "explain")
+        self.explainer = ExplanationRunner(bundle, self._transform) if explains else None
 
     def run(self, inputs: Arrays) -> dict[str, np.ndarray[Any, Any]]:
         """All outputs of the bundle for these rows."""
         if self._transform is None:
             return dict(zip(self._names, self._call(self._names, inputs), strict=True))
-        # Arrays from the network may be read-only; a transform may write into them.
-        inputs = {name: array if array.flags.writeable else array.copy() for name, array in inputs.items()}
+        inputs = _writable(inputs)
         feeds = self._before(inputs) if self._before else inputs
-        found = dict(zip(self._own, self._call(None, feeds), strict=True))
-        given = self._after(found, inputs) if self._after else found
-        return self._checked(given)
-
-    def explain(self, inputs: Arrays) -> list[Any]:
-        if self._transform is None or not self.explains:
-            raise invalid(f"model {self.bundle.name!r} does not support explain")
-        told: list[Any] = list(self._transform.explain(inputs))
-        return told
+        outputs = dict(zip(self._own, self._call(None, feeds), strict=True))
+        return self._checked(self._after(outputs, inputs) if self._after else outputs)
 
     def _checked(self, given: Any) -> dict[str, np.ndarray[Any, Any]]:
         import numpy as np
 
-        found = {}
+        outputs = {}
         for output in self.bundle.outputs:
             if output.name not in given:
                 raise LongboatError(f"the transform of {self.bundle.name} returns no {output.name!r}")
             wanted = object if output.dtype == "string" else output.dtype
-            found[output.name] = np.asarray(given[output.name], dtype=wanted)
-        return found
+            outputs[output.name] = np.asarray(given[output.name], dtype=wanted)
+        return outputs
+
+
+class ExplanationRunner:
+    """The `explain` of a bundle's transform as a model: for each row a list of [word or column, weight]."""
+
+    explainer = None
+
+    def __init__(self, bundle: bundles.Bundle, transform: Any) -> None:
+        self.bundle, self._transform = bundle, transform
+        self.seconds = 1.0  # not measured: too slow for the event loop until requests show otherwise
+
+    def run(self, inputs: Arrays) -> dict[str, Any]:
+        return {"explanations": list(self._transform.explain(_writable(inputs)))}
+
+
+def _writable(inputs: Arrays) -> Arrays:
+    """Arrays from the network may be read-only; a transform may write into them."""
+    return {name: array if array.flags.writeable else array.copy() for name, array in inputs.items()}
 
 
 def load(path: str, threads: int = 0, name: str = "") -> Runner:
@@ -164,16 +171,16 @@ def _trial(bundle: bundles.Bundle) -> dict[str, np.ndarray[Any, Any]]:
 
     from longboat.serve.input_checks import column
 
-    found = {}
+    inputs = {}
     for tensor in bundle.inputs:
         example = bundle.examples[0].inputs.get(tensor.name) if bundle.examples else None
         if example is not None:
-            found[tensor.name] = column(tensor, [example])
+            inputs[tensor.name] = column(tensor, [example])
         else:
             shape = [1 if length is None else length for length in tensor.shape]
             empty = "" if tensor.dtype == "string" else 0
-            found[tensor.name] = np.full(shape, empty, dtype=object if tensor.dtype == "string" else tensor.dtype)
-    return found
+            inputs[tensor.name] = np.full(shape, empty, dtype=object if tensor.dtype == "string" else tensor.dtype)
+    return inputs
 
 
 def _transform(bundle: bundles.Bundle) -> Any:

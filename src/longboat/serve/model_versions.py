@@ -234,7 +234,7 @@ class ServedModels:
     def _part(self, model: ServedModel) -> None:
         """Unload replaced versions whose last request is answered."""
         for version in list(model.leaving):
-            if version.batcher is not None and not version.batcher.working:
+            if version.batcher is not None and not version.batcher.in_use:
                 version.batcher.close()
                 debug_log.info("unloaded version %d of %s", version.number, model.name)
                 model.leaving.remove(version)

@@ -15,7 +15,6 @@ from longboat.install_hint import install_command
 from longboat.runtime.bundle import Bundle, Tensor
 from longboat.runtime.errors import LongboatError
 from longboat.serve.model_loading import Runner, warm
-from longboat.serve.request_errors import invalid
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,16 +28,14 @@ SERVING = "serving_default"
 class TensorFlowRunner:
     """A TensorFlow function with named inputs and outputs."""
 
+    explainer = None
+
     def __init__(self, bundle: Bundle, call: Callable[[Arrays], Arrays]) -> None:
         self.bundle, self._call = bundle, call
         self.seconds = 0.0
-        self.explains = False
 
     def run(self, inputs: Any) -> Arrays:
         return self._call(inputs)
-
-    def explain(self, inputs: Any) -> list[Any]:
-        raise invalid(f"model {self.bundle.name!r} does not support explain")
 
 
 def load(path: str, name: str, version: int) -> Runner:

@@ -6,9 +6,7 @@ such numbers.
 
 from __future__ import annotations
 
-import asyncio
 import json
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +17,6 @@ from longboat.serve import input_checks
 from longboat.serve.batching import Batcher
 from longboat.serve.dtypes import BY_NAME
 from longboat.serve.http_server import Request
-from longboat.serve.model_loading import failure
 from longboat.serve.model_versions import ModelVersion, ServedModel
 from longboat.serve.prediction import HttpPrediction, RequestCounters
 from longboat.serve.request_errors import RefusalReason, RequestRefused, invalid
@@ -29,6 +26,7 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
     Outputs = dict[str, Array]
+    Write = Callable[[Request, Outputs], None]
 
 SIGNATURE = "serving_default"
 PREDICT_METHOD = "tensorflow/serving/predict"
@@ -71,16 +69,19 @@ def error(message: str) -> bytes:
     return orjson.dumps({"error": message})
 
 
-def predict(find: Callable[[], Batcher], counting: RequestCounters, most: int) -> Callable[[Request], None]:
-    """Handler of one model's :predict."""
+def predict(
+    find: Callable[[], Batcher], counting: RequestCounters, most: int, write: Write | None = None
+) -> Callable[[Request], None]:
+    """Handler of one model's :predict. write: what writes the response, if neither rows nor columns are meant."""
 
     def handle(request: Request) -> None:
         batcher = find()
         batcher.admit()
-        told = loads(request.body if b"content-encoding" not in request.headers else request.content(most))
-        inputs, columns = read(told, batcher.runner.bundle)
+        body = loads(request.body if b"content-encoding" not in request.headers else request.content(most))
+        inputs, columns = read(body, batcher.runner.bundle)
         rows = input_checks.rows_of(inputs) if len(inputs) > 1 else len(next(iter(inputs.values())))
-        HttpPrediction(request, batcher, write_columns if columns else write_rows, counting).ask(inputs, rows)
+        answer = write or (write_columns if columns else write_rows)
+        HttpPrediction(request, batcher, answer, counting).ask(inputs, rows)
 
     return handle
 
@@ -158,32 +159,15 @@ def sendable(array: Array) -> Any:
 
 
 def explain(find: Callable[[], Batcher], counting: RequestCounters, most: int) -> Callable[[Request], None]:
-    """Explain each row; slower than a prediction, so in a thread."""
+    """Handler of one model's :explain: a prediction by the model's explainer."""
 
-    def handle(request: Request) -> None:
+    def find_explainer() -> Batcher:
         batcher = find()
-        if not batcher.runner.explains:
+        if batcher.explainer is None:
             raise invalid(f"model {batcher.runner.bundle.name!r} does not support explain")
-        inputs, _ = read(loads(request.content(most)), batcher.runner.bundle)
-        input_checks.rows_of(inputs)
-        loop = asyncio.get_running_loop()
-        call = loop.run_in_executor(None, batcher.runner.explain, inputs)
+        return batcher.explainer
 
-        def done(call: asyncio.Future[list[Any]]) -> None:
-            if call.cancelled():
-                return
-            code = 200
-            if (raised := call.exception()) is not None:
-                refused = failure(raised, batcher.runner.bundle.name)
-                code = refused.reason.http
-                request.connection.fail(request, refused)
-            else:
-                request.json(dumps({"explanations": call.result()}))
-            counting.add(code, time.perf_counter() - request.began)
-
-        call.add_done_callback(done)
-
-    return handle
+    return predict(find_explainer, counting, most, lambda request, outputs: request.json(dumps(outputs)))
 
 
 def examples(kind: str, find: Callable[[], Batcher], counting: RequestCounters, most: int) -> Callable[[Request], None]:
