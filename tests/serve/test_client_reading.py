@@ -6,13 +6,14 @@ import gzip
 import math
 import random
 import struct
-import zlib
+import sys
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from longboat.runtime.errors import LongboatError
 from longboat.runtime.light_dataclasses import replace
@@ -192,35 +193,63 @@ def test_an_archive_of_numpy_is_read_by_its_columns(tmp_path: Path) -> None:
     assert (found.rows[1], found.labels) == ({"x": [[4.0, 5.0], [6.0, 7.0]]}, [3, 4])
 
 
-def png(width: int, height: int, colour: int, depth: int, lines: list[bytes], palette: bytes = b"") -> bytes:
-    def chunk(kind: bytes, body: bytes) -> bytes:
-        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
-
-    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0))
-    extra = chunk(b"PLTE", palette) if palette else b""
-    return b"\x89PNG\r\n\x1a\n" + head + extra + chunk(b"IDAT", zlib.compress(b"".join(lines))) + chunk(b"IEND", b"")
+def read_image(path: Path) -> example_files.PixelImage:
+    records = example_files.read(str(path))
+    assert isinstance(records, example_files.PixelImages)
+    return records.rows[0]
 
 
-def test_a_png_is_read_with_every_filter_as_another_reader_reads_it(tmp_path: Path) -> None:
-    from PIL import Image
+@pytest.mark.parametrize(
+    ("mode", "suffix", "channels"),
+    [("L", "png", 1), ("1", "png", 1), ("RGB", "png", 3), ("P", "png", 3), ("L", "jpg", 1), ("RGB", "jpg", 3)],
+)
+def test_an_image_has_one_channel_if_it_is_grey_else_three(
+    tmp_path: Path, mode: str, suffix: str, channels: int
+) -> None:
+    path = tmp_path / f"picture.{suffix}"
+    Image.effect_noise((13, 9), 90).convert(mode).save(path)
+    image = read_image(path)
+    assert (image.height, image.width, image.channels) == (9, 13, channels)
+    assert image.pixels == Image.open(path).convert("RGB" if channels == 3 else "L").tobytes()
 
-    chance = random.Random(4)
-    for mode, channels in (("L", 1), ("RGB", 3), ("P", 3), ("1", 1)):
-        picture = Image.effect_noise((13, 9), 90).convert(mode)
-        path = tmp_path / f"{mode}.png"
-        picture.save(path)
-        image = example_files.read(str(path))
-        assert isinstance(image, example_files.PixelImages)
-        assert image.rows[0].pixels == picture.convert("RGB" if channels == 3 else "L").tobytes(), mode
-    lines = [bytes([kind]) + chance.randbytes(12) for kind in (0, 1, 2, 3, 4, 4, 3)]
-    path = tmp_path / "filters.png"
-    path.write_bytes(png(4, 7, 2, 8, lines))
-    image = example_files.read(str(path))
-    assert isinstance(image, example_files.PixelImages)
-    assert image.rows[0].pixels == Image.open(path).tobytes()
-    path.write_bytes(png(4, 7, 2, 8, lines[:3]))
-    with pytest.raises(LongboatError, match="not a valid PNG: its pixels end early"):
-        example_files.read(str(path))
+
+def test_transparent_pixels_of_an_image_become_white(tmp_path: Path) -> None:
+    path = tmp_path / "drawing.png"
+    for mode, clear, half, expected in (
+        ("LA", (0, 0), (0, 128), [255, 127]),
+        ("RGBA", (9, 9, 9, 0), (0, 0, 255, 128), [255, 255, 255, 127, 127, 255]),
+    ):
+        drawing = Image.new(mode, (2, 1), clear)
+        drawing.putpixel((1, 0), half)
+        drawing.save(path)
+        assert list(read_image(path).pixels) == expected, mode
+
+
+def test_images_that_are_broken_too_large_or_too_deep_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "noise.png"
+    Image.effect_noise((64, 64), 90).save(path)
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+    with pytest.raises(LongboatError, match=r"noise\.png is not a valid image: "):
+        read_image(path)
+    Image.new("I;16", (4, 4)).save(path)
+    with pytest.raises(LongboatError, match="16 bits per pixel"):
+        read_image(path)
+    monkeypatch.setattr(example_files, "LARGEST", 10)
+    Image.new("L", (4, 4)).save(path)
+    with pytest.raises(LongboatError, match="too large: 4 x 4 pixels"):
+        read_image(path)
+
+
+def test_an_image_without_pillow_names_the_package_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "digit.png"
+    Image.new("L", (4, 4)).save(path)
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(LongboatError, match="Pillow is not installed") as error:
+        read_image(path)
+    assert error.value.hint.endswith("install pillow")
 
 
 def test_a_file_that_holds_nothing_of_use_says_so(tmp_path: Path) -> None:

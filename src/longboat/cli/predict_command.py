@@ -9,8 +9,8 @@ http://HOST:8501/v2/models/NAME (the Open Inference Protocol), grpc://HOST:8500/
   longboat predict mnist digit.png --json
 
 FILE holds the examples: JSON (one object, a list, {"instances": [...]}), JSON lines, CSV or TSV (with a header, or
-Criteo's 40 columns without one), npz, a PNG, MNIST's idx, lines of text for a model that reads text. `-` is standard
-input. Without FILE, predict uses the examples that were saved with the model.
+Criteo's 40 columns without one), npz, a PNG or JPEG, MNIST's idx, lines of text for a model that reads text. `-` is
+standard input. Without FILE, predict uses the examples that were saved with the model.
 """
 
 from __future__ import annotations

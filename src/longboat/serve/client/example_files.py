@@ -1,4 +1,4 @@
-"""Reads files of examples: CSV, TSV, JSON, JSON lines, text, PNG, MNIST's idx, NumPy's npz.
+"""Reads files of examples: CSV, TSV, JSON, JSON lines, text, PNG, JPEG, MNIST's idx, NumPy's npz.
 
 A table of readers, chosen by the file's name and first bytes. They return records with their positions; `rows` fits
 them to a model.
@@ -25,6 +25,8 @@ Value = bool | int | float | str | list["Value"]
 Label = int | float | str
 
 NAMES_OF_LABELS = ("label", "labels", "clicked", "target", "class", "y")
+LARGEST = 1 << 26
+"""Maximum pixels of an image: a small file can declare a huge one."""
 CRITEO = ("clicked", *(f"I{n}" for n in range(1, 14)), *(f"C{n}" for n in range(1, 27)))
 """Columns of Criteo's click logs, which have no header."""
 
@@ -115,10 +117,8 @@ def _unpacked(name: str, data: bytes) -> bytes:
 
 def _parse(name: str, data: bytes, limit: int) -> Records:
     suffix = _suffix(Path(name))
-    if data.startswith(b"\x89PNG\r\n\x1a\n"):
-        from longboat.serve.client.png_decoder import decode
-
-        return PixelImages([decode(name, data)])
+    if data.startswith((b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff")):
+        return PixelImages([_image(name, data)])
     if data[:4] == b"\0\0\x08\x03":
         return _idx(name, data, limit)
     if data.startswith(b"PK\x03\x04") and suffix == ".npz":
@@ -128,7 +128,7 @@ def _parse(name: str, data: bytes, limit: int) -> Records:
     except UnicodeDecodeError as error:
         raise LongboatError(
             f"{name} is not UTF-8 text: {error.reason} at byte {error.start}",
-            "use CSV, TSV, JSON, JSON lines, text, PNG, MNIST's idx or npz",
+            "use CSV, TSV, JSON, JSON lines, text, PNG, JPEG, MNIST's idx or npz",
         ) from None
     if suffix in (".csv", ".tsv"):
         return _cells(name, io.StringIO(text, newline=""), limit)
@@ -219,6 +219,30 @@ def _idx(name: str, data: bytes, limit: int) -> PixelImages:
     if raw[:4] != b"\0\0\x08\x01" or len(raw) < 8 + count:
         raise LongboatError(f"{beside} is not a file of labels for {name}")
     return PixelImages(rows, list(raw[8 : 8 + count]))
+
+
+def _image(name: str, data: bytes) -> PixelImage:
+    """A PNG or JPEG: one channel if it is grey, else three. Transparent pixels become white."""
+    try:
+        from PIL import Image
+    except ModuleNotFoundError:
+        raise LongboatError(
+            f"cannot read {name}: Pillow is not installed", install_command(packages=("pillow",))
+        ) from None
+    try:
+        image: Image.Image = Image.open(io.BytesIO(data), formats=("PNG", "JPEG"))
+        if image.width * image.height > LARGEST:
+            raise LongboatError(f"{name} is too large: {image.width} x {image.height} pixels")
+        if image.mode.startswith("I"):
+            raise LongboatError(f"{name} has 16 bits per pixel", "save it with 8 bits")
+        mode = "L" if image.mode in ("1", "L", "LA") else "RGB"
+        if image.has_transparency_data:
+            paper = Image.new("RGBA", image.size, "white")
+            image = Image.alpha_composite(paper, image.convert("RGBA"))
+        pixels = image.convert(mode).tobytes()
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise LongboatError(f"{name} is not a valid image: {error}") from None
+    return PixelImage(image.height, image.width, len(mode), pixels)
 
 
 def _npz(name: str, data: bytes, limit: int) -> JsonRows:
