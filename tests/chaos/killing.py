@@ -341,7 +341,7 @@ class Hunt:
         except AssertionError:
             return f"left behind: {self.place.processes()} {self.place.scratch()}"
         status = json.loads(self.place("status", "--json", training.id).out)
-        if status["state"] != "lost" or (status.get("cause") or {}).get("kind") != "supervisor_lost":
+        if status["state"] != "lost" or (status.get("cause") or {}).get("kind") != "driver_lost":
             return f"the run is {status['state']}, cause {status.get('cause')}"
         training.command = self.place.begin("run", "--resume", training.id)
         return ""

@@ -15,7 +15,7 @@ GATE = "  good: {gate: {of: main, metric: accuracy, at_least: 0.9}}\n"
 RUNS = (
     Fault(
         "a driver that is killed",
-        CauseKind.SUPERVISOR_LOST,
+        CauseKind.DRIVER_LOST,
         ONE,
         where="",
         state="lost",
@@ -26,7 +26,7 @@ RUNS = (
     ),
     Fault(
         "a supervisor that is killed",
-        CauseKind.SUPERVISOR_LOST,
+        CauseKind.DRIVER_LOST,
         ONE,
         where="",
         says=("failed: the supervisor of the run's processes was killed", "the driver itself was alive"),

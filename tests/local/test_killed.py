@@ -71,7 +71,7 @@ def test_a_killed_driver_takes_everything_along_and_the_run_says_so(longboat: Pl
     os.kill(begun(longboat), signal.SIGKILL)
     longboat.nothing_is_left()
     status = longboat.status()
-    assert (status["state"], status["cause"]["kind"]) == ("lost", "supervisor_lost")
+    assert (status["state"], status["cause"]["kind"]) == ("lost", "driver_lost")
     assert {rank["state"] for rank in status["stages"][1]["ranks"]} == {"lost"}
     why = longboat("why").out
     assert "is lost" in why

@@ -29,7 +29,7 @@ from tests.sim.world import Violation, World
 if TYPE_CHECKING:
     from tests.sim.engine import Engine
 
-FREE = (CauseKind.PREEMPTED, CauseKind.SUPERVISOR_LOST)
+FREE = (CauseKind.PREEMPTED, CauseKind.DRIVER_LOST)
 OWN = (CauseKind.USER_ERROR, CauseKind.KILLED, CauseKind.OUT_OF_MEMORY, CauseKind.NOT_FOUND, CauseKind.LOST_RENDEZVOUS)
 """Kinds that a process of the named rank must have ended with."""
 
@@ -189,7 +189,7 @@ class Watcher:
                 self._first(process, generation, where)
             return
         happened = {
-            CauseKind.SUPERVISOR_LOST: generation in self.driver_lost_in,
+            CauseKind.DRIVER_LOST: generation in self.driver_lost_in,
             CauseKind.AGENT_LOST: self.marked("agent", seat),
             CauseKind.NODE_LOST: self.marked("agent", seat) if cause.rank >= 0 else generation in self.driver_lost_in,
             CauseKind.PREEMPTED: self.marked("notice", seat),

@@ -162,7 +162,7 @@ def driver_spec(
             "key": f"node.kubernetes.io/{key}",
             "operator": "Exists",
             "effect": "NoExecute",
-            "tolerationSeconds": names.DRIVER_LOST,
+            "tolerationSeconds": names.DRIVER_TOLERATION,
         }
         for key in ("not-ready", "unreachable")
     ]

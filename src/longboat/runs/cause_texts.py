@@ -93,9 +93,9 @@ WORDS: Mapping[CauseKind, CauseText] = {
         "resume the run; if it happens again, find out what kills processes on this machine",
         alone=("the agent ",),
     ),
-    CauseKind.SUPERVISOR_LOST: CauseText(
+    CauseKind.DRIVER_LOST: CauseText(
         "the driver was lost",
-        "The process that drives the run was killed, or the machine went down. Its ranks ended with it.",
+        "The driver or its supervisor was killed, or the machine went down. The ranks ended with it.",
         "resume the run: finished stages are kept, the rest continues from the last checkpoint",
         (RESUME, LOGS),
         ("the supervisor ", "the driver "),

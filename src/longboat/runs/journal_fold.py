@@ -183,7 +183,7 @@ class Folder:
         ]
         if not began:
             evidence = ["no process holds the run's lock, and the journal has no event"]
-        cause = Cause(CauseKind.SUPERVISOR_LOST, what, evidence=tuple(evidence))
+        cause = Cause(CauseKind.DRIVER_LOST, what, evidence=tuple(evidence))
         stages = []
         for held in self._stages.values():
             stage = held.get()
@@ -223,7 +223,7 @@ class Folder:
         for name, stage in self._stages.items():
             if stage.values.get("state") in ("running", "serving"):
                 cause = Cause(
-                    CauseKind.SUPERVISOR_LOST, "the driver stopped unexpectedly; the run was resumed later", stage=name
+                    CauseKind.DRIVER_LOST, "the driver stopped unexpectedly; the run was resumed later", stage=name
                 )
                 stage.failed(t, cause)
                 stage.set(state="waiting")

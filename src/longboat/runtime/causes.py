@@ -25,7 +25,7 @@ class CauseKind(str, Enum):
     PREEMPTED = "preempted"
     NODE_LOST = "node_lost"
     AGENT_LOST = "agent_lost"
-    SUPERVISOR_LOST = "supervisor_lost"
+    DRIVER_LOST = "driver_lost"
     STALLED = "stalled"
     TIMED_OUT = "timed_out"
     LOST_RENDEZVOUS = "lost_rendezvous"

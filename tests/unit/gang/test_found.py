@@ -194,7 +194,7 @@ def test_a_new_driver_does_not_take_an_end_that_its_predecessor_asked_for_as_suc
     it.handle(exited(W0, (1, 0), 0, asked=True), 2.0)
     ended = it.handle(exited(W1, (1, 0), 0, asked=True), 2.1)
     assert of(GangEnded, ended) == []
-    assert of(RecordEvent, ended)[-2].keys["cause"].kind is CauseKind.SUPERVISOR_LOST
+    assert of(RecordEvent, ended)[-2].keys["cause"].kind is CauseKind.DRIVER_LOST
 
 
 def test_a_new_driver_names_the_failure_that_its_predecessor_was_about_to_name() -> None:

@@ -128,7 +128,7 @@ def test_a_new_driver_that_finds_a_successor_at_a_seat_begins_the_next_generatio
     it.killed(W1)
     assert it.gang.generation == 4
     assert it.gang.budget == 1
-    assert records(it.all, "gen.ended")[0]["cause"].kind is CauseKind.SUPERVISOR_LOST
+    assert records(it.all, "gen.ended")[0]["cause"].kind is CauseKind.DRIVER_LOST
 
 
 def test_a_new_driver_gives_those_who_do_not_come_back_up_after_the_lease() -> None:

@@ -37,7 +37,7 @@ def test_a_run_without_an_end_and_without_a_driver_is_lost(new_run: New) -> None
     assert state.state == "lost"
     assert state.code == 1
     assert state.cause is not None
-    assert state.cause.kind is CauseKind.SUPERVISOR_LOST
+    assert state.cause.kind is CauseKind.DRIVER_LOST
     assert [rank.state for rank in train_of(state).ranks] == ["lost", "lost"]
 
 
@@ -95,7 +95,7 @@ def test_a_resumed_run_lives_again_and_remembers_that_its_driver_was_lost(new_ru
     run.driven()
     state = load(run.dir)
     assert (state.state, state.resumes, state.pid) == ("running", 1, 78)
-    assert [failure.cause.kind for failure in train_of(state).failures] == [CauseKind.SUPERVISOR_LOST]
+    assert [failure.cause.kind for failure in train_of(state).failures] == [CauseKind.DRIVER_LOST]
 
 
 def test_events_that_are_strange_change_nothing() -> None:

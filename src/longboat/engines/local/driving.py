@@ -146,7 +146,7 @@ def drive(
         cause = Cause(CauseKind.STOPPED, f"stopped by {stopped_by(interrupt.args[0], run_dir)}")
         return _end(journal, "stopped", INTERRUPTED, cause)
     except SupervisorLost as error:
-        cause = Cause(CauseKind.SUPERVISOR_LOST, str(error), evidence=("the driver itself was alive",))
+        cause = Cause(CauseKind.DRIVER_LOST, str(error), evidence=("the driver itself was alive",))
         return _end(journal, "failed", FAILED, cause)
     except Exception as error:
         if not os.path.isdir(run_dir):

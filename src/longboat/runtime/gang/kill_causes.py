@@ -23,12 +23,12 @@ def preempted(seat: Seat, generation: int) -> Cause:
 
 
 def driver_lost_ending_rank() -> Cause:
-    return Cause(CauseKind.SUPERVISOR_LOST, "the driver stopped unexpectedly while it was stopping this rank")
+    return Cause(CauseKind.DRIVER_LOST, "the driver stopped unexpectedly while it was stopping this rank")
 
 
 def driver_lost_between() -> Cause:
     text = "the driver stopped unexpectedly while it was starting or stopping the gang"
-    return Cause(CauseKind.SUPERVISOR_LOST, text)
+    return Cause(CauseKind.DRIVER_LOST, text)
 
 
 def not_back(seats: List[Seat]) -> Cause:

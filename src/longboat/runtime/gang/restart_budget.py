@@ -13,7 +13,7 @@ from typing import Any, Optional, Set, Tuple
 from longboat.runtime.causes import HOPELESS, Cause, CauseKind
 from longboat.runtime.gang.gang_events import GangRules, Seat
 
-FREE = frozenset({CauseKind.PREEMPTED, CauseKind.SUPERVISOR_LOST})
+FREE = frozenset({CauseKind.PREEMPTED, CauseKind.DRIVER_LOST})
 """Causes that cost no restart: not the job's fault."""
 
 SAME = "the same failure twice without progress"

@@ -73,7 +73,7 @@ DRIVER_LEASE = 300.0
 """Seconds that a driver continues while the API server does not respond."""
 DRIVER_MARGIN = 60.0
 """Seconds beyond that lease: for a last request that times out, and a drifting clock."""
-DRIVER_LOST = 60
+DRIVER_TOLERATION = 60
 """Seconds after which the cluster deletes the driver's pod if its node does not respond."""
 
 
