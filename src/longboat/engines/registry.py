@@ -76,9 +76,9 @@ def find(on: str | None, context: EngineContext, text: str | None) -> RunHandle:
 
 def _engine_of(directory: Path) -> str:
     from longboat.runs.journal_fold import plan_of
-    from longboat.runs.store import mirrored
+    from longboat.runs.store import replica_origin
 
-    if mirrored(directory) is not None:
+    if replica_origin(directory) is not None:
         return CLUSTER
     plan = plan_of(directory)
     return plan.engine if plan is not None else DEFAULT

@@ -24,17 +24,17 @@ _CONSONANTS, _VOWELS = "bdfghjklmnprstvz", "aiou"
 
 
 def alive(run: Path) -> bool:
-    """Whether the run's driver is alive: a process holds its lock, or, for a copy, the original says so."""
-    original = mirrored(run)
-    if original is not None:
-        return bool(original.get("alive"))
+    """Whether the run's driver is alive: a process holds its lock, or its replica says so."""
+    origin = replica_origin(run)
+    if origin is not None:
+        return bool(origin.get("alive"))
     return driver_lock.holder(str(run)) != 0
 
 
-def mirrored(run: Path) -> dict[str, Any] | None:
-    """State of the original, as recorded in a local copy; None if the run is not a copy."""
+def replica_origin(run: Path) -> dict[str, Any] | None:
+    """Where the run of a replica is, and whether it is alive; None if the run is not a replica."""
     try:
-        with open(run / run_layout.MIRROR, encoding="utf-8") as file:
+        with open(run / run_layout.REPLICA, encoding="utf-8") as file:
             return dict(json.load(file))
     except (OSError, ValueError):
         return None

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from longboat.runs.journal_fold import BIRTH, Folder, alive_or_newborn, plan_of
 from longboat.runs.run_state import RunState, starting_again
-from longboat.runs.store import alive, mirrored
+from longboat.runs.store import alive, replica_origin
 from longboat.runtime import journal
 from longboat.runtime.journal import Event
 
@@ -24,7 +24,7 @@ def release(run: Path, due: float | None = None) -> None:
     """Wait until the driver of an ended run has exited, so that the run can be removed or resumed.
 
     due: when to give up, by the monotonic clock."""
-    while mirrored(run) is None and alive(run) and (due is None or time.monotonic() < due):
+    while replica_origin(run) is None and alive(run) and (due is None or time.monotonic() < due):
         time.sleep(0.005)
 
 
@@ -41,7 +41,7 @@ class RunWatch:
         self._folder = Folder(run.name, self.plan)
         self._living = living or (lambda: alive_or_newborn(run))
         self._after = after
-        self._copied = mirrored(run) is not None
+        self._copied = replica_origin(run) is not None
         self._seen = 0
         self._since = time.monotonic()
         self._alive = True

@@ -16,7 +16,7 @@ ORDERS = "orders.json"
 SERVING = "serving.json"
 """In the output of a serve stage: its address, and one example with its answer."""
 FINGERPRINTS = "fingerprints.json"
-MIRROR = ".mirror.json"
+REPLICA = ".replica.json"
 """In a replica of a run: where the run is, and whether it is alive."""
 LEAST_FREE = 128 * 1024
 """Bytes; a run with less free space on its disk cannot continue."""

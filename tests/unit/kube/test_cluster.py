@@ -73,7 +73,7 @@ def remembered(tmp_path: Path, file: str) -> str:
     """A run in a cluster that this machine knows."""
     run = tmp_path / "clusters" / Cluster({"KUBECONFIG": file}).key / "runs" / "demo-abcd"
     run.mkdir(parents=True)
-    (run / run_layout.MIRROR).write_text(json.dumps({"alive": True, "kubeconfig": file, "namespace": "default"}))
+    (run / run_layout.REPLICA).write_text(json.dumps({"alive": True, "kubeconfig": file, "namespace": "default"}))
     return run.name
 
 

@@ -39,7 +39,7 @@ from longboat.manifests.run_objects import submit_options
 from longboat.runs import stage_reuse
 from longboat.runs.run_state import RankState, RunState, StageState
 from longboat.runs.stage_reuse import StageDecision
-from longboat.runs.store import mirrored
+from longboat.runs.store import replica_origin
 from longboat.runs.watch import RunWatch
 from longboat.runtime import journal, run_layout
 from longboat.runtime.errors import FAILED, LongboatError
@@ -354,7 +354,7 @@ class KubernetesEngine:
 
     def open(self, directory: Path) -> ClusterRun:
         """The run of a replica, in the cluster that the replica names."""
-        origin = mirrored(directory) or {}
+        origin = replica_origin(directory) or {}
         environ = dict(self._context.environ)
         if origin.get("kubeconfig"):
             environ["KUBECONFIG"] = str(origin["kubeconfig"])

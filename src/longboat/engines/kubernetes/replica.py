@@ -82,7 +82,7 @@ class RunReplica:
             "namespace": self.cluster.namespace,
             "kubeconfig": os.environ.get("KUBECONFIG", ""),
         }
-        _replace(self.path / run_layout.MIRROR, json.dumps(origin).encode())
+        _replace(self.path / run_layout.REPLICA, json.dumps(origin).encode())
         if plan and not (self.path / run_layout.PLAN).exists():
             _replace(self.path / run_layout.PLAN, plan.encode())
         if created:
