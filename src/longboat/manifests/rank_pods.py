@@ -181,7 +181,7 @@ def helper_of(plan: Plan, run: str, mount: Mount) -> Manifest:
         *own_variables(plan.security),
         *(plain + secret_variables(plan, run, variables) if mount.kind in SCHEMES else []),
     ]
-    spec = spec_of(plan, run, image_of(plan), "", env, DRIVER, ["rest"], 0)
+    spec = spec_of(plan, run, image_of(plan), "", env, DRIVER, ["wait"], 0)
     container = spec["containers"][0]
     container["name"] = names.HELPER
     if mount.kind not in SCHEMES:

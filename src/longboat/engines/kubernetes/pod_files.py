@@ -59,7 +59,7 @@ class PodFiles:
 
     def items(self, path: str) -> Iterator[FileItem]:
         target = run_files.spot(self._plan, path)
-        with self._start(target, "give") as program:
+        with self._start(target, "get") as program:
             stream = io.BufferedReader(filetree.PieceStream(self._output(program, target)), FRAME)
             yield from filetree.unpack(cast("io.BytesIO", stream))
             while stream.read(FRAME):  # the padding after the end, and the exit code
@@ -68,7 +68,7 @@ class PodFiles:
     def store(self, path: str, name: str, items: Iterable[FileItem]) -> str:
         target = run_files.spot(self._plan, path)
         run_files.writable(self.run, target)
-        with self._start(target, "take", stdin=True, name=name) as program:
+        with self._start(target, "put", stdin=True, name=name) as program:
             sender = _Sender(program)
             with contextlib.suppress(_Answered, ExecLost):  # then the program reports why
                 filetree.pack(items, cast("io.BytesIO", sender))

@@ -34,9 +34,9 @@ def execute(cluster: Cluster, run: str, rank: RankState, arguments: Sequence[str
     if not pods:
         raise LongboatError(f"the pod of {rank.stage}/{rank.role}-{rank.rank} does not run", f"longboat status {run}")
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    invocation = command("beside", environ.get("TERM", "") if terminal else "", *(arguments or ["/bin/sh"]))
-    if pod_templates.seats_per_pod(pods[-1]) > 1:
-        invocation = command("beside-rank", str(rank.rank), *invocation[invocation.index("beside") + 1 :])
+    several = pod_templates.seats_per_pod(pods[-1]) > 1
+    name = ["exec-rank", str(rank.rank)] if several else ["exec"]
+    invocation = command(*name, environ.get("TERM", "") if terminal else "", *(arguments or ["/bin/sh"]))
     try:
         with PodExec(cluster.api, pods[-1]["metadata"]["name"], invocation, names.CONTAINER, True, terminal) as program:
             return _joined(program, terminal)

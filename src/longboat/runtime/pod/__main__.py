@@ -8,10 +8,10 @@
 | server | a model server's pod | becomes the model server; its arguments follow |
 | drive | the driver's pod | drives the run; afterwards stays reachable for a while |
 | read | the driver's pod, for the CLI | streams files from given offsets to stdout, on request until the run ends |
-| list, give, take | the driver's or a helper pod, for the CLI | lists, sends and stores files |
-| rest | a helper pod | waits for requests, and ends when none comes |
+| list, get, put | the driver's or a helper pod, for the CLI | lists, sends and stores files |
+| wait | a helper pod | waits for requests, and ends when none comes |
 | stop | the driver's pod, for the CLI | stops the run |
-| beside, beside-rank | a rank's pod, for the CLI | executes a command with the environment of a rank |
+| exec, exec-rank | a rank's pod, for the CLI | executes a command with the environment of a rank |
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from typing import List, Mapping
 
 
 def main(arguments: List[str], environ: Mapping[str, str]) -> int:
-    word, rest = arguments[0], arguments[1:]
-    if word == "agent":
+    name, *rest = arguments
+    if name == "agent":
         from longboat.runtime.pod import rank_pod
 
         environ = rank_pod.prepare(environ)
@@ -34,31 +34,31 @@ def main(arguments: List[str], environ: Mapping[str, str]) -> int:
         from longboat.runtime.agent.__main__ import main as run_agent
 
         return run_agent(environ)
-    if word == "fetch":
+    if name == "fetch":
         from longboat.runtime.pod import server_pod
 
         return server_pod.fetch(environ)
-    if word == "board":
+    if name == "board":
         from longboat.runtime.pod import server_pod
 
         return server_pod.board(environ)
-    if word == "server":
+    if name == "server":
         from longboat.runtime.pod import server_pod
 
         return server_pod.serve(rest, environ)
-    if word == "drive":
+    if name == "drive":
         from longboat.runtime.pod import driver_pod
 
         return driver_pod.main(environ)
     from longboat.runtime.pod import pod_commands
 
-    if word in pod_commands.WORDS:
-        return pod_commands.WORDS[word](rest)
+    if name in pod_commands.COMMANDS:
+        return pod_commands.COMMANDS[name](rest)
     from longboat.runtime.pod import file_access
 
-    if word in file_access.WORDS:
-        return file_access.WORDS[word](rest)
-    sys.stderr.write(f"error: unknown command {word!r}\n")
+    if name in file_access.COMMANDS:
+        return file_access.COMMANDS[name](rest)
+    sys.stderr.write(f"error: unknown command {name!r}\n")
     return 2
 
 

@@ -1,6 +1,6 @@
 """File access in a pod: list, read and write on behalf of the CLI. The pod is the driver's or a helper.
 
-A helper pod (`rest`) mounts storage that no running pod has mounted, and ends by itself when no request came
+A helper pod (`wait`) mounts storage that no running pod has mounted, and ends by itself when no request came
 for a while. Every other command takes one JSON argument; `top` is a directory or the URL of a bucket. A path
 that does not exist is reported on stderr as JSON, with the exit code MISSING.
 """
@@ -27,7 +27,7 @@ MISSING = 4
 REFUSED = 5
 
 
-def rest(_arguments: List[str]) -> int:
+def wait(_arguments: List[str]) -> int:
     """Wait in a helper pod for requests, and end when none came for a while."""
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     idle_tracker.note()
@@ -36,19 +36,19 @@ def rest(_arguments: List[str]) -> int:
     return 0
 
 
-def listed(request: Mapping[str, Any]) -> None:
+def list_entries(request: Mapping[str, Any]) -> None:
     """{"top", "path", "depth"}: print a line of JSON for each entry."""
     for entry in tree(request["top"]).entries(request["path"], int(request["depth"])):
         sys.stdout.write(json.dumps([entry.path, entry.size, entry.depth]) + "\n")
     sys.stdout.flush()
 
 
-def give(request: Mapping[str, Any]) -> None:
+def get(request: Mapping[str, Any]) -> None:
     """{"top", "path"}: print a tar stream of a file, or of a directory with everything in it."""
     filetree.pack(_used(tree(request["top"]).items(request["path"])), sys.stdout.buffer)
 
 
-def take(request: Mapping[str, Any]) -> None:
+def put(request: Mapping[str, Any]) -> None:
     """{"top", "path", "name"}: store the tar stream from stdin; then print its path."""
     path = tree(request["top"]).store(request["path"], request["name"], _used(filetree.unpack(sys.stdin.buffer)))
     sys.stdout.write(path + "\n")
@@ -92,11 +92,11 @@ def _answer(work: Callable[[Mapping[str, Any]], None]) -> Callable[[List[str]], 
     return answered
 
 
-WORDS: Mapping[str, Callable[[List[str]], int]] = {
-    "rest": rest,
-    "list": _answer(listed),
-    "give": _answer(give),
-    "take": _answer(take),
+COMMANDS: Mapping[str, Callable[[List[str]], int]] = {
+    "wait": wait,
+    "list": _answer(list_entries),
+    "get": _answer(get),
+    "put": _answer(put),
 }
 
 

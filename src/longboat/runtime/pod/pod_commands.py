@@ -100,21 +100,21 @@ def _ended() -> bool:
     return journal.last(names.RUN).get("ev") == "run.ended"
 
 
-def beside(arguments: List[str]) -> int:
+def execute(arguments: List[str]) -> int:
     """Execute a command with the environment and directory of this pod's rank. Arguments: TERM, then the command."""
     from longboat.runtime.agent import syscalls
 
-    return _beside([(pid, _environ(pid)) for pid in syscalls.process_tree().get(1, [])], arguments[0], arguments[1:])
+    return _become([(pid, _environ(pid)) for pid in syscalls.process_tree().get(1, [])], arguments[0], arguments[1:])
 
 
-def beside_rank(arguments: List[str]) -> int:
-    """Like `beside` in a pod with several ranks: the first argument is the rank."""
+def execute_for_rank(arguments: List[str]) -> int:
+    """Like `execute`, in a pod with several ranks: the first argument is the rank."""
     from longboat.runtime.agent import syscalls
 
     tree = syscalls.process_tree()
     ranks = [(pid, _environ(pid)) for agent in tree.get(1, []) for pid in tree.get(agent, [])]
     mine = [(pid, env) for pid, env in ranks if env.get("LONGBOAT_RANK") == arguments[0]]
-    return _beside(mine, arguments[1], arguments[2:])
+    return _become(mine, arguments[1], arguments[2:])
 
 
 def _environ(pid: int) -> Dict[str, str]:
@@ -126,7 +126,7 @@ def _environ(pid: int) -> Dict[str, str]:
         return {}
 
 
-def _beside(ranks: List[Tuple[int, Dict[str, str]]], term: str, command: List[str]) -> int:
+def _become(ranks: List[Tuple[int, Dict[str, str]]], term: str, command: List[str]) -> int:
     if not ranks:
         sys.stderr.write("error: no process of the rank runs in this pod\n")
         return 1
@@ -141,11 +141,11 @@ def _beside(ranks: List[Tuple[int, Dict[str, str]]], term: str, command: List[st
         return 127
 
 
-WORDS: Mapping[str, Callable[[List[str]], int]] = {
+COMMANDS: Mapping[str, Callable[[List[str]], int]] = {
     "read": read,
     "stop": stop,
-    "beside": beside,
-    "beside-rank": beside_rank,
+    "exec": execute,
+    "exec-rank": execute_for_rank,
 }
 
 
