@@ -62,7 +62,7 @@ test: lint browser ## lint, then all tests, JOBS=4 at a time; the last line is p
 .PHONY: test-quick
 test-quick: JOBS ?= 2
 test-quick: lint ## lint, then the unit tests of all but agents, clusters and images: within a minute, not a replacement for test
-	$(BIN)/python -m pytest -q -n $(JOBS) -m 'not slow' --ignore tests/unit/agent --ignore tests/unit/kube --ignore tests/unit/images tests/unit
+	$(BIN)/python -m pytest -q -n $(JOBS) -m 'not slow' $(addprefix --ignore tests/unit/,agent images kube_client kubernetes pod) tests/unit
 
 .PHONY: dist
 dist: $(INSTALLED) ## build the wheel and the source distribution into dist/, the same bytes each time

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from longboat.manifests import pod_identity
 from longboat.runtime.plan import Security
-from tests.unit.export.test_objects import made, of, planned
+from tests.unit.manifests.test_run_objects import made, of, planned
 
 JOB = """
 name: wide

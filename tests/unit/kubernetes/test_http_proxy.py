@@ -17,7 +17,7 @@ import yaml
 from longboat.engines.kubernetes import kube_config
 from longboat.runtime.errors import LongboatError
 from longboat.runtime.kube_client.api import Api, ApiError
-from tests.unit.kube.listening import listening
+from tests.unit.kube_client.listening import listening
 
 PROXY = """
 import base64, select, socket, ssl, sys, threading

@@ -25,8 +25,8 @@ from longboat.runtime.pod.model_servers import ModelServers, rolled
 from longboat.runtime.pod.model_snapshots import snapshot_model
 from longboat.runtime.pod.server_logs import ServerLogs
 from tests.local.place import until
-from tests.unit.kube.listening import listening
-from tests.unit.kube.test_api import Answer, Script, client, status
+from tests.unit.kube_client.listening import listening
+from tests.unit.kube_client.test_api import Answer, Script, client, status
 
 SEAT = ("serve", "server", 0)
 

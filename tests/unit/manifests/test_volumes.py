@@ -11,7 +11,7 @@ import pytest
 from longboat.manifests import rank_pods, volumes, yaml_text
 from longboat.runtime.errors import LongboatError
 from longboat.runtime.kube_client import names
-from tests.unit.export.test_objects import made, of, planned
+from tests.unit.manifests.test_run_objects import made, of, planned
 
 GOLDEN = Path(__file__).with_name("golden-storage.yaml")
 JOB = """

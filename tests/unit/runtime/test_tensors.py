@@ -118,7 +118,7 @@ import sys
 from pathlib import Path
 import jax.numpy as jnp
 from safetensors import safe_open
-from tests.unit.core.test_tensors import write
+from tests.unit.runtime.test_tensors import write
 
 arrays = {"w": jnp.arange(6.0).reshape(2, 3), "half": jnp.ones((2, 2), jnp.bfloat16), "n": jnp.int32(7)}
 with safe_open(write(Path(sys.argv[1]), arrays), framework="flax") as file:

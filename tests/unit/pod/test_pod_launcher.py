@@ -17,8 +17,8 @@ from longboat.runtime.kube_client import names
 from longboat.runtime.kube_client.api import ApiError, Manifest
 from longboat.runtime.pod import pod_status
 from longboat.runtime.pod.pod_launcher import NEW_RIGHTS, START_PATIENCE, PodLauncher
-from tests.unit.kube.listening import listening
-from tests.unit.kube.test_api import Answer, Script, client, script, status
+from tests.unit.kube_client.listening import listening
+from tests.unit.kube_client.test_api import Answer, Script, client, script, status
 
 __all__ = ["script"]
 

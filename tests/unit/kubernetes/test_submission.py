@@ -22,7 +22,7 @@ from longboat.runtime.errors import LongboatError
 from longboat.runtime.kube_client import names
 from longboat.runtime.kube_client.api import Manifest
 from longboat.runtime.plan import Plan
-from tests.unit.kube.little_cluster import LittleCluster
+from tests.unit.kubernetes.little_cluster import LittleCluster
 
 JOB = """
 name: cut

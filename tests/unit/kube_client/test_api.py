@@ -11,7 +11,7 @@ import pytest
 
 from longboat.runtime import debug_log
 from longboat.runtime.kube_client.api import Api, ApiError, ApiServer
-from tests.unit.kube.listening import listening
+from tests.unit.kube_client.listening import listening
 
 Answer = tuple[int, dict[str, str], list[object]]
 

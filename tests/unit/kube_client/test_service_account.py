@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from longboat.runtime.kube_client.api import Api, ApiError, in_cluster
-from tests.unit.kube.listening import listening
-from tests.unit.kube.test_api import Script
-from tests.unit.kube.test_proxy import certificate
+from tests.unit.kube_client.listening import listening
+from tests.unit.kube_client.test_api import Script
+from tests.unit.kubernetes.test_http_proxy import certificate
 
 __all__ = ["certificate"]
 

@@ -9,7 +9,7 @@ import pytest
 from longboat.engines.kubernetes import lost_driver
 from longboat.runtime.kube_client import names
 from longboat.runtime.pod.leadership import LOOK, TRIES, Leadership
-from tests.unit.kube.test_api import Answer, Script, client, script, status
+from tests.unit.kube_client.test_api import Answer, Script, client, script, status
 
 __all__ = ["script"]
 

@@ -79,7 +79,7 @@ def test_shipped_modules_work_with_the_standard_library_alone(interpreter: str, 
             path = SOURCE.parent / module.replace(".", "/")
             file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
             ast.parse(file.read_text(), feature_version=(3, 9))
-        return  # none is to be found: they were parsed by its grammar, and their imports are test_shipped's
+        return  # none is to be found: they were parsed by its grammar, and their imports are test_zipapp's
     done = subprocess.run(
         [program, "-S", "-c", WORK, str(tmp_path), *MODULES],
         env={"PYTHONPATH": str(SOURCE.parent), "PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1"},
