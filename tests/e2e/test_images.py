@@ -138,11 +138,11 @@ def test_images_that_were_pushed_can_be_removed_where_the_registry_allows_it(bui
 
 @pytest.mark.addon
 def test_a_tool_of_the_machine_builds_the_same_thing_if_it_is_told_to(builder: Builder, registry: Registry) -> None:
-    assert builders.found(), "install docker, podman or buildah for this test"
+    assert builders.installed_tool(), "install docker, podman or buildah for this test"
     builder.login(registry.address)
     builder.build(f"{registry.address}/tool/base:1")
     (builder.job / "train.py").write_text("print('by a tool')\n")
-    words = ("--with", builders.found(), "--insecure")
+    words = ("--with", builders.installed_tool(), "--insecure")
     base = f"{registry.address}/tool/base:1"
     assert "pushed" in builder.build(f"{registry.address}/tool/hello:1", *words, base=base)
     assert "unchanged" in builder.build(f"{registry.address}/tool/hello:1", *words, base=base)

@@ -162,7 +162,7 @@ def test_an_nfs_server_is_made_with_a_volume_of_its_own_and_goes_with_it(place: 
     assert volume["spec"]["nfs"]["server"] == cluster.api.get("Service", "shared-all-nfs")["spec"]["clusterIP"]
     claim = ("PersistentVolumeClaim", "shared-all")
     place.until(lambda: cluster.api.get(*claim)["status"]["phase"] == "Bound")
-    assert {left.kind for left in leftovers.found(cluster) if left.cost} >= {
+    assert {left.kind for left in leftovers.of_runs(cluster) if left.cost} >= {
         "PersistentVolume",
         "PersistentVolumeClaim",
     }

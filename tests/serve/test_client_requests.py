@@ -358,7 +358,7 @@ def test_errors_are_counted_by_kind_and_the_rest_is_measured(longboat: Longboat,
         said = longboat("bench", url, "-d", data, "-n", "10", "-w", "0", "--timeout", "5", "--json")
     assert said.code == 0, said.err
     told = json.loads(said.out)
-    kinds = {each["kind"]: (each["count"], each["said"]) for each in told["failures"]}
+    kinds = {each["kind"]: (each["count"], each["message"]) for each in told["failures"]}
     assert kinds["HTTP 429"] == (2, "no")
     assert kinds["connection closed"][0] == 1
     assert kinds["timeout"][0] >= 1

@@ -70,7 +70,7 @@ def _rank_ended(event: Event) -> str:
         text += f" exit {event['code']}"
     elif event.get("signal"):
         text += f" {signal_name(event['signal'])}"
-    return text if cause is None else f"{text}: {explanation.said(cause)}"
+    return text if cause is None else f"{text}: {explanation.cause_text(cause)}"
 
 
 def _stage_ended(event: Event) -> str:

@@ -156,7 +156,7 @@ def seconds(value: float) -> str:
 
 def _limits(plan: Plan) -> str:
     """What differs from the defaults, a line for each stage where something does."""
-    rows = [(stage.name, said) for stage in plan.stages if (said := ", ".join(_unusual(stage)))]
+    rows = [(stage.name, settings) for stage in plan.stages if (settings := ", ".join(_unusual(stage)))]
     return table.render((), rows) if rows else ""
 
 

@@ -176,7 +176,7 @@ def _row_key(rank: RankState) -> tuple[str, str, str, str, str]:
     ended = signal_name(rank.signal) if rank.signal else "-" if rank.code is None else str(rank.code)
     cause = f"because {rank.because} failed" if rank.because else ""
     if rank.cause is not None and not rank.because:
-        cause = table.shorten(explanation.said(rank.cause), 70)
+        cause = table.shorten(explanation.cause_text(rank.cause), 70)
     return rank.state, str(rank.gen or "-"), str(rank.restarts), ended, cause
 
 

@@ -56,7 +56,7 @@ class DockerBuild:
         return "\n".join(lines) + "\n"
 
 
-def found() -> str:
+def installed_tool() -> str:
     """The first tool that is installed and works, or ""."""
     for tool in TOOLS:
         if shutil.which(tool) and subprocess.run([tool, "info"], capture_output=True, check=False).returncode == 0:

@@ -105,7 +105,7 @@ def _build(order: BuildOrder, home: str, environ: Mapping[str, str], say: Say) -
         try:
             image = _composed(order, base, tree, key, shop, say)
         except python_packages.NoWheel as error:
-            tool = builders.found() if not order.tool else ""
+            tool = builders.installed_tool() if not order.tool else ""
             if not tool:
                 raise
             say(f"{error.message}\nbuilding the image with {tool} instead")

@@ -111,10 +111,10 @@ def headline(run: RunState) -> str:
 
 def brief(cause: Cause) -> str:
     """A cause in one line: rank, phrase, and message or error."""
-    return f"{cause.where}: {said(cause)}" if cause.where else said(cause)
+    return f"{cause.where}: {cause_text(cause)}" if cause.where else cause_text(cause)
 
 
-def said(cause: Cause) -> str:
+def cause_text(cause: Cause) -> str:
     """A cause in one line, without the rank."""
     texts = WORDS[cause.kind]
     more = cause.message or cause.error

@@ -190,8 +190,8 @@ class GrpcServer:
             raise invalid('metadata_field must be ["signature_def"]')
         batcher = self._of_spec(request.model_spec)
         bundle = batcher.runner.bundle
-        told = tfs.SignatureDefMap()
-        definition = told.signature_def[tfs_rest.SIGNATURE]
+        signatures = tfs.SignatureDefMap()
+        definition = signatures.signature_def[tfs_rest.SIGNATURE]
         for tensor in bundle.inputs:
             grpc_tensors.describe(tensor, definition.inputs[tensor.name])
         for tensor in bundle.outputs:
@@ -200,7 +200,7 @@ class GrpcServer:
         answer = tfs.GetModelMetadataResponse()
         _fill_spec(answer.model_spec, batcher, "")
         answer.metadata["signature_def"].type_url = SIGNATURE_MAP
-        answer.metadata["signature_def"].value = told.SerializeToString()
+        answer.metadata["signature_def"].value = signatures.SerializeToString()
         return answer
 
     async def _status(self, request: Any, context: Any) -> Any:
@@ -247,10 +247,10 @@ class GrpcServer:
         bundle = self._of_name(request.name, request.version).runner.bundle
         versions = [str(version.number) for version in self._models.model(request.name).available()]
         answer = oip.ModelMetadataResponse(name=request.name, versions=versions, platform="onnxruntime_onnx")
-        for tensors, told in ((bundle.inputs, answer.inputs), (bundle.outputs, answer.outputs)):
+        for tensors, described in ((bundle.inputs, answer.inputs), (bundle.outputs, answer.outputs)):
             for tensor in tensors:
                 shape = [-1 if length is None else length for length in tensor.shape]
-                told.add(name=tensor.name, datatype=BY_NAME[tensor.dtype].oip, shape=shape)
+                described.add(name=tensor.name, datatype=BY_NAME[tensor.dtype].oip, shape=shape)
         return answer
 
     async def _infer(self, request: Any, context: Any) -> Any:

@@ -55,8 +55,8 @@ def _flat(tensor: Tensor, values: Any) -> Array:
     wanted: np.dtype[Any] = np.dtype(tensor.dtype)
     if wanted.itemsize < 4 and wanted.kind in "iu":
         return _checked(tensor, np.array(values, np.int64), wanted)
-    found: Array = np.array(values, wanted)
-    return found
+    array: Array = np.array(values, wanted)
+    return array
 
 
 def _checked(tensor: Tensor, wide: Array, wanted: np.dtype[Any]) -> Array:
@@ -98,7 +98,7 @@ def of_examples(wanted: Sequence[Tensor], given: Any) -> dict[str, Array]:
     if not listed.examples:
         raise invalid("the list of examples is empty: send at least one")
     context = listed.context.features.feature if which == "example_list_with_context" else {}
-    found = {}
+    inputs = {}
     for tensor in wanted:
         rows = []
         for number, example in enumerate(listed.examples):
@@ -107,8 +107,8 @@ def of_examples(wanted: Sequence[Tensor], given: Any) -> dict[str, Array]:
             if feature is None:
                 raise invalid(f"example {number} has no feature {tensor.name!r}")
             rows.append(_feature(tensor, feature, number))
-        found[tensor.name] = input_checks.column(tensor, rows)
-    return found
+        inputs[tensor.name] = input_checks.column(tensor, rows)
+    return inputs
 
 
 def _feature(tensor: Tensor, feature: Any, number: int) -> Any:
@@ -141,7 +141,7 @@ def of_oip(wanted: Sequence[Tensor], request: Any) -> dict[str, Array]:
     if len(set(names)) != len(names):
         raise invalid("duplicate input")
     input_checks.missing(wanted, names)
-    found = {}
+    inputs = {}
     for tensor in wanted:
         at = names.index(tensor.name)
         one = given[at]
@@ -152,13 +152,13 @@ def of_oip(wanted: Sequence[Tensor], request: Any) -> dict[str, Array]:
         if any(not 0 <= length < _LIMIT for length in shape):
             raise invalid(f"input {tensor.name!r} has the invalid shape {shape}")
         if len(raws):
-            found[tensor.name] = input_checks.raw(tensor, raws[at], shape)
+            inputs[tensor.name] = input_checks.raw(tensor, raws[at], shape)
             continue
         input_checks.fits(tensor, shape)
         if not kind.oip_field:
             raise invalid(f"input {tensor.name!r}: send {kind.oip} in raw_input_contents")
-        found[tensor.name] = _contents(tensor, getattr(one.contents, kind.oip_field), shape)
-    return found
+        inputs[tensor.name] = _contents(tensor, getattr(one.contents, kind.oip_field), shape)
+    return inputs
 
 
 def _contents(tensor: Tensor, values: Any, shape: list[int]) -> Array:

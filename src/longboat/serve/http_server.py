@@ -94,14 +94,14 @@ class Request:
             raise RequestRefused(RefusalReason.MEDIA, "Content-Encoding must be gzip, deflate or identity")
         unpacking = zlib.decompressobj(windows)
         try:
-            found = unpacking.decompress(self.body, most + 1)
+            content = unpacking.decompress(self.body, most + 1)
         except zlib.error as error:
             raise RequestRefused(RefusalReason.INVALID, f"the body is not valid {coding.decode()}: {error}") from None
-        if len(found) > most:
+        if len(content) > most:
             raise RequestRefused(RefusalReason.TOO_LARGE, f"the decompressed body is larger than {most} bytes")
         if not unpacking.eof:
             raise RequestRefused(RefusalReason.INVALID, f"the {coding.decode()} body is truncated")
-        return found
+        return content
 
 
 Handler = Callable[[Request], None]
@@ -255,19 +255,19 @@ class ServerConnection(asyncio.Protocol):
         headers = self._headers
         if self._head + len(self._url) > self._site.bounds.headers:
             raise self._too_many_headers()
-        told = headers.get(b"content-length")
-        if told is not None and int(told) > most:
+        length = headers.get(b"content-length")
+        if length is not None and int(length) > most:
             raise RequestRefused(
-                RefusalReason.TOO_LARGE, f"the body has {int(told)} bytes; the limit is {most} (--max-body)"
+                RefusalReason.TOO_LARGE, f"the body has {int(length)} bytes; the limit is {most} (--max-body)"
             )
         request = Request(self, self._parser.get_method(), self._url, headers)
         request.keep = self._parser.should_keep_alive() and not self._site.draining
         if self._parser.should_upgrade():
             request.keep = False
-            if told is not None or b"transfer-encoding" in headers or request.method == b"CONNECT":
+            if length is not None or b"transfer-encoding" in headers or request.method == b"CONNECT":
                 raise RequestRefused(RefusalReason.INVALID, "protocol upgrades are not supported")
         request.refused = self._site.admit(request)
-        if request.refused is not None and (b"transfer-encoding" in headers or int(told or 0) > 0):
+        if request.refused is not None and (b"transfer-encoding" in headers or int(length or 0) > 0):
             raise request.refused
         self._request = request
         if b"expect" in headers and headers[b"expect"].lower() == b"100-continue" and not self._ready:

@@ -52,10 +52,10 @@ def _plain_rows(value: Any, width: int, letter: str) -> Array | None:
         if type(value) is not list or not value or type(value[0][0]) is bool:
             return None
         pack = _packer(width, letter)
-        found: Array = np.frombuffer(b"".join([pack(*row) for row in value]), letter)
+        array: Array = np.frombuffer(b"".join([pack(*row) for row in value]), letter)
     except (struct.error, OverflowError, TypeError, IndexError, KeyError):
         return None
-    return found.reshape(len(value), width)
+    return array.reshape(len(value), width)
 
 
 @lru_cache(256)
@@ -153,20 +153,20 @@ def raw(tensor: Tensor, content: bytes | memoryview, shape: Sequence[int]) -> Ar
             f"got {len(content)}"
         )
     flags = kind.kind == "b"
-    found: Array = np.frombuffer(content, np.uint8 if flags else kind).reshape(shape)
-    return found != 0 if flags else found
+    array: Array = np.frombuffer(content, np.uint8 if flags else kind).reshape(shape)
+    return array != 0 if flags else array
 
 
 def _raw_strings(tensor: Tensor, content: bytes, count: int) -> Array:
-    found: list[str] = []
+    texts: list[str] = []
     at = 0
     while at < len(content):
         length = int.from_bytes(content[at : at + 4], "little")
         if at + 4 + length > len(content):
-            raise invalid(f"input {tensor.name!r}: string {len(found)} is truncated: its length is {length} bytes")
-        found.append(decoded(tensor, content[at + 4 : at + 4 + length]))
+            raise invalid(f"input {tensor.name!r}: string {len(texts)} is truncated: its length is {length} bytes")
+        texts.append(decoded(tensor, content[at + 4 : at + 4 + length]))
         at += 4 + length
-    return of_texts(tensor, found, count)
+    return of_texts(tensor, texts, count)
 
 
 def of_texts(tensor: Tensor, texts: Sequence[str], count: int) -> Array:
@@ -201,9 +201,9 @@ def missing(wanted: Sequence[Tensor], given: Sequence[str]) -> None:
     lacks = [name for name in names if name not in given]
     extra = [name for name in given if name not in names]
     if lacks or extra:
-        told = [f"lacks {', '.join(map(repr, lacks))}"] if lacks else []
-        told += [f"has unknown {', '.join(map(repr, extra))}"] if extra else []
-        raise invalid(f"the request {' and '.join(told)}; the model's inputs: {', '.join(names)}")
+        mistakes = [f"lacks {', '.join(map(repr, lacks))}"] if lacks else []
+        mistakes += [f"has unknown {', '.join(map(repr, extra))}"] if extra else []
+        raise invalid(f"the request {' and '.join(mistakes)}; the model's inputs: {', '.join(names)}")
 
 
 def _named(value: Any) -> str:

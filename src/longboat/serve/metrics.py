@@ -69,26 +69,26 @@ class ProcessMetrics:
         self.counters[key] = self.counters.get(key, 0) + by
 
     def timing(self, labels: Labels) -> Timing:
-        found = self.timings.get(labels)
-        if found is None:
-            found = self.timings[labels] = Timing()
-        return found
+        timing = self.timings.get(labels)
+        if timing is None:
+            timing = self.timings[labels] = Timing()
+        return timing
 
     def packed(self) -> bytes:
-        told = {
+        document = {
             "counters": [[name, labels, value] for (name, labels), value in self.counters.items()],
             "gauges": [[name, labels, value] for (name, labels), value in self.gauges.items()],
             "timings": [[labels, timing.counts, timing.total] for labels, timing in self.timings.items()],
         }
-        return json.dumps(told, separators=(",", ":")).encode()
+        return json.dumps(document, separators=(",", ":")).encode()
 
     @classmethod
     def unpacked(cls, content: bytes) -> ProcessMetrics:
-        told = json.loads(content)
+        document = json.loads(content)
         return cls(
-            {(name, _labels(labels)): value for name, labels, value in told["counters"]},
-            {(name, _labels(labels)): value for name, labels, value in told["gauges"]},
-            {_labels(labels): Timing(counts, total) for labels, counts, total in told["timings"]},
+            {(name, _labels(labels)): value for name, labels, value in document["counters"]},
+            {(name, _labels(labels)): value for name, labels, value in document["gauges"]},
+            {_labels(labels): Timing(counts, total) for labels, counts, total in document["timings"]},
         )
 
 
@@ -139,9 +139,9 @@ def text(all_numbers: Iterable[ProcessMetrics]) -> str:
             together = max if key[0] in ("longboat_model_state", "longboat_start_time_seconds") else _plus
             counters[key] = together(counters[key], value) if key in counters else value
         for labels, timing in numbers.timings.items():
-            found = timings.setdefault(labels, Timing())
-            found.counts = [a + b for a, b in zip(found.counts, timing.counts, strict=True)]
-            found.total += timing.total
+            merged = timings.setdefault(labels, Timing())
+            merged.counts = [a + b for a, b in zip(merged.counts, timing.counts, strict=True)]
+            merged.total += timing.total
     lines: list[str] = []
     for family in FAMILIES:
         lines += [f"# HELP {family.name} {family.help}", f"# TYPE {family.name} {family.kind}"]

@@ -30,21 +30,21 @@ class ModelSource:
         """Complete versions: path, and a mark that changes when the version is rewritten."""
         if self.foreign:
             return {self.only or 1: (self.directory, _mark(self.directory))}
-        found = {}
+        versions = {}
         for number in bundles.versions(self.directory):
             path = os.path.join(self.directory, str(number))
             mark = _mark(os.path.join(path, MANIFEST))
             if mark and self.only in (0, number):
-                found[number] = (path, mark)
-        return found
+                versions[number] = (path, mark)
+        return versions
 
 
 def _mark(path: str) -> object:
     try:
-        told = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return told.st_ino, told.st_mtime_ns, told.st_size
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def find(arguments: list[str], name: str, store: Store) -> list[ModelSource]:
@@ -165,7 +165,7 @@ def in_run(run: Path) -> list[ModelSource]:
 
 def below(root: Path) -> list[ModelSource]:
     """Every model below a directory. Of two with one name, the one written last."""
-    found: dict[str, tuple[float, ModelSource]] = {}
+    newest: dict[str, tuple[float, ModelSource]] = {}
     for directory, names, files in os.walk(root):
         names[:] = sorted(name for name in names if not name.startswith("."))
         if MANIFEST in files:
@@ -175,6 +175,6 @@ def below(root: Path) -> list[ModelSource]:
                 continue
             written = os.stat(os.path.join(directory, MANIFEST)).st_mtime
             name = _plain(os.path.basename(model))
-            if name not in found or written > found[name][0]:
-                found[name] = (written, ModelSource(name, model))
-    return [source for _, source in found.values()]
+            if name not in newest or written > newest[name][0]:
+                newest[name] = (written, ModelSource(name, model))
+    return [source for _, source in newest.values()]

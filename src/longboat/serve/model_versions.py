@@ -95,14 +95,14 @@ class ServedModels:
             if model.newest is None:
                 raise RequestRefused(RefusalReason.UNAVAILABLE, f"model {name!r} has no loaded version")
             return model.newest
-        found = model.versions.get(version)
-        if found is None or found.batcher is None:
+        chosen = model.versions.get(version)
+        if chosen is None or chosen.batcher is None:
             known = ", ".join(str(v.number) for v in model.available()) or "none"
             raise RequestRefused(
                 RefusalReason.NOT_FOUND,
                 f"Servable not found for request: Specific({name}, {version}); versions here: {known}",
             )
-        return found.batcher
+        return chosen.batcher
 
     def model(self, name: str) -> ServedModel:
         model = self.by_name.get(name)
@@ -118,15 +118,15 @@ class ServedModels:
         """Load all models before the first request. If the newest version is broken, the one before it is used; a
         model without any loadable version is an error."""
         for model in self.by_name.values():
-            found = model.source.versions()
-            if not found:
+            on_disk = model.source.versions()
+            if not on_disk:
                 raise LongboatError(
                     f"{model.source.directory} has no complete version of a model",
                     "a version is a numbered directory with a bundle.json in it",
                 )
             broken: dict[int, LongboatError] = {}
-            for number in sorted(found, reverse=True):
-                version = ModelVersion(number, *found[number])
+            for number in sorted(on_disk, reverse=True):
+                version = ModelVersion(number, *on_disk[number])
                 model.versions[number] = version
                 try:
                     self._place(model, version, self._loaded(model, version), loop)
@@ -155,16 +155,16 @@ class ServedModels:
 
     async def refresh(self, model: ServedModel) -> None:
         """Load new versions, unload removed ones."""
-        found = await asyncio.to_thread(model.source.versions)
+        on_disk = await asyncio.to_thread(model.source.versions)
         loop = asyncio.get_running_loop()
-        for number in self._wanted(model, found):
+        for number in self._wanted(model, on_disk):
             known = model.versions.get(number)
-            path, mark = found[number]
+            path, mark = on_disk[number]
             if known is not None and known.mark == mark:
                 continue
             await self._replace(model, known, ModelVersion(number, path, mark), loop)
         for number, version in list(model.versions.items()):
-            gone = number not in found
+            gone = number not in on_disk
             if gone and version.batcher is not None and len(model.available()) == 1:
                 continue  # the directory was emptied: keep the last version until another one comes
             if gone or self._superseded(model, version):

@@ -18,8 +18,8 @@ def in_a_run(environ: Mapping[str, str]) -> bool:
 
 def announce(url: str, grpc: str, name: str, directory: str, environ: Mapping[str, str], token: str = "") -> None:
     """Announce the server once it listens. Returns at once, because the server may run in this thread."""
-    told = (url, grpc, name, directory, environ["LONGBOAT_OUTPUT_DIR"], token)
-    threading.Thread(target=_announce, args=told, daemon=True).start()
+    arguments = (url, grpc, name, directory, environ["LONGBOAT_OUTPUT_DIR"], token)
+    threading.Thread(target=_announce, args=arguments, daemon=True).start()
 
 
 def _announce(url: str, grpc: str, name: str, directory: str, output: str, token: str) -> None:

@@ -66,10 +66,10 @@ class Routes:
             path = urllib.parse.unquote_to_bytes(url.partition(b"?")[0]).decode()
         except UnicodeDecodeError:
             raise RequestRefused(RefusalReason.INVALID, "the URL is not valid UTF-8") from None
-        if found := _V1.fullmatch(path):
-            return self._v1(method, found["name"], found["version"], found["rest"] or "")
-        if found := _V2.fullmatch(path):
-            return self._v2(method, found["name"], found["version"], found["rest"] or "")
+        if match := _V1.fullmatch(path):
+            return self._v1(method, match["name"], match["version"], match["rest"] or "")
+        if match := _V2.fullmatch(path):
+            return self._v2(method, match["name"], match["version"], match["rest"] or "")
         plain = {
             "/healthz": self._live,
             "/readyz": self._ready,
@@ -159,7 +159,7 @@ class Routes:
         request.json(b"{}")
 
     def _list(self, request: Request) -> None:
-        told = [
+        models = [
             {
                 "name": model.name,
                 "versions": [str(version.number) for version in model.available()],
@@ -167,7 +167,7 @@ class Routes:
             }
             for model in self._models.by_name.values()
         ]
-        request.json(orjson.dumps({"models": told}))
+        request.json(orjson.dumps({"models": models}))
 
     def _index(self, request: Request) -> None:
         from longboat.serve import pages

@@ -49,8 +49,8 @@ def load(path: str, name: str, version: int) -> Runner:
     except LongboatError:
         raise
     except Exception as error:
-        said = " ".join(str(error).split())[:300]
-        raise LongboatError(f"{path}: TensorFlow cannot load it: {said}") from None
+        reason = " ".join(str(error).split())[:300]
+        raise LongboatError(f"{path}: TensorFlow cannot load it: {reason}") from None
     bundle = Bundle(name, version, path, _kind(ends[0]), name, ends[0], ends[1])
     runner = TensorFlowRunner(bundle, call)
     warm(runner)
@@ -98,9 +98,9 @@ def _keras(
     function = tensorflow.function(lambda *given: model(given if len(given) > 1 else given[0], training=False))
 
     def call(given: Arrays) -> Arrays:
-        found = function(*(tensorflow.constant(given[tensor.name]) for tensor in inputs))
-        found = found if isinstance(found, (list, tuple)) else [found]
-        return {name: value.numpy() for name, value in zip(names, found, strict=True)}
+        outputs = function(*(tensorflow.constant(given[tensor.name]) for tensor in inputs))
+        outputs = outputs if isinstance(outputs, (list, tuple)) else [outputs]
+        return {name: value.numpy() for name, value in zip(names, outputs, strict=True)}
 
     return (inputs, outputs), call
 
@@ -121,8 +121,8 @@ def _saved_model(
 
     def call(given: Arrays) -> Arrays:
         function = loaded.signatures[SERVING]  # through the object that holds its variables
-        found = function(**{name: tensorflow.constant(value) for name, value in given.items()})
-        return {name: _plain(value.numpy()) for name, value in found.items()}
+        outputs = function(**{name: tensorflow.constant(value) for name, value in given.items()})
+        return {name: _plain(value.numpy()) for name, value in outputs.items()}
 
     return (inputs, outputs), call
 

@@ -142,8 +142,8 @@ def write_rows(request: Request, outputs: Outputs) -> None:
         return
     columns = {name: sendable(array) for name, array in outputs.items()}
     rows = len(next(iter(columns.values())))
-    told = [{name: column[row] for name, column in columns.items()} for row in range(rows)]
-    request.json(dumps({"predictions": told}))
+    predictions = [{name: column[row] for name, column in columns.items()} for row in range(rows)]
+    request.json(dumps({"predictions": predictions}))
 
 
 def write_columns(request: Request, outputs: Outputs) -> None:
@@ -176,17 +176,17 @@ def examples(kind: str, find: Callable[[], Batcher], counting: RequestCounters, 
     def handle(request: Request) -> None:
         batcher = find()
         bundle = batcher.runner.bundle
-        told = loads(request.content(most))
-        if type(told) is not dict or type(told.get("examples")) is not list:
+        body = loads(request.content(most))
+        if type(body) is not dict or type(body.get("examples")) is not list:
             raise invalid("the body must be a JSON object with a list of 'examples'")
-        context = told.get("context", {})
-        if type(context) is not dict or any(type(example) is not dict for example in told["examples"]):
+        context = body.get("context", {})
+        if type(context) is not dict or any(type(example) is not dict for example in body["examples"]):
             raise invalid("'context' and each of 'examples' must be an object of features by name")
-        inputs = _rows([{**context, **example} for example in told["examples"]], bundle.inputs)
+        inputs = _rows([{**context, **example} for example in body["examples"]], bundle.inputs)
 
         def write(request: Request, outputs: Outputs) -> None:
-            found: Any = classes(bundle, outputs) if kind == "classify" else values(bundle, outputs)
-            request.json(dumps({"result": found}))
+            result: Any = classes(bundle, outputs) if kind == "classify" else values(bundle, outputs)
+            request.json(dumps({"result": result}))
 
         HttpPrediction(request, batcher, write, counting).ask(inputs, input_checks.rows_of(inputs))
 
@@ -235,8 +235,8 @@ def status(model: ServedModel, version: int | None) -> bytes:
 
 
 def _status(version: ModelVersion) -> dict[str, Any]:
-    told = {"error_code": "UNKNOWN" if version.error else "OK", "error_message": version.error}
-    return {"version": str(version.number), "state": version.state.name, "status": told}
+    status = {"error_code": "UNKNOWN" if version.error else "OK", "error_message": version.error}
+    return {"version": str(version.number), "state": version.state.name, "status": status}
 
 
 def metadata(bundle: Bundle) -> bytes:

@@ -35,7 +35,7 @@ def server() -> bytes:
 
 
 def metadata(model: ServedModel, bundle: Bundle) -> bytes:
-    def told(tensor: Tensor) -> dict[str, Any]:
+    def described(tensor: Tensor) -> dict[str, Any]:
         shape = [-1 if length is None else length for length in tensor.shape]
         return {"name": tensor.name, "datatype": BY_NAME[tensor.dtype].oip, "shape": shape}
 
@@ -44,8 +44,8 @@ def metadata(model: ServedModel, bundle: Bundle) -> bytes:
             "name": model.name,
             "versions": [str(version.number) for version in model.available()],
             "platform": "onnxruntime_onnx",
-            "inputs": [told(tensor) for tensor in bundle.inputs],
-            "outputs": [told(tensor) for tensor in bundle.outputs],
+            "inputs": [described(tensor) for tensor in bundle.inputs],
+            "outputs": [described(tensor) for tensor in bundle.outputs],
         }
     )
 
@@ -58,8 +58,8 @@ def infer(find: Callable[[], Batcher], counting: RequestCounters, most: int) -> 
         batcher.admit()
         body = request.body if b"content-encoding" not in request.headers else request.content(most)
         split = request.headers.get(HEADER)
-        told, rest = _split(body, split) if split is not None else (loads(body), None)
-        inputs, asked = read(told, rest, batcher.runner.bundle)
+        document, rest = _split(body, split) if split is not None else (loads(body), None)
+        inputs, asked = read(document, rest, batcher.runner.bundle)
         rows = input_checks.rows_of(inputs)
 
         def write(request: Request, outputs: Outputs) -> None:
@@ -84,18 +84,18 @@ class InferRequest:
 
     __slots__ = ("binary", "deadline", "id", "outputs")
 
-    def __init__(self, told: dict[str, Any], bundle: Bundle) -> None:
-        self.id = told.get("id")
+    def __init__(self, document: dict[str, Any], bundle: Bundle) -> None:
+        self.id = document.get("id")
         if self.id is not None and type(self.id) is not str:
             raise invalid("'id' must be a string")
-        parameters = _parameters(told)
+        parameters = _parameters(document)
         by_default = parameters.get("binary_data_output", False) is True
         timeout = parameters.get("timeout", 0)
         wait = timeout / 1e6 if type(timeout) is int and 0 < timeout < 1 << 50 else 0.0
         self.deadline = time.monotonic() + wait if wait else 0.0
         self.outputs: list[str] | None = None
         self.binary: dict[str, bool] | bool = by_default
-        asked = told.get("outputs")
+        asked = document.get("outputs")
         if asked is None or asked == []:
             return
         if type(asked) is not list:
@@ -178,10 +178,10 @@ def checked_type(tensor: Tensor, datatype: Any) -> None:
 def _listed(tensor: Tensor, data: list[Any], shape: list[int]) -> Array:
     """Values from a flat or nested list."""
     if len(shape) > 1 and data and type(data[0]) is list:
-        found = input_checks.column(tensor, data)
-        if list(found.shape) != shape:
-            raise invalid(f"input {tensor.name!r}: 'shape' is {shape}, 'data' has {list(found.shape)}")
-        return found
+        array = input_checks.column(tensor, data)
+        if list(array.shape) != shape:
+            raise invalid(f"input {tensor.name!r}: 'shape' is {shape}, 'data' has {list(array.shape)}")
+        return array
     flat = input_checks.column(Tensor(tensor.name, tensor.dtype, (None,)), data)
     count = int(np.prod(shape, dtype=object))
     if flat.size != count:
@@ -216,7 +216,7 @@ def _write(request: Request, infer_request: InferRequest, outputs: Outputs, resp
 
 def index(models: list[ServedModel]) -> bytes:
     """The repository index: every version, and why a version is not served."""
-    told = [
+    index = [
         {
             "name": model.name,
             "version": str(version.number),
@@ -226,4 +226,4 @@ def index(models: list[ServedModel]) -> bytes:
         for model in models
         for version in model.status()
     ]
-    return orjson.dumps(told)
+    return orjson.dumps(index)

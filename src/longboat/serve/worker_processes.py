@@ -154,7 +154,7 @@ class _Parent:
         self._due: dict[int, float] = {}
         self._asked = 0
         self._hurry = False
-        self._told = False
+        self._announced = False
 
     def run(self) -> int:
         read, write = os.pipe()
@@ -220,18 +220,18 @@ class _Parent:
             selector.register(pipe, selectors.EVENT_READ)
 
     def _hear(self, pipe: int, wake: int) -> None:
-        said = os.read(pipe, 65536)
+        data = os.read(pipe, 65536)
         if pipe == wake:
             return
         child = next(child for child in self._children.values() if child.pipe == pipe)
-        child.heard += said
-        if said:
+        child.heard += data
+        if data:
             return
         os.close(pipe)
         child.pipe = -1
         child.names = tuple(child.heard.decode().splitlines())
-        if not self._told and all(each.names for each in self._children.values()):
-            self._told = True
+        if not self._announced and all(each.names for each in self._children.values()):
+            self._announced = True
             names = next(iter(self._children.values())).names
             self._ready(
                 ServerReady(self._settings.port, self._settings.grpc_port, names, time.monotonic() - self._began)
@@ -248,7 +248,7 @@ class _Parent:
             del self._children[index]
             if stopping:
                 continue
-            if not self._told:
+            if not self._announced:
                 return True  # it has printed the reason
             code = os.waitstatus_to_exitcode(status)
             how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"

@@ -129,7 +129,7 @@ def from_text(
     env = read_env_files(_env_files(root, directory, env_files), params.resolved, problems)
     requirements = _requirements(root, directory, problems)
     built = planning.build(root, directory, engine, remote, env, environ, problems)
-    if problems.found:
+    if problems.items:
         raise problems.error(missing)
     built = replace(
         built,
@@ -147,7 +147,7 @@ def _check_version(tree: MapNode, problems: Problems) -> None:
     value = entry.value.value if entry and isinstance(entry.value, ScalarNode) else None
     if entry and isinstance(value, int) and not isinstance(value, bool) and value != job_keys.VERSION:
         message = f"job file version {value} is not supported; this Longboat reads version {job_keys.VERSION}"
-        problems.found.clear()
+        problems.items.clear()
         problems.add(entry.value.span, message, "upgrade Longboat" if value > job_keys.VERSION else "")
         raise problems.error()
 

@@ -64,7 +64,7 @@ def change(path: str | os.PathLike[str], name: str, text: str) -> Change:
 def _params_of(text: str, file: str) -> Params:
     problems = Problems(file, text)
     root = compose(text, problems)
-    if problems.found or not isinstance(root, MapNode):
+    if problems.items or not isinstance(root, MapNode):
         # The loader reports the problems with positions.
         loading.from_text(text, file, sets={}, environ={})
         raise LongboatError(f"{file} is not a job file")
@@ -75,7 +75,7 @@ def _reads_back(text: str, file: str, before: Params, name: str, wanted: ScalarN
     """Whether the text is YAML with the new value for this param and all others unchanged."""
     problems = Problems(file, text)
     root = compose(text, problems)
-    if problems.found or not isinstance(root, MapNode):
+    if problems.items or not isinstance(root, MapNode):
         return False
     after = Params(root, problems).declared
     if list(after) != list(before.declared):

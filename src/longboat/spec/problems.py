@@ -70,17 +70,17 @@ class Problems:
     def __init__(self, file: str, text: str = "") -> None:
         self.file = file
         self.texts: dict[str, str] = {file: text}
-        self.found: list[Problem] = []
+        self.items: list[Problem] = []
 
     def add(self, span: Span, message: str, hint: str = "", file: str = "") -> None:
-        self.found.append(Problem(file or self.file, span.line, span.column, span.length, message, hint))
+        self.items.append(Problem(file or self.file, span.line, span.column, span.length, message, hint))
 
     def add_option(self, option: str, message: str, hint: str = "") -> None:
         """Add a problem of the command line or the environment, not of a file."""
-        self.found.append(Problem(option, 0, 0, 0, message, hint))
+        self.items.append(Problem(option, 0, 0, 0, message, hint))
 
     def error(self, also: Iterable[Problem] = ()) -> JobError:
-        return JobError([*self.found, *also], self.texts, self.file)
+        return JobError([*self.items, *also], self.texts, self.file)
 
 
 def nearest(word: str, known: Iterable[str], others: Mapping[str, str] | None = None) -> str:

@@ -30,7 +30,7 @@ PATIENCE = 120.0
 
 PROBE = """
 import json, os, sys
-found = {"python": sys.version.split()[0], "mounts": {}}
+report = {"python": sys.version.split()[0], "mounts": {}}
 for name, read_only in json.loads(sys.argv[1]).items():
     place = os.path.join(sys.argv[2], name)
     try:
@@ -40,13 +40,13 @@ for name, read_only in json.loads(sys.argv[1]).items():
             file = os.path.join(place, ".longboat-probe-" + str(os.getpid()))
             open(file, "w").close()
             os.unlink(file)
-        found["mounts"][name] = ""
+        report["mounts"][name] = ""
     except OSError as error:
         held = os.stat(place)
-        found["mounts"][name] = "%s (it belongs to %d:%d, mode %o)" % (
+        report["mounts"][name] = "%s (it belongs to %d:%d, mode %o)" % (
             error.strerror, held.st_uid, held.st_gid, held.st_mode & 0o7777)
 with open("/dev/termination-log", "w") as file:
-    json.dump(found, file)
+    json.dump(report, file)
 """
 """Runs on any Python 3.9: which mounts can be read, or written to."""
 

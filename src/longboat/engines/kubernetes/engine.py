@@ -388,7 +388,7 @@ class KubernetesEngine:
     def leftovers(self, run: str) -> list[Leftover]:
         from longboat.engines.kubernetes import leftovers
 
-        return leftovers.found(self.cluster, run)
+        return leftovers.of_runs(self.cluster, run)
 
     def remove_data(self, run: str) -> list[str]:
         from longboat.engines.kubernetes import storage

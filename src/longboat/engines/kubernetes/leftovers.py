@@ -18,7 +18,7 @@ from longboat.runtime.plan import from_json
 GONE = ("Succeeded", "Failed")
 
 
-def found(cluster: Cluster, run: str = "") -> list[Leftover]:
+def of_runs(cluster: Cluster, run: str = "") -> list[Leftover]:
     """Leftovers of one run or of all runs; what costs money first."""
     try:
         roots = cluster.api.list("ConfigMap", _roots(run))

@@ -68,15 +68,15 @@ def arithmetic(nodes: Iterable[NodeCapacity], cpu: float, memory: float, gpu: fl
     usable = [node for node in all_of_them if node.usable]
     if any(n.cpu >= cpu and n.memory >= memory and n.gpu >= gpu for n in usable):
         return []
-    told = []
+    shortages = []
     for name, asked, free in (
         ("cpu", cpu, [n.cpu for n in usable]),
         ("memory (GiB)", memory / (1 << 30), [n.memory / (1 << 30) for n in usable]),
         ("gpu", gpu, [n.gpu for n in usable]),
     ):
         if asked > max(free, default=0.0):
-            told.append(f"asked {asked:g} {name}, the most that a node has free is {max(free, default=0.0):.3g}")
-    head = "; ".join(told) or "each is free on some node, but on no node all of it"
+            shortages.append(f"asked {asked:g} {name}, the most that a node has free is {max(free, default=0.0):.3g}")
+    head = "; ".join(shortages) or "each is free on some node, but on no node all of it"
     lines = [head if usable else "no node takes pods", *map(_line, all_of_them[:SHOWN])]
     return [*lines, *([f"and {len(all_of_them) - SHOWN} more nodes"] if len(all_of_them) > SHOWN else [])]
 

@@ -33,9 +33,9 @@ class LoadCounters:
         codec: Codec,
         labels: tuple[str, ...],
         output: str = "",
-        told: Callable[[Iteration], None] | None = None,
+        on_iteration: Callable[[Iteration], None] | None = None,
     ) -> None:
-        self._codec, self._labels, self._output, self._told = codec, labels, output, told
+        self._codec, self._labels, self._output, self._on_iteration = codec, labels, output, on_iteration
         self.requests = self.succeeded = self.examples = self.correct = self.labelled = 0
         self.latencies, self.services = array("d"), array("d")
         self.iterations: list[Iteration] = []
@@ -47,17 +47,17 @@ class LoadCounters:
         """Count one response. due: when its request should have been sent; 0 without a rate."""
         service = answer.ended - answer.sent
         taken = answer.ended - (due or answer.sent)
-        error, said, correct = answer.error, answer.detail, None
+        error, message, correct = answer.error, answer.detail, None
         if not error and batch.truths is not None:
             try:
                 correct = self._judged(answer.body, batch.truths)
             except LongboatError as unreadable:
-                error, said = "not understood", unreadable.message
+                error, message = "not understood", unreadable.message
         self.requests += 1
         self.latest = max(self.latest, taken - service)
         if error:
-            before = self._failures.get(error, RequestFailure(error, 0, said))
-            self._failures[error] = RequestFailure(error, before.count + 1, before.said)
+            before = self._failures.get(error, RequestFailure(error, 0, message))
+            self._failures[error] = RequestFailure(error, before.count + 1, before.message)
         else:
             self.succeeded += 1
             self.examples += batch.size
@@ -67,7 +67,7 @@ class LoadCounters:
         if not error or error == "timeout":
             self.latencies.append(taken)
             self.services.append(service)
-        if self._told is not None or len(self.iterations) < KEPT:
+        if self._on_iteration is not None or len(self.iterations) < KEPT:
             self._keep(Iteration(number + 1, taken, batch.size, correct, error))
 
     def never_sent(self, count: int) -> None:
@@ -82,18 +82,18 @@ class LoadCounters:
     def _keep(self, iteration: Iteration) -> None:
         if len(self.iterations) < KEPT:
             self.iterations.append(iteration)
-        if self._told is not None:
-            self._told(iteration)
+        if self._on_iteration is not None:
+            self._on_iteration(iteration)
 
     def _judged(self, body: bytes, truths: Sequence[Label]) -> int | None:
         """Number of correct rows; None if the model returns no class."""
         columns = self._codec.decode(body)
         if self._output and self._output not in columns:
             raise LongboatError(f"the model has no output {self._output!r}: it has {', '.join(columns)}", code=FAILED)
-        said = predictions.read(columns, self._labels, self._output, sure=False)
-        if len(said) != len(truths):
-            raise LongboatError(f"{len(said)} predictions came for {len(truths)} rows", code=FAILED)
-        judged = [predictions.right(one, truth, self._labels) for one, truth in zip(said, truths, strict=True)]
+        predicted = predictions.read(columns, self._labels, self._output, sure=False)
+        if len(predicted) != len(truths):
+            raise LongboatError(f"{len(predicted)} predictions came for {len(truths)} rows", code=FAILED)
+        judged = [predictions.right(one, truth, self._labels) for one, truth in zip(predicted, truths, strict=True)]
         return None if None in judged else judged.count(True)
 
     @property

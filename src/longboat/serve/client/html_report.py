@@ -105,7 +105,7 @@ def _failures(report: LoadReport) -> str:
     if not report.failures:
         return ""
     lines = "".join(
-        f'<tr><td>{escape(each.kind)}</td><td class="n">{each.count:,}</td><td>{escape(each.said)}</td></tr>\n'
+        f'<tr><td>{escape(each.kind)}</td><td class="n">{each.count:,}</td><td>{escape(each.message)}</td></tr>\n'
         for each in report.failures
     )
     return f'<h2>Failures</h2>\n<div class="wrap"><table>{lines}</table></div>\n'

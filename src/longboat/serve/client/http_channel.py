@@ -93,8 +93,8 @@ class ClientConnection(asyncio.Protocol):
                 elif name == b"transfer-encoding":
                     self._chunked = value.strip().lower() == b"chunked"
                 elif name == b"connection":
-                    said = value.strip().lower()
-                    self._keep = said == b"keep-alive" or (self._keep and said != b"close")
+                    option = value.strip().lower()
+                    self._keep = option == b"keep-alive" or (self._keep and option != b"close")
         except ValueError:
             self.fail("not HTTP")
             return False
@@ -208,7 +208,7 @@ def reason(body: bytes) -> str:
         document = json.loads(body)
     except ValueError:
         return body[:200].decode("utf-8", "replace").strip()
-    said = document.get("error", document.get("detail", "")) if isinstance(document, dict) else document
-    if isinstance(said, dict):
-        said = said.get("message", said)
-    return str(said)[:300]
+    error = document.get("error", document.get("detail", "")) if isinstance(document, dict) else document
+    if isinstance(error, dict):
+        error = error.get("message", error)
+    return str(error)[:300]

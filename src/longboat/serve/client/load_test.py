@@ -77,11 +77,11 @@ class LoadSettings:
             raise LongboatError(f"--timeout {self.timeout:g}: it must be greater than 0")
 
 
-def run(target: Target, settings: LoadSettings, told: Callable[[Iteration], None] | None = None) -> LoadReport:
-    """Run the load test. `told` is called with every measured iteration."""
+def run(target: Target, settings: LoadSettings, on_iteration: Callable[[Iteration], None] | None = None) -> LoadReport:
+    """Run the load test. `on_iteration` is called with every measured iteration."""
     settings.check()
     with asyncio.Runner(loop_factory=_loop()) as runner:
-        return runner.run(_run(target, settings, told))
+        return runner.run(_run(target, settings, on_iteration))
 
 
 def _loop() -> Callable[[], asyncio.AbstractEventLoop]:
@@ -93,12 +93,12 @@ def _loop() -> Callable[[], asyncio.AbstractEventLoop]:
     return uvloop.new_event_loop
 
 
-async def _run(target: Target, settings: LoadSettings, told: Callable[[Iteration], None] | None) -> LoadReport:
+async def _run(target: Target, settings: LoadSettings, on_iteration: Callable[[Iteration], None] | None) -> LoadReport:
     target, signature = await model_requests.meet(target, settings.signature, settings.timeout)
     examples = _examples(settings, signature)
     codec = http_codecs.of(target, signature)
     requests, batches = _requests(examples, codec, settings)
-    tally = LoadCounters(codec, settings.labels or signature.labels, settings.output, told)
+    tally = LoadCounters(codec, settings.labels or signature.labels, settings.output, on_iteration)
     lines = [model_requests.channel(target, settings.timeout) for _ in range(settings.connections)]
     gang = _Gang(settings, requests, batches, tally, lines)
     interrupted = False

@@ -53,8 +53,8 @@ async def meet(target: Target, signature_name: str = "", timeout: float = TIMEOU
         document = await _get(target, http_codecs.path_of(target, "v2"), timeout)
         server = await _get(target, "/v2", timeout, missing={})
         extensions = server.get("extensions") or () if isinstance(server, dict) else ()
-        found = model_signature.of_v2(target.model, document, [str(each) for each in extensions])
-        return target, await _named(target, found, timeout)
+        signature = model_signature.of_v2(target.model, document, [str(each) for each in extensions])
+        return target, await _named(target, signature, timeout)
     document = await _get(target, http_codecs.path_of(target, "v1") + "/metadata", timeout)
     return target, await _named(target, model_signature.of_tfs(target.model, document, signature_name), timeout)
 
@@ -79,17 +79,18 @@ async def predict(target: Target, known: Signature, rows: Sequence[Row], timeout
 def failed(target: Target, answer: ChannelResponse) -> LongboatError:
     """The error message and hint for a failed request."""
     where = target.authority
-    said = f": {answer.detail}" if answer.detail else ""
+    detail = f": {answer.detail}" if answer.detail else ""
     messages = {
         "refused": (f"{where} refused the connection", "start a server: `longboat serve MODEL`"),
-        "no connection": (f"cannot reach {where}{said}", "check the address"),
+        "no connection": (f"cannot reach {where}{detail}", "check the address"),
         "timeout": (f"no response from {where} in time", "wait longer: --timeout SECONDS"),
         "not HTTP": (f"{where} does not speak HTTP", "use gRPC: --protocol grpc"),
-        "TLS": (f"the TLS connection to {where} failed{said}", "trust a certificate with --ca FILE"),
+        "TLS": (f"the TLS connection to {where} failed{detail}", "trust a certificate with --ca FILE"),
     }
     token = "set the server's token: --token-file FILE, or LONGBOAT_SERVE_TOKEN"
     hints = {"HTTP 401": token, "UNAUTHENTICATED": token, "HTTP 429": "the server is busy: try again"}
-    message, hint = messages.get(answer.error, (f"{where} answered {answer.error}{said}", hints.get(answer.error, "")))
+    other = (f"{where} answered {answer.error}{detail}", hints.get(answer.error, ""))
+    message, hint = messages.get(answer.error, other)
     return LongboatError(message, hint, FAILED)
 
 

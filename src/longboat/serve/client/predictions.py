@@ -54,11 +54,11 @@ def read(
     ]
 
 
-def right(said: Predicted, truth: Label, labels: tuple[str, ...] = ()) -> bool | None:
+def right(prediction: Predicted, truth: Label, labels: tuple[str, ...] = ()) -> bool | None:
     """Whether the prediction matches the label; None if it is a number, not a class."""
-    if said.is_class:
-        return _known(said.value, labels) == _known(truth, labels)
-    value = said.value
+    if prediction.is_class:
+        return _known(prediction.value, labels) == _known(truth, labels)
+    value = prediction.value
     if isinstance(value, str) or truth not in (-1, 0, 1):
         return None
     if value != value:

@@ -57,7 +57,7 @@ class Iteration:
 class RequestFailure:
     kind: str
     count: int
-    said: str
+    message: str
     """The server's message the first time."""
 
 

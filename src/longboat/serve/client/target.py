@@ -56,8 +56,8 @@ class Target:
 
     def but(self, **changes: str) -> Target:
         """The target with the changes that are not empty."""
-        said: dict[str, Any] = {name: value for name, value in changes.items() if value}
-        return replace(self, **said)
+        given: dict[str, Any] = {name: value for name, value in changes.items() if value}
+        return replace(self, **given)
 
 
 def looks_like_one(text: str) -> bool:
@@ -73,7 +73,7 @@ def parse(text: str, protocol: str = "") -> Target:
     scheme, rest = _scheme(text)
     if scheme == "" and (bare := _BARE.fullmatch(rest)) is not None:
         host, port, path = bare[1].strip("[]"), int(bare[2]), bare[3] or ""
-        said, tls = "", False
+        scheme_protocol, tls = "", False
         path = f"/models{path}" if re.fullmatch(r"/[^/]+", path) else path
     else:
         if scheme not in _SCHEMES:
@@ -83,10 +83,10 @@ def parse(text: str, protocol: str = "") -> Target:
             host, port = parts.hostname or "", parts.port or _PORTS[scheme]
         except ValueError as error:
             raise LongboatError(f"{text!r} is not a server address: {error}") from None
-        path, (said, tls) = parts.path, _SCHEMES[scheme]
+        path, (scheme_protocol, tls) = parts.path, _SCHEMES[scheme]
     if not host or not 0 < port < 65536:
         raise _not_an_address(text)
-    if said == "grpc":
+    if scheme_protocol == "grpc":
         if protocol not in ("", "grpc"):
             raise LongboatError(f"{text} is a gRPC address, but --protocol is {protocol}", "remove one of them")
         path = f"/models{path}" if path.strip("/") else ""
@@ -94,7 +94,7 @@ def parse(text: str, protocol: str = "") -> Target:
     for pattern, means in _PATHS:
         if (match := pattern.fullmatch(path)) is not None:
             prefix, model, version = match.groups()
-            named = protocol or said or means
+            named = protocol or scheme_protocol or means
             return Target(host, port, named, unquote(model), version or "", tls, prefix.rstrip("/"))
     raise _not_an_address(text)
 

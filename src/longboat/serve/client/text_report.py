@@ -60,7 +60,7 @@ def _latency(value: Latency) -> str:
 
 
 def _failures(report: LoadReport) -> list[str]:
-    lines = [f"{each.count:>9,}  {each.kind}{': ' + each.said if each.said else ''}" for each in report.failures]
+    lines = [f"{each.count:>9,}  {each.kind}{': ' + each.message if each.message else ''}" for each in report.failures]
     return ["", "failures", *lines] if lines else []
 
 

@@ -166,11 +166,11 @@ class PageContent:
 
 def read(content: bytes) -> PageContent | None:
     """Parse the details from a page, for clients; None if it is not such a page."""
-    found = re.search(rb'<script type="application/json" id="model">(.*?)</script>', content, re.DOTALL)
+    match = re.search(rb'<script type="application/json" id="model">(.*?)</script>', content, re.DOTALL)
     try:
-        told = json.loads(found[1]) if found else {}
-        examples = tuple(Example(each["inputs"], each["label"], each["note"]) for each in told["examples"])
-        return PageContent(tuple(map(str, told["labels"])), examples)
+        model = json.loads(match[1]) if match else {}
+        examples = tuple(Example(each["inputs"], each["label"], each["note"]) for each in model["examples"])
+        return PageContent(tuple(map(str, model["labels"])), examples)
     except (ValueError, KeyError, TypeError):
         return None
 

@@ -21,5 +21,5 @@ def messages(name: str) -> dict[str, Any]:
     files = descriptor_pb2.FileDescriptorSet.FromString(Path(__file__).with_name(f"{name}.binpb").read_bytes())
     for file in files.file:
         pool.Add(file)
-    found = pool.FindFileByName(f"{name}.proto").message_types_by_name
-    return {each: message_factory.GetMessageClass(descriptor) for each, descriptor in found.items()}
+    descriptors = pool.FindFileByName(f"{name}.proto").message_types_by_name
+    return {each: message_factory.GetMessageClass(descriptor) for each, descriptor in descriptors.items()}

@@ -60,14 +60,14 @@ async function call(verb, body, signal) {
     if (error.name === "AbortError") throw error;
     throw new Trouble("The server does not answer", "It may have been stopped, or the network is down. Try again when it is back.");
   }
-  let told = null;
-  try { told = parse(text); } catch { /* told in words below */ }
+  let reply = null;
+  try { reply = parse(text); } catch { /* reported below */ }
   if (!response.ok) {
-    const said = told && typeof told.error === "string" ? told.error : text.slice(0, 300);
-    throw new Trouble(STATUSES[response.status] || `The server answered ${response.status}`, said, response.status);
+    const message = reply && typeof reply.error === "string" ? reply.error : text.slice(0, 300);
+    throw new Trouble(STATUSES[response.status] || `The server answered ${response.status}`, message, response.status);
   }
-  if (told === null) throw new Trouble("The answer is not understood", "The server sent something that is not JSON.");
-  return told;
+  if (reply === null) throw new Trouble("The answer is not understood", "The server sent something that is not JSON.");
+  return reply;
 }
 
 // Sends a request and hands the answer on; tells what went wrong instead. A new request takes the place of one that is
@@ -86,9 +86,9 @@ async function exchange(body, then) {
   byId("trouble").hidden = true;
   byId("answer").setAttribute("aria-busy", "true");
   try {
-    const told = await call("predict", body, mine.signal);
+    const reply = await call("predict", body, mine.signal);
     byId("login").hidden = true;
-    await then(told, mine.signal);
+    await then(reply, mine.signal);
   } catch (error) {
     if (running !== mine) return;
     if (mine.signal.aborted) {
@@ -117,11 +117,11 @@ function tellWaiting(seconds) {
 // Asks for one row and tells the prediction.
 function ask(instance, { truth = null, text = null } = {}) {
   const body = encoded({ instances: [instance] });
-  return exchange(body, async (told, signal) => {
-    if (!Array.isArray(told.predictions) || told.predictions.length !== 1) {
+  return exchange(body, async (reply, signal) => {
+    if (!Array.isArray(reply.predictions) || reply.predictions.length !== 1) {
       throw new Trouble("The answer is not understood", "One prediction was expected.");
     }
-    tellAnswer(told.predictions[0], truth);
+    tellAnswer(reply.predictions[0], truth);
     if (model.explains) await explain(text, body, signal);
   });
 }
@@ -164,7 +164,7 @@ function tellCommand(body) {
   byId("curl").textContent = `curl${login} -d '${short.replaceAll("'", "'\\''")}' ${address("predict")}`;
 }
 
-// What a prediction means: mirrors longboat.serve.client.scoring.
+// What a prediction means: mirrors longboat.serve.client.predictions.
 function reading(row) {
   const outputs = row !== null && typeof row === "object" && !Array.isArray(row) ? row : { [model.outputs[0]?.name ?? "output"]: row };
   const names = Object.keys(outputs);
@@ -185,10 +185,10 @@ function reading(row) {
       return { bars: [{ label: labels[0], share: 1 - share }, { label: labels[1], share }] };
     }
   }
-  if (Number.isInteger(value) && CLASSES.includes(name)) return { said: String(labels[value] ?? value) };
-  if (typeof value === "number") return { said: `${name}: ${Number(value.toPrecision(6))}` };
-  if (value === null) return { said: `${name}: no number came out` };
-  return { said: typeof value === "string" ? value : JSON.stringify(value) };
+  if (Number.isInteger(value) && CLASSES.includes(name)) return { headline: String(labels[value] ?? value) };
+  if (typeof value === "number") return { headline: `${name}: ${Number(value.toPrecision(6))}` };
+  if (value === null) return { headline: `${name}: no number came out` };
+  return { headline: typeof value === "string" ? value : JSON.stringify(value) };
 }
 
 function asShares(values) {
@@ -202,14 +202,14 @@ function asShares(values) {
 
 // What weighed most in the answer: words of a text, columns of a table.
 async function explain(text, body, signal) {
-  let told;
+  let reply;
   try {
-    told = await call("explain", body, signal);
+    reply = await call("explain", body, signal);
   } catch (error) {
     if (!(error instanceof Trouble) && error.name !== "AbortError") throw error;
     return; // the prediction stands without it
   }
-  const heaviest = distinct(told.explanations?.[0] ?? []).slice(0, WORDS);
+  const heaviest = distinct(reply.explanations?.[0] ?? []).slice(0, WORDS);
   if (!heaviest.length) return;
   const top = Math.abs(heaviest[0].weight);
   const [down, up] = model.labels.length === 2 ? model.labels : ["against it", "for it"];
@@ -274,15 +274,15 @@ function percent(share) {
 
 // The prediction as a headline and bars; the truth beside it where it is known.
 function tellAnswer(row, truth) {
-  const { bars = [], said = "" } = reading(row);
-  const best = bars.reduce((a, b) => (b.share > a.share ? b : a), bars[0] ?? { label: said, share: null });
-  byId("headline").textContent = bars.length ? `${best.label}: ${percent(best.share)}` : said;
+  const { bars = [], headline = "" } = reading(row);
+  const best = bars.reduce((a, b) => (b.share > a.share ? b : a), bars[0] ?? { label: headline, share: null });
+  byId("headline").textContent = bars.length ? `${best.label}: ${percent(best.share)}` : headline;
   const known = truth !== null && truth !== undefined;
   const name = known && Number.isInteger(truth) && !model.labels.includes(String(truth)) ? model.labels[truth] ?? truth : truth;
   byId("truth").hidden = !known;
   if (known) {
     const right = String(name) === String(best.label);
-    byId("truth").textContent = `True label: ${name}` + (bars.length || said ? (right ? " (right)" : " (wrong)") : "");
+    byId("truth").textContent = `True label: ${name}` + (bars.length || headline ? (right ? " (right)" : " (wrong)") : "");
   }
   const few = bars.length > MOST_BARS ? [...bars].sort((a, b) => b.share - a.share).slice(0, MOST_BARS / 2) : bars;
   byId("bars").replaceChildren(...few.map((bar) => barOf(bar, bar === best)));

@@ -50,10 +50,10 @@ function send() {
   const count = Array.isArray(request?.instances) ? request.instances.length : 1;
   const began = performance.now();
   byId("reply-box").hidden = true;
-  exchange(body.value, (told) => {
+  exchange(body.value, (reply) => {
     const took = performance.now() - began;
     byId("took").textContent = `${count} ${count === 1 ? "row" : "rows"} in ${took.toFixed(0)} ms`;
-    byId("reply").textContent = JSON.stringify(told, null, 2).replace(/\[[^[\]{}"]*\]/g, (list) => list.replace(/\s+/g, " "));
+    byId("reply").textContent = JSON.stringify(reply, null, 2).replace(/\[[^[\]{}"]*\]/g, (list) => list.replace(/\s+/g, " "));
     byId("reply-box").hidden = false;
   });
 }

@@ -64,15 +64,15 @@ function fill(example) {
 }
 
 function row() {
-  const found = {};
+  const inputs = {};
   for (const { tensor, entry } of fields) {
     let value = entry.value;
     if (entry.type === "checkbox") value = entry.checked;
     else if (entry.type === "number") value = entry.value === "" ? MISSING : Number(entry.value);
-    if (tensor.shape.length === 2) (found[tensor.name] ??= []).push(value);
-    else found[tensor.name] = value;
+    if (tensor.shape.length === 2) (inputs[tensor.name] ??= []).push(value);
+    else inputs[tensor.name] = value;
   }
-  return found;
+  return inputs;
 }
 
 form.addEventListener("submit", (event) => {

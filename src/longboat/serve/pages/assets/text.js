@@ -37,12 +37,12 @@ byId("samples").append(...model.examples.map((example) => {
   const item = document.createElement("li");
   const button = document.createElement("button");
   button.type = "button";
-  const said = String(example.inputs[input.name] ?? "");
+  const exampleText = String(example.inputs[input.name] ?? "");
   const label = labelOf(example);
-  button.append(span("what", said.length > 240 ? `${said.slice(0, 240)}…` : said));
+  button.append(span("what", exampleText.length > 240 ? `${exampleText.slice(0, 240)}…` : exampleText));
   if (label !== null || example.note) button.append(span("label", [label === null ? "" : `true label: ${label}`, example.note].filter(Boolean).join("; ")));
   button.addEventListener("click", () => {
-    text.value = said;
+    text.value = exampleText;
     sample = example;
     send();
     byId("form").scrollIntoView({ block: "start" });
