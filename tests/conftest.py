@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -19,6 +21,14 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # takes most of its time: so it is written, even where the environment turns that off.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# What XLA compiles for this kind of processor is kept for later runs: compiling takes longer than training.
+CPU_FEATURES = re.search(r"^(flags|Features)\s*:.*$", Path("/proc/cpuinfo").read_text(), re.M)
+CACHES = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+os.environ["JAX_COMPILATION_CACHE_DIR"] = str(
+    CACHES / "longboat/xla" / hashlib.sha256(CPU_FEATURES[0].encode() if CPU_FEATURES else b"").hexdigest()[:12]
+)
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
 
 
 @pytest.fixture
