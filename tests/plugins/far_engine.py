@@ -40,11 +40,11 @@ from longboat.runs.stage_reuse import StageDecision
 from longboat.runs.store import Store
 from longboat.runtime import driver_lock, journal, plan, run_layout
 from longboat.runtime.causes import Cause, CauseKind
-from longboat.runtime.driver.agent_links import Seat, name_of
 from longboat.runtime.driver.driver import Driver
 from longboat.runtime.driver.history import look_back
 from longboat.runtime.driver.launcher import AgentGone
 from longboat.runtime.errors import LongboatError
+from longboat.runtime.seat import Seat
 
 LEASE = 30.0
 
@@ -137,7 +137,7 @@ class FarLauncher:
         self._all: set[int] = set()
         for file in (run / "agents").glob("*"):
             stage, role, rank = file.name.split("+")
-            self._watch((stage, role, int(rank)), int(file.read_text()))
+            self._watch(Seat(stage, role, int(rank)), int(file.read_text()))
 
     def launch(self, seat: Seat, ports: object) -> None:
         if seat in self._known and Path(f"/proc/{self._known[seat]}").exists():
@@ -145,13 +145,13 @@ class FarLauncher:
         env = {
             **os.environ,
             "TMPDIR": str(self._run),
-            "LONGBOAT_AGENT_SEAT": name_of(seat),
+            "LONGBOAT_AGENT_SEAT": seat.name,
             "LONGBOAT_AGENT_RUN": self._run.name,
             "LONGBOAT_AGENT_DIRECTORY": str(self._run),
             "LONGBOAT_AGENT_DRIVER": f"localhost:{self._port}",
             "LONGBOAT_AGENT_TOKEN_FILE": str(self._run / "token"),
             "LONGBOAT_AGENT_LEASE": str(self._lease),
-            "LONGBOAT_AGENT_TERMINATION": str(self._run / f"last-{seat[1]}-{seat[2]}"),
+            "LONGBOAT_AGENT_TERMINATION": str(self._run / f"last-{seat.rank_name}"),
         }
         with open(self._run / "agents.log", "ab") as log:
             command = [self._python, str(self._run / "longboat.pyz")]

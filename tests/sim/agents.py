@@ -15,8 +15,9 @@ from longboat.runtime import wire
 from longboat.runtime.agent.outbox import Outbox
 from longboat.runtime.agent.protocol import AgentOrder, AgentProtocol
 from longboat.runtime.causes import Cause, CauseKind
-from longboat.runtime.gang.gang_events import Incarnation, Seat
+from longboat.runtime.gang.gang_events import Incarnation
 from longboat.runtime.journal import plain
+from longboat.runtime.seat import Seat
 from tests.sim.network import Connection
 from tests.sim.world import World
 
@@ -139,10 +140,9 @@ class SimAgent:
         self._joining = self.pod.dial(self)
         self._busy_until = self.world.now + self.world.between(0.5, LOOK)
         self.world.after(self._busy_until - self.world.now, self._looked, self._joining)
-        role, rank = self.seat
         self._owes = bool(self._outbox)
         seen = {**self.protocol.seen(self.clock(), self.world.now), "owes": self._owes}
-        self._joining.to_driver(wire.encode({"is": "join", "seat": ["train", role, rank], **seen}))
+        self._joining.to_driver(wire.encode({"is": "join", "seat": self.seat, **seen}))
 
     def _looked(self, connection: Connection) -> None:
         if self._joining is connection:
@@ -218,14 +218,12 @@ class SimAgent:
         age = step * process.fate.reports
         if not process.alive or not self.alive or 0 <= process.fate.silent_after <= age:
             return
-        role, rank = self.seat
-        self._say("report", role=role, rank=rank, points=[{"step": step}])
+        self._say("report", role=self.seat.role, rank=self.seat.rank, points=[{"step": step}])
         self.world.after(process.fate.reports, self._report, process, step + 1)
 
     def _checkpoint(self, process: SimProcess) -> None:
         if process.alive and self.alive:
-            role, rank = self.seat
-            self._say("checkpoint", role=role, rank=rank, record={"step": 1})
+            self._say("checkpoint", role=self.seat.role, rank=self.seat.rank, record={"step": 1})
 
     def _process_ended(self, process: SimProcess) -> None:
         self.watcher.ended(process)

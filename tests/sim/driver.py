@@ -17,6 +17,7 @@ from longboat.runtime.driver.history import UnfinishedStage
 from longboat.runtime.gang import gang_events as g
 from longboat.runtime.gang.machine import Gang
 from longboat.runtime.journal import plain
+from longboat.runtime.seat import Seat
 from tests.sim.engine import Engine
 from tests.sim.invariants import Watcher
 from tests.sim.network import Connection
@@ -49,7 +50,7 @@ class SimDriver:
         self._inbox: deque[Callable[[], None]] = deque()
         self._todo: deque[g.Action] = deque()
         self._busy = False
-        self._links: dict[g.Seat, Connection] = {}
+        self._links: dict[Seat, Connection] = {}
         self._timer = -1.0
         self._starts: dict[tuple[g.Incarnation, int], bytes] = {}
         engine.receive = self.receive
@@ -146,17 +147,17 @@ class SimDriver:
         self._links[agent.seat] = connection
         return True
 
-    def _reported(self, seat: g.Seat, message: wire.Message) -> None:
+    def _reported(self, seat: Seat, message: wire.Message) -> None:
         self.watcher.reported.add(seat)
         self._handle(g.Progress(seat, message["incarnation"][0], max(point["step"] for point in message["points"])))
 
-    def _exited(self, seat: g.Seat, message: wire.Message) -> None:
+    def _exited(self, seat: Seat, message: wire.Message) -> None:
         self._handle(codec.exited(seat, codec.incarnation_of(message), message))
 
-    def _noticed(self, seat: g.Seat, message: wire.Message) -> None:
+    def _noticed(self, seat: Seat, message: wire.Message) -> None:
         self._handle(g.PreemptionNotice(seat))
 
-    def _checkpointed(self, seat: g.Seat, message: wire.Message) -> None:
+    def _checkpointed(self, seat: Seat, message: wire.Message) -> None:
         if message["incarnation"][0] == self.gang.generation:
             self._write("checkpoint", stage="train")
             self.watcher.checkpoint()
@@ -223,7 +224,7 @@ class SimDriver:
             self._starts[key] = codec.start(action, 1, 1, "", "", False)
         return self._starts[key]
 
-    def _send(self, seat: g.Seat, data: bytes) -> None:
+    def _send(self, seat: Seat, data: bytes) -> None:
         link = self._links.get(seat)
         if link is not None:
             link.to_agent(data)
@@ -267,7 +268,7 @@ class SimDriver:
             link.tear()
 
 
-_HEARD: dict[str, Callable[[SimDriver, g.Seat, wire.Message], None]] = {
+_HEARD: dict[str, Callable[[SimDriver, Seat, wire.Message], None]] = {
     "report": SimDriver._reported,
     "exited": SimDriver._exited,
     "notice": SimDriver._noticed,

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from longboat.runtime import wire
 from longboat.runtime.causes import Cause, CauseKind
-from longboat.runtime.gang.gang_events import AgentLost, Incarnation, Seat
+from longboat.runtime.gang.gang_events import AgentLost, Incarnation
 from longboat.runtime.rank_env import Address
+from longboat.runtime.seat import Seat
 from tests.sim.agents import LOOK, Fate, SimAgent, SimProcess
 from tests.sim.network import Connection, Node, Weather
 from tests.sim.world import World
@@ -60,7 +61,7 @@ class Pod:
     incarnations: int = 0
 
     def __str__(self) -> str:
-        return f"{self.seat[0]}-{self.seat[1]}@{self.node.name}"
+        return f"{self.seat.rank_name}@{self.node.name}"
 
     def dial(self, agent: SimAgent) -> Connection:
         return Connection(self.engine.world, self.engine.weather, agent, self.engine.receive)
@@ -118,7 +119,7 @@ class Engine:
             return
         if self.world.happens(self.odds.no_start):
             self.world.fault("agent did not start", str(pod))
-            self.agent_died(pod, Cause(CauseKind.AGENT_LOST, "it did not start", role=pod.seat[0], rank=pod.seat[1]))
+            self.agent_died(pod, Cause(CauseKind.AGENT_LOST, "it did not start").at(pod.seat))
             return
         self.start_agent(pod)
 
@@ -134,8 +135,7 @@ class Engine:
         """The pod ends by itself; noticed once its node can be reached and nothing of it is left."""
         if pod.dead or pod.cause is not None:
             return
-        role, rank = pod.seat
-        pod.cause = cause or Cause(CauseKind.AGENT_LOST, "the agent ended", role=role, rank=rank)
+        pod.cause = cause or Cause(CauseKind.AGENT_LOST, "the agent ended").at(pod.seat)
         pod.died_at = self.world.now
         if pod.agent is not None:
             pod.agent.die()
@@ -170,7 +170,7 @@ class Engine:
         left = [pod for pod in pods if not pod.dead]
         for pod in left:
             if not pod.node.cut_off and pod.cause is None:
-                pod.cause = Cause(CauseKind.NODE_LOST, "it was silent", role=seat[0], rank=seat[1])
+                pod.cause = Cause(CauseKind.NODE_LOST, "it was silent").at(seat)
                 pod.died_at = self.world.now
                 if pod.agent is not None:
                     pod.agent.die()
@@ -183,11 +183,11 @@ class Engine:
             self.world.say(f"engine: {pod} is given up")
         for pod in pods:
             pod.told = True
-        self.world.say(f"engine: nothing is left at {seat[0]}-{seat[1]}")
+        self.world.say(f"engine: nothing is left at {seat.rank_name}")
         tell(
             AgentLost(
                 seat,
-                Cause(CauseKind.NODE_LOST, "its machine did not answer", role=seat[0], rank=seat[1]),
+                Cause(CauseKind.NODE_LOST, "its machine did not answer").at(seat),
                 self.world.now,
             )
         )

@@ -23,6 +23,7 @@ from longboat.runtime.gang import gang_events as g
 from longboat.runtime.gang import kill_causes
 from longboat.runtime.gang.machine import Gang, Phase
 from longboat.runtime.rank_env import Peers
+from longboat.runtime.seat import Seat
 from tests.sim.agents import SimProcess
 from tests.sim.world import Violation, World
 
@@ -38,24 +39,24 @@ class Watcher:
     def __init__(self, world: World, rules: g.GangRules) -> None:
         self.world, self.rules = world, rules
         self.engine: Engine
-        self.running: dict[g.Seat, SimProcess] = {}
+        self.running: dict[Seat, SimProcess] = {}
         self.by_generation: dict[int, int] = {}
-        self.processes: dict[int, dict[g.Seat, SimProcess]] = {}
+        self.processes: dict[int, dict[Seat, SimProcess]] = {}
         """Generation -> the last process of each seat in it."""
-        self._marks: dict[tuple[str, g.Seat], float] = {}
+        self._marks: dict[tuple[str, Seat], float] = {}
         """Faults that befell seats, by what they are called as a cause, and when they were last seen."""
-        self._heard: dict[g.Seat, float] = {}
+        self._heard: dict[Seat, float] = {}
         self._since = 0.0
         self.driver_lost_in: set[int] = set()
         self.disk_full = False
         self.may_stall = False
-        self.reported: set[g.Seat] = set()
+        self.reported: set[Seat] = set()
         """Seats that the driver knows to report."""
         self.words: dict[str, set[int]] = {}
         """Agent -> the numbers of what drivers have heard of it."""
         self.over: str = ""
         self.generation = 0
-        self._lives: set[tuple[g.Seat, g.Incarnation]] = set()
+        self._lives: set[tuple[Seat, g.Incarnation]] = set()
         self._recorded: list[int] = []
         self._peers: dict[int, Peers] = {}
         self._spent = 0
@@ -69,11 +70,11 @@ class Watcher:
         self.world.say(f"VIOLATION ({promise}) {text}")
         raise Violation(promise, text)
 
-    def mark(self, what: str, seat: g.Seat) -> None:
+    def mark(self, what: str, seat: Seat) -> None:
         """Something befell the seat that may be named as a cause."""
         self._marks[what, seat] = self.world.now
 
-    def marked(self, what: str, seat: g.Seat) -> bool:
+    def marked(self, what: str, seat: Seat) -> bool:
         """It did in this generation, or so shortly before that it is felt in this one."""
         return self._marks.get((what, seat), -1e9) >= self._since - 3 * self.rules.lease
 
@@ -114,7 +115,7 @@ class Watcher:
     def begun(self) -> None:
         self._beginning = False
 
-    def heard(self, seat: g.Seat) -> None:
+    def heard(self, seat: Seat) -> None:
         self._heard[seat] = self.world.now
 
     def checkpoint(self) -> None:
@@ -179,7 +180,7 @@ class Watcher:
 
     def _named(self, cause: Cause, generation: int) -> None:
         """The cause is something that happened."""
-        seat, kind = (cause.role, cause.rank), cause.kind
+        seat, kind = cause.seat, cause.kind
         where = f"{kind.value} of {seat} in generation {generation}"
         if kind in OWN:
             process = self.processes.get(generation, {}).get(seat)
@@ -219,7 +220,7 @@ class Watcher:
                 )
 
     def _alone(self, cause: Cause, generation: int) -> None:
-        seat = (cause.role, cause.rank)
+        seat = cause.seat
         alone = self.rules.seats.get(seat, (False, False))[1]
         excused = (
             cause.kind in HOPELESS
@@ -232,7 +233,7 @@ class Watcher:
         if alone and not excused and self._spent < self.rules.restarts and self._gang.budget > 0:
             self.bad("f", f"all end because {seat} fell, which restarts alone ({cause.kind.value})")
 
-    def _launch(self, seat: g.Seat) -> None:
+    def _launch(self, seat: Seat) -> None:
         pod = self.engine.current(seat)
         if pod is not None and not pod.dead and not pod.told and not self._beginning and pod.cause is None:
             self.bad("e", f"an agent is launched at {seat}, where {pod} lives")

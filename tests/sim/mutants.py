@@ -21,6 +21,7 @@ from longboat.runtime.gang.members import Member, MemberState, Roster
 from longboat.runtime.gang.outcomes import GenerationOutcome, first_cause
 from longboat.runtime.gang.restart_budget import RestartBudget
 from longboat.runtime.light_dataclasses import replace
+from longboat.runtime.seat import Seat
 
 Patch = tuple[object, str, Any]
 
@@ -108,7 +109,7 @@ def restart_all_for_one() -> list[Patch]:
 def succeed_when_a_service_ends() -> list[Patch]:
     real = Gang._rank_ended
 
-    def fell(self: Gang, seat: g.Seat, member: Member, event: g.Exited, now: float) -> list[g.Action]:
+    def fell(self: Gang, seat: Seat, member: Member, event: g.Exited, now: float) -> list[g.Action]:
         if event.ok and not member.finishes and self.phase is Phase.RUNNING:
             self._unfinished = 1
             member = replace(member, finishes=True)
@@ -148,9 +149,7 @@ def take_the_silent_for_dead() -> list[Patch]:
         actions: list[g.Action] = []
         for action in real(self, now):
             assert isinstance(action, g.Fence)
-            lost = g.AgentLost(
-                action.seat, Cause(CauseKind.NODE_LOST, "silent", role=action.seat[0], rank=action.seat[1]), now
-            )
+            lost = g.AgentLost(action.seat, Cause(CauseKind.NODE_LOST, "silent").at(action.seat), now)
             actions += [action, *self._agent_lost(lost, now)]
         return actions
 
@@ -229,7 +228,7 @@ def pay_nothing() -> list[Patch]:
 def launch_twice() -> list[Patch]:
     real = Gang._launch
 
-    def launch(self: Gang, seat: g.Seat) -> list[g.Action]:
+    def launch(self: Gang, seat: Seat) -> list[g.Action]:
         self.members[seat].launching = False
         return real(self, seat)
 
@@ -252,7 +251,7 @@ def count_the_asked() -> list[Patch]:
     """A new driver takes a rank that the old one was ending for one that ended by itself."""
     real = Gang._rank_ended
 
-    def fell(self: Gang, seat: g.Seat, member: Member, event: g.Exited, now: float) -> list[g.Action]:
+    def fell(self: Gang, seat: Seat, member: Member, event: g.Exited, now: float) -> list[g.Action]:
         return real(self, seat, member, replace(event, asked=event.asked and self.phase is Phase.ENDING), now)
 
     taken = Roster.ended

@@ -16,6 +16,7 @@ from longboat.runtime.driver import codec
 from longboat.runtime.gang import gang_events as g
 from longboat.runtime.gang.machine import Gang
 from longboat.runtime.journal import plain
+from longboat.runtime.seat import Seat
 
 
 @dataclass(frozen=True)
@@ -37,15 +38,15 @@ class Coordinator:
     """The driver's part, with a stopwatch around it."""
 
     def __init__(self, ranks: int) -> None:
-        self.seats: list[g.Seat] = [("worker", rank) for rank in range(ranks)]
+        self.seats: list[Seat] = [Seat("train", "worker", rank) for rank in range(ranks)]
         self.gang = Gang(g.GangRules(dict.fromkeys(self.seats, (True, False))))
         self.decoders = {seat: wire.Decoder() for seat in self.seats}
-        self.out: list[tuple[g.Seat, bytes]] = []
+        self.out: list[tuple[Seat, bytes]] = []
         self.messages = self.said = self.encoded = 0
         self.cpu = 0.0
         self._starts: dict[g.Incarnation, bytes] = {}
 
-    def hear(self, heard: list[tuple[g.Seat, bytes]]) -> list[tuple[g.Seat, bytes]]:
+    def hear(self, heard: list[tuple[Seat, bytes]]) -> list[tuple[Seat, bytes]]:
         begun = time.process_time()
         self.out = []
         for seat, data in heard:
@@ -74,7 +75,7 @@ class Coordinator:
         self.encoded += len(data)
         return data
 
-    def _say(self, seat: g.Seat, data: bytes) -> None:
+    def _say(self, seat: Seat, data: bytes) -> None:
         self.messages += 1
         self.said += len(data)
         self.out.append((seat, data))
@@ -85,7 +86,7 @@ def cost(ranks: int) -> Cost:
     coordinator = Coordinator(ranks)
     coordinator.gang.begin(0.0)
     duties = {
-        seat: AgentProtocol(f"{seat[1]:016x}", ["10.0.0.1", [1, 2, seat[1] + 1024]], 0.0, 0.0)
+        seat: AgentProtocol(f"{seat.rank:016x}", ["10.0.0.1", [1, 2, seat.rank + 1024]], 0.0, 0.0)
         for seat in coordinator.seats
     }
     known: dict[int, wire.Message] = {}

@@ -9,6 +9,7 @@ from typing import Any
 
 from longboat.runtime.causes import Cause, CauseKind
 from longboat.runtime.gang import gang_events as g
+from longboat.runtime.seat import Seat
 from longboat.runtime.shapes import SHAPES, finishing_roles
 from tests.sim.agents import Fate, SimAgent, SimProcess
 from tests.sim.driver import SimDriver
@@ -88,7 +89,7 @@ class Scenario:
         finishes = finishing_roles(shape, ranks)
         return g.GangRules(
             {
-                (role, rank): (finishes[role], SHAPES[shape].rule(role).alone)
+                Seat("train", role, rank): (finishes[role], SHAPES[shape].rule(role).alone)
                 for role, count in ranks.items()
                 for rank in range(count)
             },
@@ -268,8 +269,7 @@ class Scenario:
         self.watcher.mark("notice", pod.seat)
         self.watcher.mark("agent", pod.seat)
         pod.agent.notice()
-        role, rank = pod.seat
-        cause = Cause(CauseKind.PREEMPTED, "its machine was preempted", role=role, rank=rank)
+        cause = Cause(CauseKind.PREEMPTED, "its machine was preempted").at(pod.seat)
         self.world.after(self.world.between(0.5, 15.0), self.engine.agent_died, pod, cause)
 
     def _kill_process(self, pod: Pod) -> None:

@@ -11,7 +11,8 @@ import signal
 from enum import Enum
 from typing import Tuple
 
-from longboat.runtime.light_dataclasses import dataclass
+from longboat.runtime.light_dataclasses import dataclass, replace
+from longboat.runtime.seat import Seat
 
 
 class CauseKind(str, Enum):
@@ -91,11 +92,17 @@ class Cause:
     """Facts behind the kind: counters, limits, times."""
 
     @property
+    def seat(self) -> Seat:
+        return Seat(self.stage, self.role, self.rank)
+
+    def at(self, seat: Seat) -> Cause:
+        """The same cause, of this rank."""
+        return replace(self, stage=seat.stage, role=seat.role, rank=seat.rank)
+
+    @property
     def where(self) -> str:
         """`stage/role-rank`, or as much of it as is known."""
-        if self.rank >= 0:
-            return f"{self.stage}/{self.role}-{self.rank}"
-        return self.stage
+        return self.seat.name if self.rank >= 0 else self.stage
 
 
 def signal_name(number: int) -> str:

@@ -16,9 +16,10 @@ import pytest
 
 from longboat.runtime import wire
 from longboat.runtime.driver.agent_links import HANDSHAKE, AgentLink, AgentLinks
+from longboat.runtime.seat import Seat
 
 TOKEN = b"the token of this run"
-SEAT = ("train", "worker", 0)
+SEAT = Seat("train", "worker", 0)
 
 
 class Door:
@@ -67,10 +68,10 @@ class Caller:
     def say(self, **message: Any) -> None:
         self.socket.sendall(wire.encode(message))
 
-    def join(self, seat: tuple[str, str, int] = SEAT, token: bytes = TOKEN, signed: str = "") -> str:
+    def join(self, seat: Seat = SEAT, token: bytes = TOKEN, signed: str = "") -> str:
         nonce = wire.nonce()
         nonces = f"{self.hello['nonce']}{nonce}"
-        name = signed or f"{seat[0]}/{seat[1]}-{seat[2]}"
+        name = signed or seat.name
         self.say(**{"is": "join", "seat": seat, "nonce": nonce, "proof": wire.proof(token, "agent", nonces, name)})
         return nonces
 
@@ -98,7 +99,7 @@ def test_an_agent_with_the_token_is_let_in_and_sees_that_the_driver_has_it_too(d
 def test_a_wrong_token_a_proof_for_another_seat_and_an_old_proof_are_refused(door: Door) -> None:
     wrong, other = Caller(door), Caller(door)
     wrong.join(token=b"guessed")
-    other.join(("train", "worker", 0), signed="train/worker-1")
+    other.join(signed="train/worker-1")
     assert door.turn() == []
     assert wrong.hear() is None
     assert other.hear() is None

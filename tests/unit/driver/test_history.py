@@ -20,6 +20,7 @@ from longboat.runtime.pipeline import (
     Step,
 )
 from longboat.runtime.plan import Gate, Plan, Stage
+from longboat.runtime.seat import Seat
 
 Event = dict[str, Any]
 
@@ -177,14 +178,14 @@ def told(rank: int, accuracy: float, role: str = "worker") -> Event:
 def test_the_first_rank_is_believed_by_the_next_driver_too() -> None:
     before = look_back([told(0, 0.9), told(1, 0.8)])
     assert before.metrics.values == {"train": {"accuracy": 0.9}}
-    assert before.metrics.take("train", ("worker", 1), [{"accuracy": 0.7}]) == {}
-    assert before.metrics.take("train", ("worker", 0), [{"accuracy": 0.95}]) == {"accuracy": 0.95}
+    assert before.metrics.take(Seat("train", "worker", 1), [{"accuracy": 0.7}]) == {}
+    assert before.metrics.take(Seat("train", "worker", 0), [{"accuracy": 0.95}]) == {"accuracy": 0.95}
 
 
 def test_in_a_job_that_was_changed_another_rank_may_be_the_first() -> None:
     before = look_back([told(0, 0.1, "chief"), {"ev": "run.started", "order": "2"}])
     assert before.metrics.values == {"train": {"accuracy": 0.1}}
-    assert before.metrics.take("train", ("worker", 0), [{"accuracy": 0.9}]) == {"accuracy": 0.9}
+    assert before.metrics.take(Seat("train", "worker", 0), [{"accuracy": 0.9}]) == {"accuracy": 0.9}
 
 
 def test_another_attempt_that_is_taken_over_before_it_formed_stands_in_its_round() -> None:

@@ -16,15 +16,15 @@ from longboat.runtime.gang.gang_events import (
     Heartbeat,
     Incarnation,
     RecordEvent,
-    Seat,
     Tick,
 )
 from longboat.runtime.gang.machine import Gang, Phase
 from longboat.runtime.gang.members import MemberState
 from longboat.runtime.rank_env import Address
+from longboat.runtime.seat import Seat
 
-W0, W1, W2 = ("worker", 0), ("worker", 1), ("worker", 2)
-CHIEF, PS = ("chief", 0), ("ps", 0)
+W0, W1, W2 = (Seat("train", "worker", rank) for rank in range(3))
+CHIEF, PS = Seat("train", "chief", 0), Seat("train", "ps", 0)
 TOGETHER, ALONE, SERVES = (True, False), (True, True), (False, False)
 
 A = TypeVar("A", bound=Action)

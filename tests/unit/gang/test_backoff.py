@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 
 from longboat.runtime.causes import Cause, CauseKind
-from longboat.runtime.gang.gang_events import Action, CheckpointComplete, Launch, Progress, Seat, Start, StopRequest
+from longboat.runtime.gang.gang_events import Action, CheckpointComplete, Launch, Progress, Start, StopRequest
 from longboat.runtime.gang.machine import Phase
-from longboat.runtime.light_dataclasses import replace
+from longboat.runtime.seat import Seat
 from tests.unit.gang.driven import GONE, STOPPED, TOGETHER, W0, W1, W2, Driven, records, running
 
 
@@ -62,7 +62,7 @@ TAKEN = Cause(CauseKind.PREEMPTED, "its machine was preempted")
 
 def taken(it: Driven, *seats: Seat) -> list[Action]:
     """The agents of these seats go with their machine."""
-    return [action for seat in seats for action in it.lost(seat, replace(TAKEN, role=seat[0], rank=seat[1]))]
+    return [action for seat in seats for action in it.lost(seat, TAKEN.at(seat))]
 
 
 def launches(actions: Sequence[Action]) -> int:
@@ -87,7 +87,7 @@ def test_what_the_job_is_not_to_blame_for_costs_nothing_and_is_waited_for_when_i
 def test_a_machine_with_many_ranks_that_goes_away_counts_once() -> None:
     it = running({W0: TOGETHER, W1: TOGETHER, W2: TOGETHER}, restarts=3)
     for _ in range(2):
-        it.lost(W0, replace(TAKEN, role="worker", rank=0))
+        it.lost(W0, TAKEN.at(W0))
         it.killed(W1, W2)
         assert launches(taken(it, W1, W2)) == 2, "at once"
         assert any(isinstance(action, Start) for action in it.join())

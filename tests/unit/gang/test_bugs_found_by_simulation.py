@@ -21,15 +21,15 @@ from longboat.runtime.gang.gang_events import (
     PreemptionNotice,
     Progress,
     RecordEvent,
-    Seat,
     Start,
     StopRequest,
     Tick,
 )
 from longboat.runtime.gang.machine import Gang, Phase
 from longboat.runtime.rank_env import Address
+from longboat.runtime.seat import Seat
 
-W0, W1 = ("worker", 0), ("worker", 1)
+W0, W1, CHIEF = Seat("train", "worker", 0), Seat("train", "worker", 1), Seat("train", "chief", 0)
 TOGETHER, ALONE = (True, False), (True, True)
 GONE = Cause(CauseKind.AGENT_LOST, "the agent ended")
 FAILED = Cause(CauseKind.USER_ERROR, "it failed", exit_code=1)
@@ -50,7 +50,7 @@ def seen(
     agent: str = "a",
     at: float = 0.0,
 ) -> Heartbeat:
-    return Heartbeat(seat, agent, Address(f"10.0.0.{seat[1]}", (1, 2, 3)), incarnation, running, ended, at)
+    return Heartbeat(seat, agent, Address(f"10.0.0.{seat.rank}", (1, 2, 3)), incarnation, running, ended, at)
 
 
 def formed(kind: tuple[bool, bool], **rules: Any) -> Gang:
@@ -93,12 +93,12 @@ def test_a_launch_that_failed_while_its_peers_train_on_is_tried_again() -> None:
 
 
 def test_no_second_agent_is_launched_while_one_is_on_its_way() -> None:
-    it = Gang(GangRules({W0: ALONE, ("chief", 0): TOGETHER}), 0, 0.0)
+    it = Gang(GangRules({W0: ALONE, CHIEF: TOGETHER}), 0, 0.0)
     it.begin(0.0)
-    for seat in (W0, ("chief", 0)):
+    for seat in (W0, CHIEF):
         it.handle(seen(seat), 1.0)
     assert of(Launch, it.handle(AgentLost(W0, GONE), 2.0))
-    fell = it.handle(exited(("chief", 0), (1, 0), 1), 3.0)
+    fell = it.handle(exited(CHIEF, (1, 0), 1), 3.0)
     assert of(RecordEvent, fell)
     assert of(Launch, fell) == []
 
@@ -139,15 +139,14 @@ def test_a_silent_machine_is_the_cause_although_its_peers_were_heard_to_fall_fir
 
 
 def test_the_fall_of_one_that_restarts_alone_is_not_the_cause_of_what_ends_for_all() -> None:
-    chief = ("chief", 0)
-    it = Gang(GangRules({chief: TOGETHER, W0: ALONE}), 0, 0.0)
+    it = Gang(GangRules({CHIEF: TOGETHER, W0: ALONE}), 0, 0.0)
     it.begin(0.0)
-    for seat in (chief, W0):
+    for seat in (CHIEF, W0):
         it.handle(seen(seat), 1.0)
-    it.handle(exited(chief, (1, 0), 1, at=3.0), 3.0)
+    it.handle(exited(CHIEF, (1, 0), 1, at=3.0), 3.0)
     ended = it.handle(exited(W0, (1, 0), 2, at=2.9), 3.1)
     cause = next(record.keys["cause"] for record in of(RecordEvent, ended) if record.ev == "gen.ended")
-    assert (cause.role, cause.rank) == chief
+    assert cause.seat == CHIEF
 
 
 def test_a_hung_rank_is_ended_although_others_report() -> None:

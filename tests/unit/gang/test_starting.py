@@ -6,6 +6,7 @@ from longboat.runtime.causes import CauseKind
 from longboat.runtime.gang.gang_events import NO_INCARNATION, GangEnded, Heartbeat, Kill, Launch, RecordEvent, Start
 from longboat.runtime.gang.machine import Phase
 from longboat.runtime.rank_env import Address
+from longboat.runtime.seat import Seat
 from tests.unit.gang.driven import CHIEF, PS, SERVES, TOGETHER, W0, W1, W2, Driven, ends, only, records, running
 
 # Coming together.
@@ -28,10 +29,10 @@ def test_nobody_starts_before_all_are_there_and_then_all_start_with_one_world() 
 
 
 def test_peers_stand_in_the_order_of_their_numbers_also_beyond_ten() -> None:
-    seats = {("worker", rank): TOGETHER for rank in reversed(range(12))}
+    seats = {Seat("train", "worker", rank): TOGETHER for rank in reversed(range(12))}
     it = Driven(seats)
     starts = only(it.join(), Start)
-    assert starts[0].peers["worker"] == tuple(it.address(("worker", rank)) for rank in range(12))
+    assert starts[0].peers["worker"] == tuple(it.address(Seat("train", "worker", rank)) for rank in range(12))
 
 
 def test_joining_twice_and_strangers_are_harmless() -> None:

@@ -21,6 +21,7 @@ from longboat.runtime.kube_client import names
 from longboat.runtime.kube_client.api import Manifest
 from longboat.runtime.plan import Plan, from_json
 from longboat.runtime.pod import pod_templates
+from longboat.runtime.seat import Seat
 
 GOLDEN = Path(__file__).with_name("golden.yaml")
 JOB = """
@@ -122,7 +123,7 @@ def test_a_seat_fills_the_template_in(tmp_path: Path) -> None:
     found = made(planned(tmp_path))
     template = json.loads(of(found, "ConfigMap", "wide-bobok")["data"]["pod.train.worker.json"])
     root = {"metadata": {"name": "wide-bobok", "uid": "u"}}
-    pod = pod_templates.pod(template, "name-1", ("train", "worker", 1), root, "10.0.0.1", (5, 6, 7))
+    pod = pod_templates.pod(template, "name-1", Seat("train", "worker", 1), root, "10.0.0.1", (5, 6, 7))
     env = {each["name"]: each.get("value") for each in pod["spec"]["containers"][0]["env"]}
     assert env["LONGBOAT_AGENT_SEAT"] == "train/worker-1"
     assert env["LONGBOAT_AGENT_HOST"] == "train-worker-1.wide-bobok", "its peers go on without it: a name, no address"
@@ -141,7 +142,7 @@ def test_the_level_of_the_debug_log_reaches_the_driver_by_the_root_and_the_agent
     assert names.log_level(root) == "info"
     root["metadata"]["uid"] = "u"
     template = json.loads(root["data"]["pod.train.worker.json"])
-    pod = pod_templates.pod(template, "name-1", ("train", "worker", 1), root, "10.0.0.1", ())
+    pod = pod_templates.pod(template, "name-1", Seat("train", "worker", 1), root, "10.0.0.1", ())
     assert {"name": "LONGBOAT_LOG", "value": "info"} in pod["spec"]["containers"][0]["env"]
     assert names.log_level(made(planned(tmp_path))[0]) == ""
 

@@ -24,6 +24,7 @@ from longboat.runtime.agent.file_transfer import FileClient, StaleIncarnation
 from longboat.runtime.causes import CauseKind
 from longboat.runtime.pod import file_server
 from longboat.runtime.pod.fencing import WriteFence
+from longboat.runtime.seat import Seat
 from tests.ports import free_port
 
 TOKEN = b"the run's token"
@@ -223,7 +224,7 @@ def test_a_generation_ends_the_right_to_write_of_those_before_it_at_every_seat_o
 
 
 def test_a_depot_that_is_begun_anew_knows_from_the_journal_whose_place_was_taken() -> None:
-    claims = WriteFence({"train": 2}, {("train", "worker", 0): (2, 1)})
+    claims = WriteFence({"train": 2}, {Seat("train", "worker", 0): (2, 1)})
     for incarnation in ((1, 0), (2, 0)):
         with pytest.raises(StaleIncarnation):
             claims.claim("train/worker-0", incarnation)
@@ -307,6 +308,7 @@ def test_agents_do_not_wait_for_each_other(address: str, tmp_path: Path) -> None
 DRIVER = """
 import os, signal, sys, time
 from longboat.runtime.pod import file_server
+from longboat.runtime.seat import Seat
 beside = file_server.FileServerProcess(sys.argv[1], b"token", int(sys.argv[2]))
 if sys.argv[3] == "close":
     beside.close()

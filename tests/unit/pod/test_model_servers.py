@@ -24,11 +24,12 @@ from longboat.runtime.pod import pod_status
 from longboat.runtime.pod.model_servers import ModelServers, rolled
 from longboat.runtime.pod.model_snapshots import snapshot_model
 from longboat.runtime.pod.server_logs import ServerLogs
+from longboat.runtime.seat import Seat
 from tests.local.place import until
 from tests.unit.kube_client.listening import listening
 from tests.unit.kube_client.test_api import Answer, Script, client, status
 
-SEAT = ("serve", "server", 0)
+SEAT = Seat("serve", "server", 0)
 
 
 def version(run: Path, number: int, content: str = "one", model: str = "digits", mark: str = "bundle.json") -> Path:

@@ -12,6 +12,7 @@ from longboat.manifests.payload import Payload
 from longboat.runtime.errors import LongboatError
 from longboat.runtime.kube_client.api import Manifest
 from longboat.runtime.pod import multi_rank, pod_templates
+from longboat.runtime.seat import Seat
 
 ENVIRON = {
     "LONGBOAT_AGENT_SEAT": "train-it/worker-4",
@@ -52,7 +53,7 @@ def test_a_pod_asks_for_all_its_ranks(tmp_path: Path) -> None:
         "limits": {"nvidia.com/gpu": "2"},
     }
     assert pod_templates.seats_per_pod(pod) == 2
-    assert pod_templates.first_of(("main", "worker", 3), 2) == ("main", "worker", 2)
+    assert pod_templates.first_of(Seat("main", "worker", 3), 2) == ("main", "worker", 2)
 
 
 @pytest.mark.parametrize(

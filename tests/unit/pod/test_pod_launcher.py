@@ -17,6 +17,7 @@ from longboat.runtime.kube_client import names
 from longboat.runtime.kube_client.api import ApiError, Manifest
 from longboat.runtime.pod import pod_status
 from longboat.runtime.pod.pod_launcher import NEW_RIGHTS, START_PATIENCE, PodLauncher
+from longboat.runtime.seat import Seat
 from tests.unit.kube_client.listening import listening
 from tests.unit.kube_client.test_api import Answer, Script, client, script, status
 
@@ -90,7 +91,7 @@ def launched(cluster: Cluster, clock: Callable[[], float], ranks: int, pending: 
     }
     launcher = PodLauncher(client(cluster), root, {("train", "worker"): template}, "10.0.0.1", pending, clock)
     for rank in range(ranks):
-        launcher.launch(("train", "worker", rank), ())
+        launcher.launch(Seat("train", "worker", rank), ())
     return launcher
 
 
@@ -162,7 +163,7 @@ def test_a_driver_that_may_not_look_at_its_pods_says_which_right_it_lacks(cluste
     with pytest.raises(ApiError) as error:
         launched(cluster, lambda: NEW_RIGHTS * len(cluster.asked), 0)
     assert len(cluster.asked) >= 2, "it was asked for again: a right may be new"
-    cause = pod_status.refused(error.value, ("", "", -1))
+    cause = pod_status.refused(error.value, Seat("", "", -1))
     assert cause.kind is CauseKind.FORBIDDEN
     assert 'verbs: ["list"]' in cause.evidence[0]
 
@@ -177,8 +178,8 @@ def test_a_driver_that_may_no_longer_look_at_its_pods_is_not_blind_for_ever(clus
     until(lambda: any(isinstance(each, Unrecoverable) for each in gathered(launcher, found)))
     (doomed,) = [each for each in found if isinstance(each, Unrecoverable)]
     assert doomed.cause.kind is CauseKind.FORBIDDEN
-    launcher.launch(("train", "worker", 1), ())
-    until(lambda: [each.seat[2] for each in gathered(launcher, found) if isinstance(each, Unrecoverable)] == [0, 1])
+    launcher.launch(Seat("train", "worker", 1), ())
+    until(lambda: [each.seat.rank for each in gathered(launcher, found) if isinstance(each, Unrecoverable)] == [0, 1])
 
 
 def test_a_pod_without_a_seat_that_goes_blinds_nobody(script: Script) -> None:
@@ -265,7 +266,7 @@ def one_of(name: str, rank: int = 0, phase: str = "Running", born: str = "2026-0
     return found
 
 
-SEATS = [("train", "worker", rank) for rank in range(4)]
+SEATS = [Seat("train", "worker", rank) for rank in range(4)]
 
 
 def test_pods_that_died_before_the_driver_came_and_are_replaced_cost_nothing() -> None:

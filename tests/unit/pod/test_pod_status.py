@@ -8,8 +8,9 @@ from longboat.runtime.causes import CauseKind
 from longboat.runtime.kube_client import quota
 from longboat.runtime.kube_client.api import ApiError, Manifest
 from longboat.runtime.pod import pod_status
+from longboat.runtime.seat import Seat
 
-SEAT = ("train", "worker", 3)
+SEAT = Seat("train", "worker", 3)
 
 
 def pod(status: Manifest, node: str = "n1", deleted: bool = False) -> Manifest:

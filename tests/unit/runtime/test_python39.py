@@ -42,10 +42,12 @@ writer.write("run.ended", state="failed", cause=Cause(CauseKind.USER_ERROR, "no"
 writer.close()
 assert journal.cause_of(journal.read(sys.argv[1])[0]).lines == ("a",)
 
-it = Gang(gang_events.GangRules({("worker", 0): (True, False)}))
+from longboat.runtime.seat import Seat
+seat = Seat("train", "worker", 0)
+it = Gang(gang_events.GangRules({seat: (True, False)}))
 it.begin(0.0)
 address = rank_env.Address("h", (1, 2, 3))
-actions = it.handle(gang_events.Heartbeat(("worker", 0), "x", address, gang_events.NO_INCARNATION, False), 0.0)
+actions = it.handle(gang_events.Heartbeat(seat, "x", address, gang_events.NO_INCARNATION, False), 0.0)
 assert any(isinstance(action, gang_events.Start) for action in actions)
 
 world = rank_env.World(1, 1, {"worker": (address, address)})

@@ -21,6 +21,7 @@ from longboat.runtime.kube_client.api import ApiError, Manifest
 from longboat.runtime.light_dataclasses import dataclass
 from longboat.runtime.plan import Make, Mount, Plan
 from longboat.runtime.pod import pod_status, pod_templates
+from longboat.runtime.seat import Seat
 
 if TYPE_CHECKING:
     from longboat.engines.kubernetes.cluster import Cluster
@@ -207,7 +208,7 @@ def _try(cluster: Cluster, plan: Plan, image: str, mounts: list[Mount]) -> Manif
     """The probe's answer, or why there is none. Its pod is always deleted."""
     request = json.dumps({mount.name: mount.read_only for mount in mounts})
     pod = rank_pods.probe_of(plan, image, mounts, ["python3", "-c", PROBE, request, names.MOUNTS])
-    name = pod["metadata"]["name"] = pod_templates.new_name("longboat", (names.PROBE, "pod", 0))
+    name = pod["metadata"]["name"] = pod_templates.new_name("longboat", Seat(names.PROBE, "pod", 0))
     try:
         cluster.api.create(pod)
         return _waited(cluster, name)
@@ -219,7 +220,7 @@ def _try(cluster: Cluster, plan: Plan, image: str, mounts: list[Mount]) -> Manif
 
 
 def _waited(cluster: Cluster, name: str) -> Manifest | str:
-    due, seat = time.monotonic() + PATIENCE, ("", names.PROBE, 0)
+    due, seat = time.monotonic() + PATIENCE, Seat("", names.PROBE, 0)
     while True:
         pod = cluster.api.get("Pod", name)
         if pod_status.over(pod):

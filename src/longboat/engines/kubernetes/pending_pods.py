@@ -6,8 +6,8 @@ from longboat.engines.kubernetes import lost_driver, node_capacity
 from longboat.runtime.causes import Cause
 from longboat.runtime.kube_client import missing_rights, names
 from longboat.runtime.kube_client.api import EVERYWHERE, Api, ApiError, Manifest
-from longboat.runtime.light_dataclasses import replace
 from longboat.runtime.pod import pod_status, pod_templates
+from longboat.runtime.seat import Seat
 
 LIVING = "status.phase!=Succeeded,status.phase!=Failed"
 
@@ -15,7 +15,7 @@ LIVING = "status.phase!=Succeeded,status.phase!=Failed"
 def driver(api: Api, run: str) -> Cause | None:
     """Why the driver of a run does not run; None if it does, or if no reason is known."""
     pod = api.find("Pod", names.driver_pod(run))
-    seat = ("", "driver", 0)
+    seat = Seat("", "driver", 0)
     if pod is None:
         return _not_created(api, run)
     if (gone := lost_driver.cause(pod, api.now())) is not None:
@@ -29,10 +29,9 @@ def rank(api: Api, run: str) -> Cause | None:
     """Why a rank's pod does not run; None if all run, or if no reason is known."""
     try:
         for pod in api.list("Pod", names.selector(run, "rank"), fields="status.phase=Pending"):
-            seat = pod_templates.seat_of(pod["metadata"].get("labels"))
-            cause = _pending(api, pod, seat)
+            cause = _pending(api, pod, pod_templates.seat_of(pod["metadata"].get("labels")))
             if cause is not None:
-                return replace(cause, stage=seat[0])
+                return cause
     except ApiError:
         return None  # without permission, the journal has to do
     return None
@@ -54,7 +53,7 @@ def free(api: Api) -> list[node_capacity.NodeCapacity]:
     return node_capacity.free(api.list("Node"), api.list("Pod", namespace=EVERYWHERE, fields=LIVING))
 
 
-def _pending(api: Api, pod: Manifest, seat: pod_templates.Seat) -> Cause | None:
+def _pending(api: Api, pod: Manifest, seat: Seat) -> Cause | None:
     cause = pod_status.waiting(pod, seat)
     if cause is not None and not cause.evidence:
         events = api.list("Event", fields=f"involvedObject.name={pod['metadata']['name']}")
@@ -68,4 +67,4 @@ def _not_created(api: Api, run: str) -> Cause | None:
     warnings = [str(event.get("message")) for event in events if event.get("type") == "Warning"]
     if not warnings:
         return None
-    return pod_status.refused(ApiError(422, "FailedCreate", warnings[-1]), ("", "driver", 0))
+    return pod_status.refused(ApiError(422, "FailedCreate", warnings[-1]), Seat("", "driver", 0))

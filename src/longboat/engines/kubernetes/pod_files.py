@@ -27,6 +27,7 @@ from longboat.runtime.kube_client.api import ApiError
 from longboat.runtime.light_dataclasses import replace
 from longboat.runtime.plan import Mount, Plan
 from longboat.runtime.pod import file_access, pod_status, pod_templates
+from longboat.runtime.seat import Seat
 
 PATIENCE = 120.0
 """Seconds to wait for a helper pod to start."""
@@ -127,7 +128,7 @@ class PodFiles:
         try:
             root = api.get("ConfigMap", self.run)
             made = rank_pods.helper_of(self._plan, self.run, mount)
-            name = pod_templates.new_name(self.run, ("storage", mount.name, 0))
+            name = pod_templates.new_name(self.run, Seat("storage", mount.name, 0))
             made["metadata"] |= {"name": name, "ownerReferences": [pod_templates.owner(root)]}
             self._helpers[mount.name] = name
             api.create(made)
@@ -137,7 +138,7 @@ class PodFiles:
         return name
 
     def _wait(self, name: str, mount: Mount) -> None:
-        due, seat = time.monotonic() + PATIENCE, ("", "helper", 0)
+        due, seat = time.monotonic() + PATIENCE, Seat("", "helper", 0)
         while True:
             pod = self._cluster.api.find("Pod", name)
             if pod is None or pod_status.over(pod):

@@ -29,7 +29,7 @@ def execute(cluster: Cluster, run: str, rank: RankState, arguments: Sequence[str
     pods = [
         p
         for p in running
-        if 0 <= rank.rank - pod_templates.seat_of(p["metadata"]["labels"])[2] < pod_templates.seats_per_pod(p)
+        if 0 <= rank.rank - pod_templates.seat_of(p["metadata"]["labels"]).rank < pod_templates.seats_per_pod(p)
     ]
     if not pods:
         raise LongboatError(f"the pod of {rank.stage}/{rank.role}-{rank.rank} does not run", f"longboat status {run}")

@@ -27,6 +27,7 @@ from longboat.runtime.light_dataclasses import dataclass, field, replace
 from longboat.runtime.plan import Plan
 from longboat.runtime.pod import pod_templates
 from longboat.runtime.rank_env import bracketed
+from longboat.runtime.seat import Seat
 
 DRIVER_SOON = 2.0
 """Seconds to wait for the driver's pod before creating the first rank pods; after that the driver creates them."""
@@ -127,7 +128,7 @@ def _take_back(cluster: Cluster, run: str, mark: str, fresh: list[Manifest], why
 def _make(
     cluster: Cluster,
     made: list[Manifest],
-    first: Mapping[pod_templates.Seat, Manifest],
+    first: Mapping[Seat, Manifest],
     root: Manifest,
     run: str,
     secrets: Mapping[str, str],
@@ -146,7 +147,7 @@ def _make(
         _account(cluster, obj)
     later = [obj for obj in made if obj["kind"] in ("RoleBinding", "StatefulSet")]
 
-    def make(seat: pod_templates.Seat) -> None:
+    def make(seat: Seat) -> None:
         with contextlib.suppress(ApiError):
             cluster.api.create(
                 pod_templates.pod(first[seat], pod_templates.new_name(run, seat), seat, root, address, ())
@@ -224,12 +225,12 @@ def _driver_there(cluster: Cluster, run: str) -> bool:
     return True
 
 
-def _first(plan: Plan, run: str, packed: payload.Payload) -> dict[pod_templates.Seat, Manifest]:
+def _first(plan: Plan, run: str, packed: payload.Payload) -> dict[Seat, Manifest]:
     """Seat -> template of the pods of the first stages; empty if there are too many."""
     inside = run_objects.for_pods(plan)
     templates = run_objects.templates(inside, run, packed)
     first = {
-        (stage.name, role.name, rank): templates[names.template(stage.name, role.name)]
+        Seat(stage.name, role.name, rank): templates[names.template(stage.name, role.name)]
         for stage in inside.stages
         if not stage.after and stage.kind == "gang"
         for role in stage.roles

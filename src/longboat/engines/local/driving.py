@@ -23,7 +23,6 @@ from longboat.runtime import debug_log, driver_lock, run_layout
 from longboat.runtime.agent import mpi
 from longboat.runtime.agent.agent_config import AgentConfig
 from longboat.runtime.causes import Cause, CauseKind
-from longboat.runtime.driver.agent_links import Seat
 from longboat.runtime.driver.archive import archive_results
 from longboat.runtime.driver.driver import Driver
 from longboat.runtime.driver.history import RunHistory, look_back, run_anew
@@ -31,6 +30,7 @@ from longboat.runtime.driver.stop_signals import ENDING, stopped_by
 from longboat.runtime.errors import FAILED, INTERRUPTED, LongboatError
 from longboat.runtime.journal import FULL, JournalFull, JournalWriter, stream
 from longboat.runtime.plan import Plan, Stage
+from longboat.runtime.seat import Seat
 from longboat.runtime.shapes import SHAPES
 
 
@@ -279,23 +279,20 @@ class AgentConfigs:
         self._cores = max(1, int(host.cores().usable))
 
     def config(self, seat: Seat, ports: Sequence[int]) -> AgentConfig:
-        name, role, rank = seat
-        stage = self._plan.stage(name)
+        stage = self._plan.stage(seat.stage)
         return AgentConfig(
             plan=self._plan,
             run_id=self._run_id,
             run_dir=self._run_dir,
-            stage=name,
-            role=role,
-            rank=rank,
+            seat=seat,
             driver=self._address,
             token=self._token,
-            base=self._base_of(name),
+            base=self._base_of(seat.stage),
             data=self._data,
             rank_path=runtime.RANK_PATH,
             python=host.programs(),
-            threads=self._threads(stage, role),
-            gpus=self._gpus_of(stage, role, rank),
+            threads=self._threads(stage, seat.role),
+            gpus=self._gpus_of(stage, seat.role, seat.rank),
             mounts=self._mounts,
             ports=tuple(ports),
         )

@@ -29,8 +29,8 @@ from longboat.runtime.agent import syscalls
 from longboat.runtime.agent.agent import run as run_agent
 from longboat.runtime.agent.agent_config import AgentConfig
 from longboat.runtime.causes import Cause, CauseKind, signal_name
-from longboat.runtime.driver.agent_links import Seat
 from longboat.runtime.driver.launcher import AgentGone
+from longboat.runtime.seat import Seat
 
 FAREWELL = b"."
 """What a driver that exits normally sends to the supervisor; one that is killed sends nothing. The closed pipe alone
@@ -89,7 +89,7 @@ class LocalLauncher:
             raise SupervisorLost("the supervisor of the run's processes was killed")
         *lines, self._half = (self._half + data).split(b"\n")
         messages = [json.loads(line) for line in lines]
-        return [self._gone(each) for each in messages if each["number"] == self._launches[_seat(each["gone"])]]
+        return [self._gone(each) for each in messages if each["number"] == self._launches[Seat(*each["gone"])]]
 
     def close(self) -> None:
         with contextlib.suppress(BrokenPipeError):  # the supervisor was killed
@@ -107,14 +107,14 @@ class LocalLauncher:
             raise SupervisorLost(f"the supervisor of the run's processes is gone: {error.strerror}") from None
 
     def _gone(self, message: dict[str, Any]) -> AgentGone:
-        seat, status = _seat(message["gone"]), message["status"]
+        seat, status = Seat(*message["gone"]), message["status"]
         if (seat, message["number"]) in self._fenced:
             text = "nothing was heard of the agent for longer than its lease, and it was killed"
         elif status < 0:
             text = f"the agent was killed by signal {-status} ({signal_name(-status)}), sender unknown"
         else:
             text = f"the agent ended with code {status}; the run's driver.log may say why"
-        return AgentGone(seat, Cause(CauseKind.AGENT_LOST, text, role=seat[1], rank=seat[2]))
+        return AgentGone(seat, Cause(CauseKind.AGENT_LOST, text).at(seat))
 
     def _start(self, make_config: MakeConfig, scratch: str, kind: Containment) -> bool:
         if kind is REAPER:
@@ -253,10 +253,10 @@ class ForkServer:
 
     def _handle(self, message: dict[str, Any]) -> None:
         if "launch" in message:
-            self._launch(_seat(message["launch"]), message["ports"], message["number"])
+            self._launch(Seat(*message["launch"]), message["ports"], message["number"])
         else:
             for pid, (seat, _) in self._agents.items():
-                if seat == _seat(message["fence"]):
+                if seat == Seat(*message["fence"]):
                     os.kill(pid, signal.SIGKILL)
 
     def _launch(self, seat: Seat, ports: Sequence[int], number: int) -> None:
@@ -312,11 +312,6 @@ def _strays(root: int, agents: Container[int]) -> list[int]:
         if child not in agents:
             strays += [child, *syscalls.below(tree, child)]
     return strays
-
-
-def _seat(parts: Sequence[Any]) -> Seat:
-    stage, role, rank = parts
-    return stage, role, rank
 
 
 def _wake_on_child() -> int:

@@ -32,6 +32,7 @@ from longboat.runtime import plan as plans
 from longboat.runtime.agent.agent import Agent
 from longboat.runtime.agent.agent_config import AgentConfig
 from longboat.runtime.agent.driver_link import connect
+from longboat.runtime.seat import Seat
 
 PREFIX = "LONGBOAT_AGENT_"
 RETRY = 0.02
@@ -45,23 +46,20 @@ def config_of(environ: Mapping[str, str]) -> AgentConfig:
     def setting(name: str, default: str = "") -> str:
         return environ.get(PREFIX + name, default)
 
-    stage, _, rest = setting("SEAT").rpartition("/")
-    role, _, rank = rest.rpartition("-")
+    seat = Seat.parse(setting("SEAT"))
     directory = setting("DIRECTORY")
     with open(os.path.join(directory, run_layout.PLAN), encoding="utf-8") as file:
         plan = plans.from_json(file.read())
     with open(setting("TOKEN_FILE"), "rb") as secret:
         token = secret.read().strip()
     mounts = {mount.name: mount.path or run_layout.storage(directory, mount.name) for mount in plan.storage}
-    cores = next((each.resources.cpu for each in plan.stage(stage).roles if each.name == role), None)
+    cores = next((each.resources.cpu for each in plan.stage(seat.stage).roles if each.name == seat.role), None)
     base: Dict[str, str] = {name: value for name, value in environ.items() if not name.startswith(PREFIX)}
     return AgentConfig(
         plan=plan,
         run_id=setting("RUN"),
         run_dir=directory,
-        stage=stage,
-        role=role,
-        rank=int(rank),
+        seat=seat,
         driver=setting("DRIVER"),
         token=token,
         base=base,

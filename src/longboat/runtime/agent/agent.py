@@ -47,9 +47,9 @@ LATE = 2.0
 
 def run(config: AgentConfig) -> int:
     """Serve the seat until the driver says goodbye, or is gone for longer than the lease."""
-    path = run_layout.agent_log(config.run_dir, config.stage, config.role, config.rank)
+    path = run_layout.agent_log(config.run_dir, config.seat.stage, config.seat.role, config.seat.rank)
     try:
-        debug_log.begin(debug_log.level_of(config.base), f"agent {config.name}", path)
+        debug_log.begin(debug_log.level_of(config.base), f"agent {config.seat.name}", path)
         return Agent(config).serve()
     except (OSError, wire.WireError) as error:
         debug_log.warning("the agent stops: %s", error)
@@ -64,7 +64,7 @@ class Agent:
 
     def __init__(self, config: AgentConfig) -> None:
         self.config = config
-        self.stage = config.plan.stage(config.stage)
+        self.stage = config.plan.stage(config.seat.stage)
         self.process: Optional[RankProcess] = None
         self.termination_message = ""
         """Why the last process failed, for the container's termination message."""
@@ -84,7 +84,7 @@ class Agent:
         """When mpirun ended, while the workers' agents get time to report first."""
         self._followers: List[Tuple[str, int, RankOutput]] = []
         self._mpi: Optional[MpiWorkers] = None
-        self._log = run_layout.log(config.run_dir, config.stage, config.role, config.rank)
+        self._log = run_layout.log(config.run_dir, config.seat.stage, config.seat.role, config.seat.rank)
         self._poll = POLL[0]
         self._oom = 0
         self._heartbeat = 0.0
@@ -212,7 +212,7 @@ class Agent:
         }
         world = World(generation, message["attempt"], peers, message["round"], message["resume_from"])
         places = places_of(config, generation)
-        env = environment(self.stage, config.role, config.rank, restart, world, places, config.base)
+        env = environment(self.stage, config.seat.role, config.seat.rank, restart, world, places, config.base)
         reports = places.report_file
         self._oom = max(exit_causes.oom_kills(), 0)
         try:
@@ -234,17 +234,17 @@ class Agent:
             return
         offset = self.process.log_offset
         debug_log.info("started incarnation %s as process %d", self.protocol.incarnation, self.process.outside_pid)
-        self._followers = [(config.role, config.rank, RankOutput(self._log, offset, reports, start))]
+        self._followers = [(config.seat.role, config.seat.rank, RankOutput(self._log, offset, reports, start))]
         self._poll = POLL[0]
         self._send("started", pid=self.process.outside_pid, log_offset=offset, report_offset=start)
 
     def _command(
         self, message: wire.Message, world: World, restart: int, env: Dict[str, str]
     ) -> Tuple[Tuple[str, ...], Optional[MpiWorkers]]:
-        if self.config.role == message["merge_role"]:
+        if self.config.seat.role == message["merge_role"]:
             command = self.stage.merge
         else:
-            command = self.stage.role(self.config.role).command
+            command = self.stage.role(self.config.seat.role).command
         if not message["launcher"]:
             return wrapped(self.config.plan, command), None
         from longboat.runtime.agent import mpi
@@ -275,7 +275,7 @@ class Agent:
 
     def _others_heard(self, process: RankProcess, code: int, signum: int) -> bool:
         """Whether the workers had time to report: mpirun fails because one of them did, so they come first."""
-        alone = self._mpi is not None or self.config.role != SHAPES[self.stage.shape].launcher
+        alone = self._mpi is not None or self.config.seat.role != SHAPES[self.stage.shape].launcher
         if alone or (code, signum) == (0, 0) or process.asked:
             return True
         self._ended_at = self._ended_at or time.monotonic()
@@ -330,12 +330,14 @@ class Agent:
         for role, rank, follower in self._followers:
             follower.close()
             stack_dump.tidy(self._stacks_of(role, rank))
-        stack_dump.tidy(self._stacks_of(self.config.role, self.config.rank))
+        stack_dump.tidy(self._stacks_of(self.config.seat.role, self.config.seat.rank))
         self.process, self._followers, self._mpi, self._ended_at = None, [], None, 0.0
         if self._cut_off:
             asked, cause = False, Cause(CauseKind.NODE_LOST, "it lost the driver for longer than its lease")
         if cause is not None:
-            self.termination_message = f"{self.config.name}, generation {self.protocol.incarnation[0]}: {cause.message}"
+            self.termination_message = (
+                f"{self.config.seat.name}, generation {self.protocol.incarnation[0]}: {cause.message}"
+            )
         kind = "no cause" if cause is None else cause.kind.value
         debug_log.info("incarnation %s ended: code %d, signal %d, %s", self.protocol.incarnation, code, signum, kind)
         ending = {"code": code, "signal": signum, "at": time.time(), "asked": asked, "cause": plain(cause)}
@@ -348,11 +350,11 @@ class Agent:
     def _send_stacks(self, request: StackRequest) -> None:
         self._stack_request = None
         for (role, rank), text in request.stacks().items():
-            states = request.states if (role, rank) == (self.config.role, self.config.rank) else []
+            states = request.states if (role, rank) == (self.config.seat.role, self.config.seat.rank) else []
             self._send("stacks", role=role, rank=rank, states=states, text=text)
 
     def _stacks_of(self, role: str, rank: int) -> str:
-        return run_layout.stacks(self.config.run_dir, self.config.stage, role, rank)
+        return run_layout.stacks(self.config.run_dir, self.config.seat.stage, role, rank)
 
     def _clean_up(self) -> None:
         """Leave no process behind, however the loop ended."""
@@ -367,7 +369,7 @@ def _log_bug(config: AgentConfig) -> None:
     import traceback
 
     with open(os.path.join(config.run_dir, run_layout.DRIVER_LOG), "a", encoding="utf-8") as file:
-        file.write(f"agent of {config.name}:\n{traceback.format_exc()}")
+        file.write(f"agent of {config.seat.name}:\n{traceback.format_exc()}")
 
 
 def _three(ports: List[int]) -> Tuple[int, int, int]:

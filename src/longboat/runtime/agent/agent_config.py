@@ -8,6 +8,7 @@ from longboat.runtime import run_layout
 from longboat.runtime.light_dataclasses import dataclass, field
 from longboat.runtime.plan import Plan
 from longboat.runtime.rank_env import Places
+from longboat.runtime.seat import Seat
 from longboat.runtime.shapes import SHAPES
 
 
@@ -18,9 +19,7 @@ class AgentConfig:
     plan: Plan
     run_id: str
     run_dir: str
-    stage: str
-    role: str
-    rank: int
+    seat: Seat
     driver: str
     """Path of the driver's socket, or HOST:PORT."""
     token: bytes
@@ -44,29 +43,25 @@ class AgentConfig:
     file_server: str = ""
     """HOST:PORT of the driver's file server, if the run directory is not on a shared disk."""
 
-    @property
-    def name(self) -> str:
-        return f"{self.stage}/{self.role}-{self.rank}"
-
 
 def places_of(config: AgentConfig, generation: int, role: str = "", rank: int = -1) -> Places:
     """Directories and files of a rank in this agent's stage; by default of the agent's own rank."""
-    stage = config.plan.stage(config.stage)
-    role, rank = (role, rank) if role else (config.role, config.rank)
+    stage = config.plan.stage(config.seat.stage)
+    role, rank = (role, rank) if role else (config.seat.role, config.seat.rank)
     per_rank = SHAPES[stage.shape].own_checkpoints
     return Places(
         run_id=config.run_id,
         data=config.data,
-        output=run_layout.output(config.run_dir, config.stage),
+        output=run_layout.output(config.run_dir, config.seat.stage),
         checkpoints=run_layout.checkpoints(
-            config.run_dir, config.stage, generation, f"{role}-{rank}" if per_rank else ""
+            config.run_dir, config.seat.stage, generation, f"{role}-{rank}" if per_rank else ""
         ),
-        report_file=run_layout.reports(config.run_dir, config.stage, role, rank),
-        stacks_file=run_layout.stacks(config.run_dir, config.stage, role, rank),
+        report_file=run_layout.reports(config.run_dir, config.seat.stage, role, rank),
+        stacks_file=run_layout.stacks(config.run_dir, config.seat.stage, role, rank),
         rank_path=config.rank_path,
         python=stage.python or config.python,
         mounts=config.mounts,
-        inputs={name: run_layout.output(config.run_dir, name) for name in earlier(config.plan, config.stage)},
+        inputs={name: run_layout.output(config.run_dir, name) for name in earlier(config.plan, config.seat.stage)},
         threads=config.threads,
         gpus=config.gpus,
     )

@@ -26,14 +26,14 @@ class DriverLink:
         self.send(
             {
                 "is": "join",
-                "seat": [config.stage, config.role, config.rank],
+                "seat": [config.seat.stage, config.seat.role, config.seat.rank],
                 "nonce": ours,
-                "proof": wire.proof(config.token, "agent", nonces, config.name),
+                "proof": wire.proof(config.token, "agent", nonces, config.seat.name),
                 **seen,
             }
         )
         welcome = self._expect("welcome")
-        if not wire.proven(welcome.get("proof"), config.token, "driver", nonces, config.name):
+        if not wire.proven(welcome.get("proof"), config.token, "driver", nonces, config.seat.name):
             raise wire.WireError(f"the process at {config.driver} is not this run's driver: wrong proof")
         self.socket.settimeout(None)
 

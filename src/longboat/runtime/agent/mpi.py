@@ -74,13 +74,13 @@ def spread_command(
     if os.path.isdir(library):
         env["LD_LIBRARY_PATH"] = library + (":" + env["LD_LIBRARY_PATH"] if env.get("LD_LIBRARY_PATH") else "")
     # The same path in every pod: mpirun passes one program path to all its processes.
-    directory = os.path.join("/tmp", f"longboat-mpi-{config.stage}-{world.generation}-{restart}")
+    directory = os.path.join("/tmp", f"longboat-mpi-{config.seat.stage}-{world.generation}-{restart}")
     workers = world.peers["worker"]
     cwd = config.plan.code or os.getcwd()
     settings: Dict[str, Any] = {"token": config.token.hex(), "size": len(workers), "cwd": cwd}
-    if config.role == "worker":
-        settings["port"] = workers[config.rank].ports[0]
-        log = run_layout.log(config.run_dir, config.stage, config.role, config.rank)
+    if config.seat.role == "worker":
+        settings["port"] = workers[config.seat.rank].ports[0]
+        log = run_layout.log(config.run_dir, config.seat.stage, config.seat.role, config.seat.rank)
         begins = os.path.getsize(log) if os.path.exists(log) else 0
         mpi_remote.prepare(directory, {**settings, "env": env, "log": log, "begins": begins})
         return (*mpi_remote.PROGRAM, mpi_remote.NAME, directory)
@@ -154,7 +154,7 @@ class MpiWorkers:
             env = environment(self._stage, "worker", rank, self._restart, world, places, {})
             for name in ("PATH", "PYTHONPATH"):
                 env.pop(name)
-            log = run_layout.log(config.run_dir, config.stage, "worker", rank)
+            log = run_layout.log(config.run_dir, config.seat.stage, "worker", rank)
             os.makedirs(os.path.dirname(log), exist_ok=True)
             ranks.append({"env": env, "log": log, "reports": places.report_file})
         return {
@@ -177,8 +177,8 @@ class MpiWorkers:
     def _event(self, record: Dict[str, Any]) -> MpiWorkerEvent:
         rank = int(record["rank"])
         if record["is"] == "started":
-            log = run_layout.log(self._config.run_dir, self._config.stage, "worker", rank)
-            reports = run_layout.reports(self._config.run_dir, self._config.stage, "worker", rank)
+            log = run_layout.log(self._config.run_dir, self._config.seat.stage, "worker", rank)
+            reports = run_layout.reports(self._config.run_dir, self._config.seat.stage, "worker", rank)
             offsets = {key: record[key] for key in ("log_offset", "report_offset")}
             follower = RankOutput(log, offsets["log_offset"], reports, offsets["report_offset"])
             self._running[rank] = offsets["log_offset"]
@@ -207,7 +207,7 @@ class MpiWorkers:
         one of them leaves mpirun no time for more."""
         ends = []
         for rank, offset in sorted(self._running.items()):
-            log = run_layout.log(self._config.run_dir, self._config.stage, "worker", rank)
+            log = run_layout.log(self._config.run_dir, self._config.seat.stage, "worker", rank)
             lines = exit_causes.tail(log, offset)
             traceback = tracebacks.last(lines)
             if traceback is not None:

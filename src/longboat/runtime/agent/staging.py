@@ -19,7 +19,7 @@ class Staging:
     def __init__(self, config: AgentConfig, wake: Callable[[], None]) -> None:
         self._config = config
         self._file_sync = (
-            FileSync(config.file_server, config.token, config.name, config.run_dir, wake)
+            FileSync(config.file_server, config.token, config.seat.name, config.run_dir, wake)
             if config.file_server
             else None
         )
@@ -35,10 +35,10 @@ class Staging:
         config = self._config
         places = places_of(config, start["incarnation"][0])
         trees = [*places.inputs.values(), places.output, *storage_of(config), *filter(None, [start["resume_from"]])]
-        logs = [run_layout.log(config.run_dir, config.stage, config.role, config.rank)]
+        logs = [run_layout.log(config.run_dir, config.seat.stage, config.seat.role, config.seat.rank)]
         if start["launcher"] and not start.get("spread"):
-            ranks = config.plan.stage(config.stage).role("worker").ranks
-            logs += [run_layout.log(config.run_dir, config.stage, "worker", rank) for rank in range(ranks)]
+            ranks = config.plan.stage(config.seat.stage).role("worker").ranks
+            logs += [run_layout.log(config.run_dir, config.seat.stage, "worker", rank) for rank in range(ranks)]
         self.awaited, self._settling = start, False
         generation, restart = start["incarnation"]
         self._file_sync.begin(logs, trees, ("begin", start["incarnation"]), places.output, (generation, restart))
@@ -79,7 +79,10 @@ class Staging:
             if asked:
                 file_sync.forget_checkpoints()
             else:
-                for tree in (run_layout.output(self._config.run_dir, self._config.stage), *storage_of(self._config)):
+                for tree in (
+                    run_layout.output(self._config.run_dir, self._config.seat.stage),
+                    *storage_of(self._config),
+                ):
                     file_sync.send_tree(tree)
         file_sync.hurry()
         return file_sync.settled

@@ -10,18 +10,12 @@ import os
 import selectors
 import socket
 import time
-from typing import Dict, List, Optional, Tuple
+from typing import Dict, List, Optional
 
 from longboat.runtime import debug_log, wire
-
-Seat = Tuple[str, str, int]
-"""Stage, role, rank."""
+from longboat.runtime.seat import Seat
 
 HANDSHAKE = 10.0
-
-
-def name_of(seat: Seat) -> str:
-    return f"{seat[0]}/{seat[1]}-{seat[2]}"
 
 
 class AgentLink:
@@ -155,11 +149,9 @@ class AgentLinks:
 
     def _admit(self, link: AgentLink, message: wire.Message) -> bool:
         stage, role, rank = message["seat"]
-        seat = (str(stage), str(role), int(rank))
+        seat = Seat(str(stage), str(role), int(rank))
         nonces = f"{link.nonce}{message['nonce']}"
-        known = message["is"] == "join" and wire.proven(
-            message.get("proof"), self._token, "agent", nonces, name_of(seat)
-        )
+        known = message["is"] == "join" and wire.proven(message.get("proof"), self._token, "agent", nonces, seat.name)
         if not known:
             raise wire.WireError("the peer is not an agent of this run: wrong proof")
         old = self._seated.get(seat)
@@ -167,8 +159,8 @@ class AgentLinks:
             self._close(old)
         link.seat, link.decoder.limit = seat, wire.LIMIT
         self._seated[seat] = link
-        debug_log.info("%s joined on connection %d", name_of(seat), link.socket.fileno())
-        answer = {"is": "welcome", "proof": wire.proof(self._token, "driver", nonces, name_of(seat))}
+        debug_log.info("%s joined on connection %d", seat.name, link.socket.fileno())
+        answer = {"is": "welcome", "proof": wire.proof(self._token, "driver", nonces, seat.name)}
         self._write(link, wire.encode(answer))
         return True
 
@@ -192,7 +184,7 @@ class AgentLinks:
         if self._open.get(fd) is not link:
             return
         del self._open[fd]
-        debug_log.info("closed connection %d of %s", fd, name_of(link.seat) if link.seat else "no agent")
+        debug_log.info("closed connection %d of %s", fd, link.seat.name if link.seat else "no agent")
         if link.seat is not None and self._seated.get(link.seat) is link:
             del self._seated[link.seat]
         self._selector.unregister(link.socket)

@@ -12,11 +12,12 @@ from longboat.runtime.causes import Cause, CauseKind
 from longboat.runtime.gang import gang_events as g
 from longboat.runtime.journal import cause_of
 from longboat.runtime.rank_env import Address, Peers
+from longboat.runtime.seat import Seat
 
 BYE = wire.encode({"is": "bye"})
 
 
-def heartbeat(seat: g.Seat, message: Mapping[str, Any]) -> g.Heartbeat:
+def heartbeat(seat: Seat, message: Mapping[str, Any]) -> g.Heartbeat:
     host, ports = message["address"]
     incarnation = incarnation_of(message)
     ended = message["exit"]
@@ -31,7 +32,7 @@ def heartbeat(seat: g.Seat, message: Mapping[str, Any]) -> g.Heartbeat:
     )
 
 
-def exited(seat: g.Seat, incarnation: g.Incarnation, message: Mapping[str, Any]) -> g.Exited:
+def exited(seat: Seat, incarnation: g.Incarnation, message: Mapping[str, Any]) -> g.Exited:
     return g.Exited(
         seat,
         incarnation,
@@ -83,11 +84,11 @@ def _encoded(peers: Peers) -> Dict[str, List[Any]]:
     return {role: [[a.host, list(a.ports)] for a in addresses] for role, addresses in peers.items()}
 
 
-def event(kind: str, seat: g.Seat, message: Mapping[str, Any], wall: float) -> g.GangEvent:
+def event(kind: str, seat: Seat, message: Mapping[str, Any], wall: float) -> g.GangEvent:
     """The event for a message about a rank's end: it exited, its machine will be preempted, or its agent has left."""
     if kind == "exited":
         return exited(seat, incarnation_of(message), message)
     if kind == "notice":
         return g.PreemptionNotice(seat)
-    preempted = Cause(CauseKind.PREEMPTED, "its machine was preempted", role=seat[0], rank=seat[1])
+    preempted = Cause(CauseKind.PREEMPTED, "its machine was preempted").at(seat)
     return g.AgentLost(seat, preempted, wall)  # the agent says itself that nothing runs

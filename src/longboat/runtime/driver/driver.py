@@ -20,7 +20,7 @@ from longboat.runtime import pipeline as p
 from longboat.runtime.agent import syscalls
 from longboat.runtime.causes import Cause, CauseKind
 from longboat.runtime.driver import codec
-from longboat.runtime.driver.agent_links import AgentLink, AgentLinks, Seat, name_of
+from longboat.runtime.driver.agent_links import AgentLink, AgentLinks
 from longboat.runtime.driver.checkpoints import Checkpoints
 from longboat.runtime.driver.dedup import Deduplicator
 from longboat.runtime.driver.history import RunHistory, UnfinishedStage
@@ -34,6 +34,7 @@ from longboat.runtime.gang import gang_events as g
 from longboat.runtime.gang.machine import Gang
 from longboat.runtime.journal import JournalFull, JournalWriter
 from longboat.runtime.plan import Plan, Stage
+from longboat.runtime.seat import Seat
 from longboat.runtime.shapes import MERGE_ROLE, SHAPES
 
 
@@ -276,13 +277,13 @@ class Driver:
         for seat, state in connected.items():
             self._gang(run, codec.heartbeat(seat, {**state, "running": False}))
 
-    def _connected_agents(self, run: StageRun) -> Dict[g.Seat, Mapping[str, Any]]:
+    def _connected_agents(self, run: StageRun) -> Dict[Seat, Mapping[str, Any]]:
         """Agents of the previous attempt that are still connected, and their last state; nothing runs below them."""
-        states = {seat: self._links.state((run.stage.name, *seat)) for seat in run.gang.members}
+        states = {seat: self._links.state(seat) for seat in run.gang.members}
         return {
             seat: state
             for seat, state in states.items()
-            if state is not None and self._launcher.is_current((run.stage.name, *seat), state["agent"])
+            if state is not None and self._launcher.is_current(seat, state["agent"])
         }
 
     def _new_gang(self, stage: Stage, merging: bool, recover: bool = False, budget: Optional[int] = None) -> Gang:
@@ -299,17 +300,16 @@ class Driver:
             self._do(run, action)
 
     def _do(self, run: StageRun, action: g.Action) -> None:
-        name = run.stage.name
         if isinstance(action, (g.Launch, g.Start, g.Kill, g.DumpStacks, g.Fence)):
-            debug_log.info("%s to %s", type(action).__name__, name_of((name, *action.seat)))
+            debug_log.info("%s to %s", type(action).__name__, action.seat.name)
         if isinstance(action, g.Launch):
-            self._launcher.launch((name, *action.seat), action.keep.ports if action.keep else ())
+            self._launcher.launch(action.seat, action.keep.ports if action.keep else ())
         elif isinstance(action, g.Start):
-            self._links.send((name, *action.seat), self._start_message(run, action))
+            self._links.send(action.seat, self._start_message(run, action))
         elif isinstance(action, (g.Kill, g.DumpStacks)):
-            self._links.send((name, *action.seat), codec.order(action))
+            self._links.send(action.seat, codec.order(action))
         elif isinstance(action, g.Fence):
-            self._launcher.fence((name, *action.seat))
+            self._launcher.fence(action.seat)
         elif isinstance(action, g.RecordEvent):
             self._record(run, action)
         elif isinstance(action, g.GangEnded):
@@ -328,7 +328,7 @@ class Driver:
             keys.update(round=run.round if run.stage.rounds > 1 else None, merging=run.merging or None)
         if record.ev == "gen.ended":
             self._rank_journal.end_observed(run, keys["gen"], keys["state"])
-            owners = (f"{role}-{rank}" for role, rank in run.gang.members)
+            owners = (seat.rank_name for seat in run.gang.members)
             self._checkpoints_of(run.stage).tidy(keys["gen"], owners)
         cause = keys.get("cause")
         if isinstance(cause, Cause):
@@ -336,7 +336,7 @@ class Driver:
         self.journal.write(record.ev, stage=name, **keys)
 
     def _start_message(self, run: StageRun, action: g.Start) -> bytes:
-        resume, _ = self._checkpoints_of(run.stage).resume(*action.seat, run.round)
+        resume, _ = self._checkpoints_of(run.stage).resume(action.seat.role, action.seat.rank, run.round)
         key = (run.stage.name, action.incarnation, resume)
         if key not in self._starts:
             merge_role, launcher = MERGE_ROLE if run.merging else "", bool(SHAPES[run.stage.shape].launcher)
@@ -356,8 +356,8 @@ class Driver:
         following = self._running.get(run.stage.name)
         for seat in run.gang.members:
             if following is None or seat not in following.gang.members:
-                self._links.dismiss((run.stage.name, *seat), codec.BYE)
-                self._launcher.release((run.stage.name, *seat))
+                self._links.dismiss(seat, codec.BYE)
+                self._launcher.release(seat)
 
     def _next_step(self, run: StageRun, over: g.GangEnded) -> None:
         """Start the next round or the merge, or ask the pipeline, which may start another attempt."""
@@ -377,16 +377,15 @@ class Driver:
         for message in self._links.read(link):
             if link.seat is not None:  # else the message before this one dismissed it
                 if message["is"] != "alive":
-                    debug_log.debug("%s sent %s", name_of(link.seat), message["is"])
+                    debug_log.debug("%s sent %s", link.seat.name, message["is"])
                 self._handle(link.seat, message)
 
     def _handle(self, seat: Seat, message: Mapping[str, Any]) -> None:
-        stage, role, rank = seat
-        run = self._running.get(stage)
-        if run is None or (role, rank) not in run.gang.members:
+        run = self._running.get(seat.stage)
+        if run is None or seat not in run.gang.members:
             self._links.send(seat, codec.BYE)
             return
-        if self._dedup.again(stage, message):
+        if self._dedup.again(seat.stage, message):
             return
         kind = message["is"]
         if kind in ("join", "alive"):
@@ -394,11 +393,11 @@ class Driver:
         elif kind in ("exited", "notice", "left"):
             if kind == "left":
                 self._links.remember(seat, None)
-            self._gang(run, codec.event(kind, (role, rank), message, time.time()))
+            self._gang(run, codec.event(kind, seat, message, time.time()))
         elif kind == "started":
-            self._rank_journal.started(run, role, rank, message)
+            self._rank_journal.started(run, seat.role, seat.rank, message)
         elif kind == "report":
-            self._reported(run, (role, rank), message)
+            self._reported(run, seat, message)
         elif kind == "checkpoint":
             self._checkpointed(run, message)
         elif kind == "stacks":
@@ -416,8 +415,8 @@ class Driver:
         if message.get("owes"):
             return  # its kept messages come first, then this state again as a heartbeat
         self._links.remember(seat, dict(message))
-        self._gang(run, codec.heartbeat(seat[1:], message))
-        if run.gang.renews(seat[1:]):
+        self._gang(run, codec.heartbeat(seat, message))
+        if run.gang.renews(seat):
             self._links.send(seat, codec.answer(message))
 
     def _checkpointed(self, run: StageRun, message: Mapping[str, Any]) -> None:
@@ -439,11 +438,11 @@ class Driver:
         self._rank_journal.checkpoint(run, checkpoint, record.get("seconds"))
         self._gang(run, g.CheckpointComplete())
 
-    def _reported(self, run: StageRun, seat: g.Seat, message: Mapping[str, Any]) -> None:
-        role, rank, points = message["role"], message["rank"], message["points"]
+    def _reported(self, run: StageRun, seat: Seat, message: Mapping[str, Any]) -> None:
+        rank, points = message["rank"], message["points"]
         self._rank_journal.report(run, message)
         step = max((int(point.get("step", -1)) for point in points), default=-1)
-        self._update_metrics(run.stage.name, self._metrics.take(run.stage.name, (role, rank), points))
+        self._update_metrics(run.stage.name, self._metrics.take(Seat(run.stage.name, message["role"], rank), points))
         if run.stage.kind == "serve" and any("ready" in point for point in points):
             run.ready.add(rank)
         self._gang(run, g.Progress(seat, message["incarnation"][0], step))
@@ -455,13 +454,12 @@ class Driver:
             self._pipeline.metric(stage, name, value)
 
     def _gone(self, gone: Union[AgentGone, Unrecoverable]) -> None:
-        stage, role, rank = gone.seat
         for message in self._links.drain(gone.seat):
             self._handle(gone.seat, message)
-        run = self._running.get(stage)
-        if run is not None and (role, rank) in run.gang.members:
+        run = self._running.get(gone.seat.stage)
+        if run is not None and gone.seat in run.gang.members:
             lost = isinstance(gone, AgentGone)
-            self._gang(run, g.AgentLost((role, rank), gone.cause, time.time()) if lost else g.Fault(gone.cause))
+            self._gang(run, g.AgentLost(gone.seat, gone.cause, time.time()) if lost else g.Fault(gone.cause))
 
     def _conclude(self, finished: Optional[p.Finished]) -> int:
         if finished is None:

@@ -12,6 +12,7 @@ from longboat.runtime.gang.gang_events import Incarnation
 from longboat.runtime.journal import Event, cause_of
 from longboat.runtime.light_dataclasses import dataclass, field, replace
 from longboat.runtime.pipeline import Finished
+from longboat.runtime.seat import Seat
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class RunHistory:
     """Name of the last event; empty: no events yet."""
     last_messages: Mapping[MessageSource, MessageNumber] = field(default_factory=dict)
     """The last message of each source."""
-    incarnations: Mapping[Tuple[str, str, int], Incarnation] = field(default_factory=dict)
+    incarnations: Mapping[Seat, Incarnation] = field(default_factory=dict)
     """The last incarnation of each seat that started."""
 
 
@@ -102,7 +103,7 @@ class _Reading:
         self.unfinished: Dict[str, UnfinishedStage] = {}
         self.rounds: Dict[str, Tuple[int, bool]] = {}
         self.last_messages: Dict[MessageSource, MessageNumber] = {}
-        self.incarnations: Dict[Tuple[str, str, int], Incarnation] = {}
+        self.incarnations: Dict[Seat, Incarnation] = {}
         self.order: Event = {}
         self.end: Optional[Finished] = None
         self.serving = False
@@ -174,7 +175,7 @@ class _Reading:
             )
 
     def _rank_started(self, stage: str, event: Event) -> None:
-        self.incarnations[stage, event["role"], event["rank"]] = event["gen"], event.get("restart", 0)
+        self.incarnations[Seat(stage, event["role"], event["rank"])] = event["gen"], event.get("restart", 0)
 
     def _rank_ended(self, stage: str, event: Event) -> None:
         left = event.get("restarts_left")
@@ -186,7 +187,7 @@ class _Reading:
             self.unfinished[stage] = replace(self.unfinished[stage], restarts_left=None)
 
     def _report(self, stage: str, event: Event) -> None:
-        self.metrics.take(stage, (event.get("role", ""), event.get("rank", 0)), event.get("points", ()))
+        self.metrics.take(Seat(stage, event.get("role", ""), event.get("rank", 0)), event.get("points", ()))
 
     def _verdict(self, stage: str, event: Event) -> None:
         if not event.get("again"):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Protocol, Sequence, Union
 
 from longboat.runtime.causes import Cause
-from longboat.runtime.driver.agent_links import Seat
 from longboat.runtime.light_dataclasses import dataclass
+from longboat.runtime.seat import Seat
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, Mapping, Sequence, Tuple
 
-from longboat.runtime.gang.gang_events import Seat
+from longboat.runtime.seat import Seat
 
 
 class Metrics:
@@ -16,14 +16,14 @@ class Metrics:
         self._sources: Dict[Tuple[str, str], Seat] = {}
         """Stage and metric -> the rank whose value counts."""
 
-    def take(self, stage: str, seat: Seat, points: Sequence[Mapping[str, Any]]) -> Dict[str, float]:
+    def take(self, seat: Seat, points: Sequence[Mapping[str, Any]]) -> Dict[str, float]:
         """Record what a rank reported; returns the values that count."""
         counts = {}
         for point in points:
             for name, value in numbers(point).items():
-                if seat <= self._sources.setdefault((stage, name), seat):
-                    self._sources[stage, name] = seat
-                    self.values.setdefault(stage, {})[name] = counts[name] = value
+                if seat <= self._sources.setdefault((seat.stage, name), seat):
+                    self._sources[seat.stage, name] = seat
+                    self.values.setdefault(seat.stage, {})[name] = counts[name] = value
         return counts
 
     def forget(self, stages: Sequence[str]) -> None:

@@ -9,6 +9,7 @@ from longboat.runtime.gang import gang_events as g
 from longboat.runtime.gang.machine import Gang
 from longboat.runtime.light_dataclasses import dataclass, field
 from longboat.runtime.plan import Stage
+from longboat.runtime.seat import Seat
 from longboat.runtime.shapes import MERGE_ROLE, SHAPES
 
 LEASE, LEASE_PER_SEAT = 15.0, 0.05
@@ -41,13 +42,13 @@ def rules_of(stage: Stage, merging: bool, pods: bool) -> g.GangRules:
     agents too."""
     shape = SHAPES[stage.shape]
     seats = {
-        (role.name, rank): (role.finishes or bool(shape.launcher), role.alone)
+        Seat(stage.name, role.name, rank): (role.finishes or bool(shape.launcher), role.alone)
         for role in stage.roles
         if not shape.launcher or role.name == shape.launcher or pods
         for rank in range(role.ranks)
     }
     if merging:
-        seats = {(MERGE_ROLE, 0): (True, False)}
+        seats = {Seat(stage.name, MERGE_ROLE, 0): (True, False)}
     return g.GangRules(
         seats,
         restarts=stage.restarts,

@@ -18,13 +18,13 @@ from longboat.runtime import journal, run_layout, tensorboard
 from longboat.runtime.errors import LongboatError
 from longboat.runtime.journal import Event
 from longboat.runtime.light_dataclasses import dataclass, field
+from longboat.runtime.seat import Seat
 
 DIRECTORY = "board"
 EVENTS = "events.out.tfevents.0.longboat"
 _LOCK = ".writer"
 _NOT_METRICS = ("t", "step", "total")
 
-Seat = tuple[str, str, int]
 """Stage, role, rank."""
 
 
@@ -110,10 +110,10 @@ class TensorBoardExport:
             return
 
     def _of(self, event: Event) -> _Series:
-        seat = (str(event["stage"]), str(event["role"]), int(event["rank"]))
-        round_ = self._rounds.get(seat[0], 0)
+        seat = Seat(str(event["stage"]), str(event["role"]), int(event["rank"]))
+        round_ = self._rounds.get(seat.stage, 0)
         if (seat, round_) not in self._series:
-            directory = self.directory / seat[0] / f"{seat[1]}-{seat[2]}" / (f"round-{round_}" if round_ else "")
+            directory = self.directory / seat.stage / seat.rank_name / (f"round-{round_}" if round_ else "")
             self._series[seat, round_] = _Series(directory / EVENTS)
         return self._series[seat, round_]
 

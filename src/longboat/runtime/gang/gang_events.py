@@ -7,9 +7,7 @@ from typing import Any, Mapping, Optional, Tuple, Union
 from longboat.runtime.causes import Cause
 from longboat.runtime.light_dataclasses import dataclass, field
 from longboat.runtime.rank_env import Address, Peers
-
-Seat = Tuple[str, int]
-"""Role and rank."""
+from longboat.runtime.seat import Seat
 
 Incarnation = Tuple[int, int]
 """Generation and restart number of a seat's process. (0, 0): not started yet."""

@@ -5,21 +5,22 @@ from __future__ import annotations
 from typing import List
 
 from longboat.runtime.causes import Cause, CauseKind
-from longboat.runtime.gang.gang_events import GangRules, Seat
+from longboat.runtime.gang.gang_events import GangRules
+from longboat.runtime.seat import Seat
 
 
 def replaced(seat: Seat) -> Cause:
-    return Cause(CauseKind.AGENT_LOST, "another agent took over its seat", role=seat[0], rank=seat[1])
+    return Cause(CauseKind.AGENT_LOST, "another agent took over its seat").at(seat)
 
 
 def moved(seat: Seat) -> Cause:
     text = "the rank came back with a different address, which its peers do not know"
-    return Cause(CauseKind.AGENT_LOST, text, role=seat[0], rank=seat[1])
+    return Cause(CauseKind.AGENT_LOST, text).at(seat)
 
 
 def preempted(seat: Seat, generation: int) -> Cause:
     text = "its machine was preempted"
-    return Cause(CauseKind.PREEMPTED, text, role=seat[0], rank=seat[1], generation=generation)
+    return Cause(CauseKind.PREEMPTED, text, generation=generation).at(seat)
 
 
 def driver_lost_ending_rank() -> Cause:
@@ -50,7 +51,7 @@ def gang_stalled(rules: GangRules, generation: int) -> Cause:
 
 
 def rank_stalled(rules: GangRules, seat: Seat) -> Cause:
-    return Cause(CauseKind.STALLED, _no_progress(rules), role=seat[0], rank=seat[1])
+    return Cause(CauseKind.STALLED, _no_progress(rules)).at(seat)
 
 
 def _no_progress(rules: GangRules) -> str:
@@ -58,6 +59,6 @@ def _no_progress(rules: GangRules) -> str:
 
 
 def _names(seats: List[Seat], most: int = 8) -> str:
-    names = [f"{role}-{rank}" for role, rank in seats]
+    names = [seat.rank_name for seat in seats]
     shown = ", ".join(names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

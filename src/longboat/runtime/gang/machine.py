@@ -30,6 +30,7 @@ from longboat.runtime.gang.restart_budget import SAME, RestartBudget
 from longboat.runtime.gang.stall import StallWatch
 from longboat.runtime.light_dataclasses import replace
 from longboat.runtime.rank_env import Peers
+from longboat.runtime.seat import Seat
 
 
 class Phase(Enum):
@@ -114,7 +115,7 @@ class Gang:
                 times.append(self._stall.due)
         return min(times)
 
-    def renews(self, seat: g.Seat) -> bool:
+    def renews(self, seat: Seat) -> bool:
         """Whether the driver may answer the agent's heartbeat. Not once it is fenced: an answer extends its lease."""
         return not self.members[seat].fenced
 
@@ -123,12 +124,12 @@ class Gang:
         started, timeout = self.first_started, self.rules.timeout
         return started + timeout if timeout and started is not None else math.inf
 
-    def _incarnation(self, seat: g.Seat) -> g.Incarnation:
+    def _incarnation(self, seat: Seat) -> g.Incarnation:
         return self.generation, self.members[seat].restart
 
     # Forming.
 
-    def _launch(self, seat: g.Seat) -> List[g.Action]:
+    def _launch(self, seat: Seat) -> List[g.Action]:
         """Request an agent, unless one is on its way."""
         member = self.members[seat]
         self.members.held.pop(seat, None)
@@ -137,7 +138,7 @@ class Gang:
         member.launching = True
         return [g.Launch(seat, member.address)]
 
-    def _launch_again(self, seat: g.Seat, now: float) -> List[g.Action]:
+    def _launch_again(self, seat: Seat, now: float) -> List[g.Action]:
         """Request a replacement for a lost agent; after a pause, if agents of the gang keep getting lost."""
         if not self._restart_budget.pause:
             return self._launch(seat)
@@ -223,7 +224,7 @@ class Gang:
         begun = g.RecordEvent("gen.started", {"gen": self.generation, "reason": self._reason})
         return [begun, *(g.Start(seat, self._incarnation(seat), self._peers) for seat in self.members)]
 
-    def _start_alone(self, seat: g.Seat, now: float) -> List[g.Action]:
+    def _start_alone(self, seat: Seat, now: float) -> List[g.Action]:
         member = self.members[seat]
         self.members.move(member, MemberState.RUNNING)
         member.restart += 1
@@ -316,7 +317,7 @@ class Gang:
             return self._spend(event.cause, now) or self._launch_again(event.seat, now)
         return []
 
-    def _rank_ended(self, seat: g.Seat, member: Member, event: g.Exited, now: float) -> List[g.Action]:
+    def _rank_ended(self, seat: Seat, member: Member, event: g.Exited, now: float) -> List[g.Action]:
         member.exit = event = outcomes.counted(event, member.kill_cause, self.phase is Phase.ENDING)
         if self.phase is Phase.ENDING:
             if not event.ok and not event.asked and not member.alone:
@@ -367,7 +368,7 @@ class Gang:
     def _kill_running(self) -> List[g.Action]:
         return [kill for seat in self.members.seats_in(MemberState.RUNNING) for kill in self._kill(seat)]
 
-    def _kill(self, seat: g.Seat, grace: Optional[float] = None) -> List[g.Action]:
+    def _kill(self, seat: Seat, grace: Optional[float] = None) -> List[g.Action]:
         wanted = self._ending.grace if self._ending is not None else 0.0
         return [g.Kill(seat, self._incarnation(seat), wanted if grace is None else grace)]
 
@@ -438,7 +439,7 @@ class Gang:
             return self._end_hung(stalled.hung, now)
         return [g.DumpStacks(seat, self._incarnation(seat)) for seat in stalled.dump_stacks]
 
-    def _end_hung(self, hung: Sequence[g.Seat], now: float) -> List[g.Action]:
+    def _end_hung(self, hung: Sequence[Seat], now: float) -> List[g.Action]:
         cause = kill_causes.gang_stalled(self.rules, self.generation)
         if not self.rules.restart_on_stall:
             return self._end(GenerationOutcome("failed", cause), now)

@@ -6,9 +6,10 @@ from enum import Enum
 from typing import Dict, List, Mapping, Optional, Tuple
 
 from longboat.runtime.causes import Cause
-from longboat.runtime.gang.gang_events import Exited, Heartbeat, Seat
+from longboat.runtime.gang.gang_events import Exited, Heartbeat
 from longboat.runtime.light_dataclasses import dataclass
 from longboat.runtime.rank_env import Address, Peers
+from longboat.runtime.seat import Seat
 
 
 class MemberState(Enum):
@@ -140,7 +141,7 @@ class Roster(Dict[Seat, Member]):
 
     def peers(self) -> Peers:
         addresses: Dict[str, List[Address]] = {}
-        for (role, _), member in sorted(self.items()):
+        for seat, member in sorted(self.items()):
             assert member.address is not None
-            addresses.setdefault(role, []).append(member.address)
+            addresses.setdefault(seat.role, []).append(member.address)
         return {role: tuple(of_role) for role, of_role in addresses.items()}

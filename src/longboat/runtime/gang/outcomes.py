@@ -6,9 +6,10 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from longboat.runtime.causes import Cause, CauseKind
 from longboat.runtime.gang import kill_causes
-from longboat.runtime.gang.gang_events import AgentLost, Exited, Incarnation, RecordEvent, Seat
+from longboat.runtime.gang.gang_events import AgentLost, Exited, Incarnation, RecordEvent
 from longboat.runtime.gang.members import Member
 from longboat.runtime.light_dataclasses import dataclass, replace
+from longboat.runtime.seat import Seat
 
 DECIDED_OUTSIDE = frozenset(
     {CauseKind.STALLED, CauseKind.TIMED_OUT, CauseKind.DISK_FULL, CauseKind.NODE_LOST, CauseKind.PREEMPTED}
@@ -50,8 +51,8 @@ def first_cause(ending: GenerationOutcome, failed: Sequence[Exited]) -> Tuple[Op
 def located(event: Exited) -> Cause:
     """The cause of an exit, with its rank and generation."""
     cause = event.cause or Cause(CauseKind.INTERNAL, "exited without a recorded cause")
-    role, rank = (cause.role, cause.rank) if cause.rank >= 0 else event.seat
-    return replace(cause, role=role, rank=rank, generation=event.incarnation[0])
+    seat = event.seat if cause.rank < 0 else cause.seat._replace(stage=event.seat.stage)
+    return replace(cause.at(seat), generation=event.incarnation[0])
 
 
 def counted(event: Exited, kill_cause: Optional[Cause], ending: bool) -> Exited:
@@ -85,7 +86,7 @@ def ranks_ended(
         elif seat == first:
             records.append(rank_ended(member, "failed"))
         elif ending.state == "failed":
-            consequences.append(f"{seat[0]}-{seat[1]}")
+            consequences.append(seat.rank_name)
             records.append(rank_ended(member, "killed", because=first))
         else:
             records.append(rank_ended(member, "stopped"))
@@ -99,8 +100,8 @@ def rank_ended(member: Member, state: str, because: Optional[Seat] = None, left:
     member.recorded = True
     lost = event.cause is not None and event.cause.kind in (CauseKind.AGENT_LOST, CauseKind.NODE_LOST)
     keys: Dict[str, Any] = {
-        "role": event.seat[0],
-        "rank": event.seat[1],
+        "role": event.seat.role,
+        "rank": event.seat.rank,
         "gen": event.incarnation[0],
         "restart": event.incarnation[1],
         "state": "lost" if lost else state,
@@ -111,7 +112,7 @@ def rank_ended(member: Member, state: str, because: Optional[Seat] = None, left:
     if state == "failed":
         keys["cause"] = located(event)
     if because is not None:
-        keys["because"] = f"{because[0]}-{because[1]}"
+        keys["because"] = because.rank_name
     return RecordEvent("rank.ended", keys)
 
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 from typing import Any, Optional, Set, Tuple
 
 from longboat.runtime.causes import HOPELESS, Cause, CauseKind
-from longboat.runtime.gang.gang_events import GangRules, Seat
+from longboat.runtime.gang.gang_events import GangRules
+from longboat.runtime.seat import Seat
 
 FREE = frozenset({CauseKind.PREEMPTED, CauseKind.DRIVER_LOST})
 """Causes that cost no restart: not the job's fault."""
@@ -69,10 +70,10 @@ class RestartBudget:
         self._last = self._failure(cause) if cause.kind is CauseKind.USER_ERROR else None
         if self._step > self._best:
             self._best, self.without_progress = self._step, 0
-        elif cause.kind not in FREE or not self._preempted or (cause.role, cause.rank) in self._preempted:
+        elif cause.kind not in FREE or not self._preempted or cause.seat in self._preempted:
             self.without_progress += 1
         if cause.kind in FREE:
-            self._preempted.add((cause.role, cause.rank))
+            self._preempted.add(cause.seat)
         return True
 
     @property
@@ -85,7 +86,14 @@ class RestartBudget:
     def _failure(self, cause: Cause) -> Tuple[Any, ...]:
         """What makes two failures the same: kind, place in the code and highest step; for seats that restart
         alone also the seat."""
-        seat: Seat = (cause.role, cause.rank)
-        _, alone = self._rules.seats.get(seat, (False, False))
+        _, alone = self._rules.seats.get(cause.seat, (False, False))
         step = max(self._step, self._best)
-        return (seat if alone else None, cause.kind, cause.exit_code, cause.signal, cause.frame, cause.error, step)
+        return (
+            cause.seat if alone else None,
+            cause.kind,
+            cause.exit_code,
+            cause.signal,
+            cause.frame,
+            cause.error,
+            step,
+        )

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import List, Mapping, NamedTuple
 
-from longboat.runtime.gang.gang_events import GangRules, Seat
+from longboat.runtime.gang.gang_events import GangRules
 from longboat.runtime.gang.members import Member, MemberState
+from longboat.runtime.seat import Seat
 
 
 class StallFinding(NamedTuple):

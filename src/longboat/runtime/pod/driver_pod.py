@@ -38,6 +38,7 @@ from longboat.runtime.pod.fencing import WriteFence
 from longboat.runtime.pod.leadership import Leadership
 from longboat.runtime.pod.pod_launcher import PodLauncher
 from longboat.runtime.rank_env import bracketed
+from longboat.runtime.seat import Seat
 
 LINGER = 900.0
 """Seconds that the driver stays reachable after the end of the run and the last request."""
@@ -97,7 +98,7 @@ def _drive(
         order = _new_order(connected[0], before)
         code, state = _follow(api, connected, run, run_dir, environ, before, order, signals, writer, cleanup)
     except ApiError as error:
-        cause = pod_status.refused(error, ("", "", -1))
+        cause = pod_status.refused(error, Seat("", "", -1))
         writer.write("run.ended", state="failed", code=FAILED, cause=cause, order=order.get("order"))
     except Exception:
         # With the order, which may not have reached `run.started`: else readers would wait for it.

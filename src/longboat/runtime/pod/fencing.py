@@ -13,8 +13,8 @@ import threading
 from typing import Dict, Iterator, Mapping, Optional
 
 from longboat.runtime.agent.file_transfer import StaleIncarnation
-from longboat.runtime.driver.agent_links import Seat, name_of
 from longboat.runtime.gang.gang_events import NO_INCARNATION, Incarnation
+from longboat.runtime.seat import Seat
 
 
 class WriteFence:
@@ -26,7 +26,7 @@ class WriteFence:
         """From the journal: the last generation of each stage and the last incarnation of each seat."""
         self._generations: Dict[str, int] = dict(generations or {})
         self._incarnations: Dict[str, Incarnation] = {
-            name_of(seat): incarnation for seat, incarnation in (incarnations or {}).items()
+            seat.name: incarnation for seat, incarnation in (incarnations or {}).items()
         }
         self._locks: Dict[str, threading.Lock] = {}
 

@@ -30,6 +30,7 @@ from longboat.runtime.pod import critical_threads, pod_status, pod_templates
 from longboat.runtime.pod.model_snapshots import ModelSnapshot, snapshot_model
 from longboat.runtime.pod.server_logs import ServerLogs
 from longboat.runtime.rank_env import bracketed
+from longboat.runtime.seat import Seat
 
 LOOK, SELDOM = 0.5, 30.0
 """Seconds between two looks at a Deployment: while it starts, and once it is ready."""
@@ -180,7 +181,7 @@ class ModelServers:
                     live = self._api.find("Deployment", service.name)
                     obj["spec"]["replicas"] = live["spec"]["replicas"] if live else service.serve.replicas
         except ApiError as error:
-            return pod_status.refused(error, ("", names.SERVER, -1))
+            return pod_status.refused(error, Seat("", names.SERVER, -1))
         return self._apply(service, made)
 
     def _templates(self, stage: str) -> List[Manifest]:
@@ -199,7 +200,7 @@ class ModelServers:
                     break
                 except ApiError as error:
                     if not error.transient or self._clock() >= due:
-                        return pod_status.refused(error, ("", names.SERVER, -1))
+                        return pod_status.refused(error, Seat("", names.SERVER, -1))
                     self._note(service, f"the API server reports: {error.message}")
         return None
 
@@ -250,7 +251,7 @@ class ModelServers:
         causes: List[Cause] = []
         crashes = 0
         for pod in self._new_pods(service):
-            seat = (service.stage, names.SERVER, self._logs.rank(str(pod["metadata"]["name"])))
+            seat = Seat(service.stage, names.SERVER, self._logs.rank(str(pod["metadata"]["name"])))
             count, cause = pod_status.failures(pod, seat)
             cause = cause or pod_status.waiting(pod, seat)
             if cause is not None and (cause.evidence or cause.kind is not CauseKind.VOLUME):

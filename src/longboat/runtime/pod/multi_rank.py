@@ -15,6 +15,7 @@ from typing import Dict, List, Mapping
 from longboat.runtime.agent import syscalls
 from longboat.runtime.kube_client import names
 from longboat.runtime.pod import rank_pod
+from longboat.runtime.seat import Seat
 
 PREFIX = "LONGBOAT_AGENT_"
 
@@ -41,12 +42,12 @@ def main(environ: Mapping[str, str]) -> int:
 
 def environments(environ: Mapping[str, str]) -> List[Dict[str, str]]:
     """The environment of each agent: its seat, directory and GPUs."""
-    role, _, rank = environ[f"{PREFIX}SEAT"].rpartition("-")
+    seat = Seat.parse(environ[f"{PREFIX}SEAT"])
     size, gpus = int(environ[f"{PREFIX}CREW"]), int(environ.get(f"{PREFIX}GPUS") or 0)
     shared = not environ.get(f"{PREFIX}DEPOT")
     envs = []
     for number in range(size):
-        env = {**environ, f"{PREFIX}SEAT": f"{role}-{int(rank) + number}", f"{PREFIX}PORTS": ""}
+        env = {**environ, f"{PREFIX}SEAT": seat._replace(rank=seat.rank + number).name, f"{PREFIX}PORTS": ""}
         env[f"{PREFIX}GPUS"] = ",".join(str(number * gpus + gpu) for gpu in range(gpus))
         if not shared:
             env[f"{PREFIX}DIRECTORY"] = f"{names.RUN}/{number}"

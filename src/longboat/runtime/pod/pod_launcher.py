@@ -20,13 +20,13 @@ from typing import Callable, Deque, Dict, List, Mapping, Optional, Sequence, Set
 
 from longboat.runtime import debug_log
 from longboat.runtime.causes import Cause, CauseKind
-from longboat.runtime.driver.agent_links import Seat, name_of
 from longboat.runtime.driver.launcher import AgentGone, LauncherEvent, StageNote, Unrecoverable
 from longboat.runtime.driver.stage_run import LEASE as SILENCE
 from longboat.runtime.kube_client import names, quota
 from longboat.runtime.kube_client.api import Api, ApiError, Manifest
-from longboat.runtime.light_dataclasses import dataclass, field, replace
+from longboat.runtime.light_dataclasses import dataclass, field
 from longboat.runtime.pod import critical_threads, pod_status, pod_templates
+from longboat.runtime.seat import Seat
 
 WORKERS = 8
 """Threads that create and delete pods."""
@@ -149,7 +149,7 @@ class PodLauncher:
         with self._lock:
             pod = self._pod(seat)
             if pod is None or pod.dead:
-                cause = Cause(CauseKind.NODE_LOST, "its pod is gone", role=seat[1], rank=seat[2])
+                cause = Cause(CauseKind.NODE_LOST, "its pod is gone").at(seat)
                 self._emit(AgentGone(seat, cause))
                 return
             pod.fenced = self._clock()
@@ -194,7 +194,7 @@ class PodLauncher:
             time.sleep(0.05)
 
     def _size(self, seat: Seat) -> int:
-        template = self._templates.get((seat[0], seat[1]))
+        template = self._templates.get((seat.stage, seat.role))
         return 1 if template is None else pod_templates.seats_per_pod(template)
 
     def _pod(self, seat: Seat) -> Optional[_Pod]:
@@ -219,7 +219,7 @@ class PodLauncher:
 
     def _create(self, pod: _Pod) -> bool:
         """Create a pod. False: a quota is used up, perhaps by pods that are about to end; `_look` tries again."""
-        template = self._templates[pod.seat[0], pod.seat[1]]
+        template = self._templates[pod.seat.stage, pod.seat.role]
         manifest = pod_templates.pod(template, pod.name, pod.seat, self._root, self._address, pod.ports)
         while True:
             try:
@@ -239,9 +239,9 @@ class PodLauncher:
                     return True
                 if error.status and error.message != pod.waits:  # a response, but an error: a webhook, a full disk
                     pod.waits = error.message
-                    text = f"cannot create the pod of {name_of(pod.seat)} yet: {error.message}"
-                    self._emit(StageNote(pod.seat[0], text))
-        debug_log.info("created pod %s of %s", pod.name, name_of(pod.seat))
+                    text = f"cannot create the pod of {pod.seat.name} yet: {error.message}"
+                    self._emit(StageNote(pod.seat.stage, text))
+        debug_log.info("created pod %s of %s", pod.name, pod.seat.name)
         with self._lock:
             pod.uid, pod.held_by_quota = str(made["metadata"]["uid"]), False
         return True
@@ -254,7 +254,7 @@ class PodLauncher:
             pod.held_by_quota = self._clock() < pod.made + self._pending and not quota.never_fits(refusal, wanted)
             if pod.held_by_quota and not pod.waits:
                 pod.waits = refusal
-                self._emit(StageNote(pod.seat[0], f"{name_of(pod.seat)} is waiting: {refusal}"))
+                self._emit(StageNote(pod.seat.stage, f"{pod.seat.name} is waiting: {refusal}"))
             return pod.held_by_quota
 
     def _create_held(self) -> None:
@@ -272,7 +272,7 @@ class PodLauncher:
             self._retrying = False
 
     def _delete(self, pod: _Pod, grace: Optional[int]) -> None:
-        debug_log.info("deleting pod %s of %s, grace %s", pod.name, name_of(pod.seat), grace)
+        debug_log.info("deleting pod %s of %s, grace %s", pod.name, pod.seat.name, grace)
         self._api.delete("Pod", pod.name, grace=grace, uid=pod.uid)
 
     # Watching.
@@ -314,13 +314,13 @@ class PodLauncher:
                     self._emit(Unrecoverable(seat, pod_status.refused(error, seat)))
                 self._listed.set()
             elif first == now and not starting:
-                for stage in sorted({seat[0] for seat in self._current}):
+                for stage in sorted({seat.stage for seat in self._current}):
                     self._emit(StageNote(stage, f"cannot watch the run's pods: {error.message}"))
 
     def _observed(self, obj: Manifest) -> None:
         meta = obj["metadata"]
         name, seat = str(meta["name"]), pod_templates.seat_of(meta.get("labels"))
-        if not seat[0]:
+        if seat.rank < 0:
             return
         pod = self._pods.get(name)
         if pod is None:
@@ -355,8 +355,7 @@ class PodLauncher:
         pod.leaving = pod.leaving or self._clock()
         if not pod.dead and not pod.vanished_at:
             if pod.seen is not None and not pod_status.placed(pod.seen):
-                _, role, rank = pod.seat
-                self._end(pod, Cause(CauseKind.PREEMPTED, "its pod was deleted before it ran", role=role, rank=rank))
+                self._end(pod, Cause(CauseKind.PREEMPTED, "its pod was deleted before it ran"))
             else:
                 pod.vanished_at = self._clock()
 
@@ -365,11 +364,11 @@ class PodLauncher:
             if pod.dead:
                 return
             pod.dead = True
-            debug_log.info("pod %s of %s ended: %s", pod.name, name_of(pod.seat), cause.kind.value)
+            debug_log.info("pod %s of %s ended: %s", pod.name, pod.seat.name, cause.kind.value)
             if self._current.get(pod.seat) == pod.name:
                 for seat in pod_templates.all_of(pod.seat, pod.size):
                     if seat not in pod.missed:
-                        self._emit(AgentGone(seat, replace(cause, rank=seat[2])))
+                        self._emit(AgentGone(seat, cause.at(seat)))
                 for seat in sorted(pod.missed)[:1]:
                     self.launch(seat, ())
 
@@ -395,10 +394,9 @@ class PodLauncher:
                 self._work.put(self._create_held)
 
     def _due(self, pod: _Pod, now: float) -> None:
-        role, rank = pod.seat[1], pod.seat[2]
         patience = names.LEASE + MARGIN
         if pod.vanished_at and now >= pod.vanished_at + patience:
-            self._end(pod, Cause(CauseKind.NODE_LOST, "its pod was deleted by force", role=role, rank=rank))
+            self._end(pod, Cause(CauseKind.NODE_LOST, "its pod was deleted by force"))
         elif pod.fenced and now >= pod.fenced + patience - SILENCE:
             self._give_up(pod, f"a lease of {names.LEASE:g} s and {MARGIN:g} s of margin")
         elif pod.leaving and now >= pod.leaving + patience + _grace(pod.seen):
@@ -411,11 +409,10 @@ class PodLauncher:
     def _give_up(self, pod: _Pod, after: str) -> None:
         """Give up a pod whose node does not respond. What may still run there is not accepted again; its lease is
         over."""
-        _, role, rank = pod.seat
         where = (pod.seen or {}).get("spec", {}).get("nodeName", "its node")
         self._work.put(lambda: self._delete(pod, 0))
         facts = (f"gave up on pod {pod.name} after {after}",)
-        self._end(pod, Cause(CauseKind.NODE_LOST, f"no response from {where}", role=role, rank=rank, evidence=facts))
+        self._end(pod, Cause(CauseKind.NODE_LOST, f"no response from {where}", evidence=facts))
 
     def _waiting(self, pod: _Pod, now: float) -> None:
         """Handle a pod that does not get to run: first report what it waits for, then give up."""
@@ -433,7 +430,7 @@ class PodLauncher:
                 return
         if cause.message != pod.waits:
             pod.waits = cause.message
-            self._emit(StageNote(pod.seat[0], f"{name_of(pod.seat)} is waiting: {cause.message}"))
+            self._emit(StageNote(pod.seat.stage, f"{pod.seat.name} is waiting: {cause.message}"))
         if now >= pod.made + (self._pending if cause.kind is not CauseKind.NO_PYTHON else 0.0):
             self._work.put(lambda: self._delete(pod, 1))
             self._end(pod, cause)

@@ -12,8 +12,7 @@ from longboat.runtime.causes import Cause, CauseKind
 from longboat.runtime.kube_client import missing_rights
 from longboat.runtime.kube_client.api import ApiError, Manifest
 from longboat.runtime.light_dataclasses import replace
-
-Seat = Tuple[str, str, int]
+from longboat.runtime.seat import Seat
 
 NO_PULL = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"})
 NO_CONTAINER = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "StartError"})
@@ -111,7 +110,7 @@ def waiting(pod: Manifest, seat: Seat) -> Optional[Cause]:
             if "persistentvolumeclaim" in message.lower():
                 return _cause(CauseKind.VOLUME, message, seat, pod, [message])
             requested = ", ".join(f"{value} {name}" for name, value in _requested(pod).items())
-            text = message + (f" (each {seat[1]} requests {requested})" if requested else "")
+            text = message + (f" (each {seat.role} requests {requested})" if requested else "")
             return _cause(CauseKind.UNSCHEDULABLE, text, seat, pod)
     for state in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
         held = (state.get("state") or {}).get("waiting") or {}
@@ -182,7 +181,7 @@ def replica_failure(deployment: Manifest) -> Optional[Cause]:
     for condition in deployment.get("status", {}).get("conditions") or ():
         if condition.get("type") == "ReplicaFailure" and condition.get("status") == "True":
             error = ApiError(403, str(condition.get("reason")), str(condition.get("message")))
-            return refused(error, ("", "server", -1))
+            return refused(error, Seat("", "server", -1))
     return None
 
 
@@ -196,16 +195,13 @@ def with_events(cause: Cause, events: Sequence[Manifest]) -> Optional[Cause]:
 
 def refused(error: ApiError, seat: Seat) -> Cause:
     """Why the API server refused a pod, or another request of the driver."""
-    role, rank = seat[1], seat[2]
     if "exceeded quota" in error.message:
-        return Cause(CauseKind.QUOTA, error.message, role=role, rank=rank)
+        return Cause(CauseKind.QUOTA, error.message).at(seat)
     lacks = missing_rights.lacking(error.message) if error.status == 403 else None
     if lacks is not None:
         facts = (f"a Role with this rule grants it: {lacks.rule}", *lacks.commands)
-        return Cause(CauseKind.FORBIDDEN, error.message, role=role, rank=rank, evidence=facts)
-    return Cause(
-        CauseKind.REFUSED, error.message, role=role, rank=rank, evidence=(f"status {error.status} {error.reason}",)
-    )
+        return Cause(CauseKind.FORBIDDEN, error.message, evidence=facts).at(seat)
+    return Cause(CauseKind.REFUSED, error.message, evidence=(f"status {error.status} {error.reason}",)).at(seat)
 
 
 def _no_python(pod: Manifest, seat: Seat, message: str) -> Cause:
@@ -240,4 +236,4 @@ def _cause(
     if pod is not None:
         node = pod.get("spec", {}).get("nodeName")
         facts = (f"pod {pod['metadata']['name']}" + (f" on {node}" if node else ", not on a node yet"),)
-    return Cause(kind, message, role=seat[1], rank=seat[2], lines=tuple(lines or ()), evidence=facts)
+    return Cause(kind, message, lines=tuple(lines or ()), evidence=facts).at(seat)

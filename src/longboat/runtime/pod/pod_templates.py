@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import copy
 import os
-from typing import List, Sequence, Tuple
+from typing import List, Sequence
 
 from longboat.runtime import debug_log
 from longboat.runtime.kube_client import names
 from longboat.runtime.kube_client.api import Manifest
-
-Seat = Tuple[str, str, int]
+from longboat.runtime.seat import Seat
 
 _LETTERS = "bcdfghjkmnpqrstvwxz2456789"
 
 
 def host_of(seat: Seat) -> str:
     """A seat's host name under the run's headless Service: the same for every pod of the seat."""
-    return f"{seat[0]}-{seat[1]}-{seat[2]}"
+    return f"{seat.stage}-{seat.rank_name}"
 
 
 def seats_per_pod(template: Manifest) -> int:
@@ -31,11 +30,11 @@ def seats_per_pod(template: Manifest) -> int:
 
 def first_of(seat: Seat, size: int) -> Seat:
     """The seat that a pod with `size` seats is named after."""
-    return seat[0], seat[1], seat[2] - seat[2] % size
+    return seat._replace(rank=seat.rank - seat.rank % size)
 
 
 def all_of(first: Seat, size: int) -> List[Seat]:
-    return [(first[0], first[1], first[2] + number) for number in range(size)]
+    return [first._replace(rank=first.rank + number) for number in range(size)]
 
 
 def new_name(run: str, seat: Seat) -> str:
@@ -51,15 +50,14 @@ def owner(root: Manifest) -> Manifest:
 
 def pod(template: Manifest, name: str, seat: Seat, root: Manifest, driver: str, ports: Sequence[int]) -> Manifest:
     """The manifest of a seat's pod. driver: the driver's stable address. seat: the first, if the pod has several."""
-    stage, role, rank = seat
     manifest: Manifest = copy.deepcopy(template)
     meta, spec = manifest["metadata"], manifest["spec"]
     meta["name"] = name
     meta["ownerReferences"] = [owner(root)]
-    meta["labels"][names.RANK_LABEL] = str(rank)
+    meta["labels"][names.RANK_LABEL] = str(seat.rank)
     spec["hostname"] = host_of(seat)
     variables = {
-        "LONGBOAT_AGENT_SEAT": f"{stage}/{role}-{rank}",
+        "LONGBOAT_AGENT_SEAT": seat.name,
         "LONGBOAT_AGENT_NAME": name,
         "LONGBOAT_AGENT_DRIVER": f"{driver}:{names.PORT}",
         "LONGBOAT_AGENT_DEPOT": f"{driver}:{names.DEPOT_PORT}",
@@ -82,8 +80,8 @@ def pass_on_log_level(container: Manifest, root: Manifest) -> None:
         container["env"].append({"name": debug_log.VARIABLE, "value": level})
 
 
-def seat_of(labels: object) -> Tuple[str, str, int]:
-    """The seat in a pod's labels; ("", "", -1) if it is not a rank's pod."""
+def seat_of(labels: object) -> Seat:
+    """The seat in a pod's labels; rank -1 if it is not a rank's pod."""
     if not isinstance(labels, dict) or not str(labels.get(names.RANK_LABEL, "")).isdigit():
-        return "", "", -1
-    return str(labels.get(names.STAGE_LABEL)), str(labels.get(names.ROLE_LABEL)), int(labels[names.RANK_LABEL])
+        return Seat("", "", -1)
+    return Seat(str(labels.get(names.STAGE_LABEL)), str(labels.get(names.ROLE_LABEL)), int(labels[names.RANK_LABEL]))

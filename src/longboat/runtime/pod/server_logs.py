@@ -20,8 +20,9 @@ from longboat.runtime.driver.services import News, ServiceEvent
 from longboat.runtime.kube_client import names
 from longboat.runtime.kube_client.api import Api, ApiError, Manifest
 from longboat.runtime.kube_client.http_client import BadResponse
-from longboat.runtime.light_dataclasses import dataclass, replace
+from longboat.runtime.light_dataclasses import dataclass
 from longboat.runtime.pod import pod_status
+from longboat.runtime.seat import Seat
 
 INDEX = ".servers.json"
 RETRY = 1.0
@@ -117,8 +118,7 @@ class ServerLogs:
     def _end(self, stage: str, pod: Manifest, rank: int, incarnation: _Container) -> None:
         incarnation.ended = True
         leaving = bool(pod["metadata"].get("deletionTimestamp"))
-        _, cause = pod_status.failures(pod, (stage, names.SERVER, rank))
-        cause = replace(cause, stage=stage) if cause is not None else None
+        _, cause = pod_status.failures(pod, Seat(stage, names.SERVER, rank))
         failed = cause is not None and not leaving
         outcome = {"state": "failed" if failed else "stopped", "cause": cause if failed else None}
         code = cause.exit_code if failed and cause is not None and cause.exit_code >= 0 else None
