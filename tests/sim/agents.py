@@ -142,7 +142,7 @@ class SimAgent:
         self.world.after(self._busy_until - self.world.now, self._looked, self._joining)
         self._owes = bool(self._outbox)
         seen = {**self.protocol.seen(self.clock(), self.world.now), "owes": self._owes}
-        self._joining.to_driver(wire.encode({"is": "join", "seat": self.seat, **seen}))
+        self._joining.to_driver(wire.encode({"is": "join", "name": self.seat.name, **seen}))
 
     def _looked(self, connection: Connection) -> None:
         if self._joining is connection:

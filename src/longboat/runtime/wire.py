@@ -1,8 +1,8 @@
 """The wire protocol of driver and agents: frames, and the handshake that opens a connection.
 
 A frame is a four-byte length and a JSON object whose `is` names the message. Both sides prove that they hold the run's
-token without sending it: each signs the other's nonce. The state machines never see bytes; the simulator uses this same
-encoder.
+token without sending it: each signs the nonces of both, the service and the client's name. The state machines never see
+bytes; the simulator uses this same encoder.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import json
 import os
 import socket
 import struct
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Tuple
 
 Message = Dict[str, Any]
 
@@ -21,6 +21,9 @@ LIMIT = 32 * 1024 * 1024
 """Longest frame in bytes; longer ones are refused."""
 STRANGER_LIMIT = 256 * 1024
 """Longest frame before authentication. A join may report how an incarnation ended, with the last lines of its log."""
+
+DRIVER, FILE_SERVER, MPI_WORKER = "driver", "file server", "MPI worker"
+"""Services that begin with the handshake. A proof for one is worthless at another."""
 
 _HEAD = struct.Struct(">I")
 
@@ -77,11 +80,47 @@ def nonce() -> str:
     return os.urandom(16).hex()
 
 
-def proof(token: bytes, side: str, nonces: str, subject: str = "") -> str:
-    """Proof that `side` holds the token, for these nonces and this subject only."""
-    text = "\0".join(("longboat 1", side, nonces, subject)).encode()
-    return hmac.new(token, text, hashlib.sha256).hexdigest()
+class ServerHandshake:
+    """The handshake as the server sees it: send `hello`, receive a join, send `welcome`."""
+
+    def __init__(self, token: bytes, service: str) -> None:
+        self._token, self._service, self._nonce = token, service, nonce()
+
+    def hello(self) -> Message:
+        return {"is": "hello", "nonce": self._nonce}
+
+    def welcome(self, join: Message) -> Message:
+        """The answer to a client that holds the token; WireError for all others. Then `join["name"]` can be trusted."""
+        proven = (self._service, self._nonce, join.get("nonce"), join.get("name"))
+        _check(join, "join", self._token, "client", *proven)
+        return {"is": "welcome", "proof": _proof(self._token, "server", *proven)}
 
 
-def proven(given: Any, token: bytes, side: str, nonces: str, subject: str = "") -> bool:
-    return isinstance(given, str) and hmac.compare_digest(given, proof(token, side, nonces, subject))
+class ClientHandshake:
+    """The handshake as the client sees it: receive a hello, send `join`, receive a welcome and `check` it."""
+
+    def __init__(self, token: bytes, service: str, name: str) -> None:
+        self._token, self._service, self._name, self._nonce = token, service, name, nonce()
+        self._proven: Tuple[Any, ...] = ()
+
+    def join(self, hello: Message) -> Message:
+        self._proven = (self._service, hello.get("nonce"), self._nonce, self._name)
+        proof = _proof(self._token, "client", *self._proven)
+        return {"is": "join", "name": self._name, "nonce": self._nonce, "proof": proof}
+
+    def check(self, welcome: Message) -> None:
+        """Raise WireError unless the server holds the token."""
+        _check(welcome, "welcome", self._token, "server", *self._proven)
+
+
+def _proof(token: bytes, *proven: Any) -> str:
+    """Proof of holding the token, for this side, service, nonces and name only."""
+    if not all(isinstance(part, str) for part in proven):
+        raise WireError("a handshake has a name or nonce that is not text")
+    return hmac.new(token, json.dumps(["longboat 2", *proven]).encode(), hashlib.sha256).hexdigest()
+
+
+def _check(message: Message, kind: str, token: bytes, *proven: Any) -> None:
+    given = message.get("proof")
+    if message["is"] != kind or not isinstance(given, str) or not hmac.compare_digest(given, _proof(token, *proven)):
+        raise WireError("the peer does not belong to this run: wrong proof")

@@ -42,10 +42,10 @@ class Played:
             self._link.settimeout(30)
             self._decoder, self._heard = wire.Decoder(), list[wire.Message]()
             try:
-                self.say("hello", nonce="of the driver")
+                handshake = wire.ServerHandshake(TOKEN, wire.DRIVER)
+                self._link.sendall(wire.encode(handshake.hello()))
                 join = self.next()
-                proof = wire.proof(TOKEN, "driver", f"of the driver{join['nonce']}", SEAT)
-                self.say("welcome", proof=proof)
+                self._link.sendall(wire.encode(handshake.welcome(join)))
             except OSError:
                 continue
             return join

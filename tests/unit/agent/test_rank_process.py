@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import pytest
 
 from longboat.runtime.agent import mpi_remote, syscalls
 from longboat.runtime.agent.rank_process import CannotStart, RankProcess, StartStep
+from tests.ports import free_port
 
 pytestmark = pytest.mark.filterwarnings("ignore:os.fork.* was called:RuntimeWarning")
 """Another test may have brought JAX's threads into this process; the forks here run none of it."""
@@ -199,6 +201,32 @@ def test_what_mpirun_alone_asks_is_passed_on_once(tmp_path: Path, bucket: bool) 
 
     inside(work)
     assert log.read_text() == "up\nasked\nsaved\n"
+
+
+def test_mpirun_reaches_a_worker_with_the_token_of_the_run_alone(tmp_path: Path) -> None:
+    """The remote shell proves itself to the worker; its output and exit code come back."""
+    port, log = free_port(), tmp_path / "log"
+    log.touch()
+    settings = {"port": port, "ports": {"127.0.0.1": port}, "token": "aa", "log": str(log), "begins": 0}
+    mpi_remote.prepare(str(tmp_path / "mpi"), settings)
+    mpi_remote.prepare(str(tmp_path / "stranger"), {**settings, "token": "bb"})
+    shell = [
+        str(tmp_path / "mpi" / mpi_remote.REMOTE_SHELL),
+        "-x",
+        "127.0.0.1",
+        f"echo here; echo 5 > {tmp_path}/mpi/exit; exit 3",
+    ]
+    worker = subprocess.Popen([*mpi_remote.PROGRAM, mpi_remote.NAME, str(tmp_path / "mpi")])
+    stranger = subprocess.Popen([str(tmp_path / "stranger" / mpi_remote.REMOTE_SHELL), "127.0.0.1", "echo never"])
+    try:
+        answered = subprocess.run(shell, capture_output=True, text=True, timeout=120, check=False)
+        assert (answered.returncode, answered.stdout) == (3, "here\n")
+        assert worker.wait(120) == 5, "it exits like its rank"
+    finally:
+        stranger.kill()
+        stranger.wait()
+        worker.kill()
+        worker.wait()
 
 
 def test_a_stopped_process_hears_the_request_too(tmp_path: Path) -> None:

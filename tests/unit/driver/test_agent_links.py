@@ -68,12 +68,10 @@ class Caller:
     def say(self, **message: Any) -> None:
         self.socket.sendall(wire.encode(message))
 
-    def join(self, seat: Seat = SEAT, token: bytes = TOKEN, signed: str = "") -> str:
-        nonce = wire.nonce()
-        nonces = f"{self.hello['nonce']}{nonce}"
-        name = signed or seat.name
-        self.say(**{"is": "join", "seat": seat, "nonce": nonce, "proof": wire.proof(token, "agent", nonces, name)})
-        return nonces
+    def join(self, token: bytes = TOKEN, service: str = wire.DRIVER, **changed: str) -> wire.ClientHandshake:
+        handshake = wire.ClientHandshake(token, service, SEAT.name)
+        self.say(**{**handshake.join(self.hello), **changed})
+        return handshake
 
 
 @pytest.fixture
@@ -87,23 +85,31 @@ def door(tmp_path: Path) -> Iterator[Door]:
 
 def test_an_agent_with_the_token_is_let_in_and_sees_that_the_driver_has_it_too(door: Door) -> None:
     agent = Caller(door)
-    nonces = agent.join()
+    handshake = agent.join()
     agent.say(**{"is": "alive"})
     assert [message["is"] for message in door.turn()] == ["join", "alive"]
-    welcome = agent.hear()
-    assert wire.proven(welcome["proof"], TOKEN, "driver", nonces, "train/worker-0")
+    handshake.check(agent.hear())
     assert door.links.send(SEAT, wire.encode({"is": "start"}))
     assert agent.hear() == {"is": "start"}
 
 
-def test_a_wrong_token_a_proof_for_another_seat_and_an_old_proof_are_refused(door: Door) -> None:
-    wrong, other = Caller(door), Caller(door)
+def test_a_wrong_token_and_a_proof_for_another_seat_service_or_connection_are_refused(door: Door) -> None:
+    wrong, seat, service, old = (Caller(door) for _ in range(4))
     wrong.join(token=b"guessed")
-    other.join(signed="train/worker-1")
+    seat.join(name="train/worker-1")
+    service.join(service=wire.FILE_SERVER)
+    old.hello = wrong.hello
+    old.join()
     assert door.turn() == []
-    assert wrong.hear() is None
-    assert other.hear() is None
+    assert [caller.hear() for caller in (wrong, seat, service, old)] == [None] * 4
     assert not door.links.send(SEAT, b"")
+
+
+def test_an_agent_with_the_token_and_a_name_that_is_not_a_seat_is_refused(door: Door) -> None:
+    caller = Caller(door)
+    caller.say(**wire.ClientHandshake(TOKEN, wire.DRIVER, "launcher").join(caller.hello))
+    assert door.turn() == []
+    assert caller.hear() is None
 
 
 @pytest.mark.parametrize(
@@ -115,10 +121,10 @@ def test_a_wrong_token_a_proof_for_another_seat_and_an_old_proof_are_refused(doo
         struct.pack(">I", 100_000) + b"[" * 100_000,
         b"\0\0\0\5hello",
         wire.encode({"is": "join"}),
-        wire.encode({"is": "join", "seat": ["a"], "nonce": 1}),
-        wire.encode({"is": "join", "seat": ["a", "b", "c"], "nonce": "x", "proof": "y"}),
-        wire.encode({"is": "join", "seat": [{}, [], 1], "nonce": "x", "proof": "y"}),
-        wire.encode({"is": "join", "seat": ["a", "b", float("inf")], "nonce": "x", "proof": "y"}),
+        wire.encode({"is": "join", "name": "a/b-1", "nonce": 1}),
+        wire.encode({"is": "join", "name": "a/b-c", "nonce": "x", "proof": "y"}),
+        wire.encode({"is": "join", "name": [{}, [], 1], "nonce": "x", "proof": "y"}),
+        wire.encode({"is": "join", "name": float("inf"), "nonce": "x", "proof": 5}),
         wire.encode({"is": "exited", "code": 0}),
     ],
 )

@@ -1,4 +1,4 @@
-"""Frames and proofs."""
+"""Frames and the handshake."""
 
 from __future__ import annotations
 
@@ -46,23 +46,40 @@ def test_a_web_request_is_no_frame() -> None:
         wire.Decoder().feed(b"GET / HTTP/1.1\r\n\r\n")
 
 
-def test_a_proof_holds_for_its_side_nonces_and_subject_alone() -> None:
-    proof = wire.proof(b"token", "agent", "n1n2", "train/worker-0")
-    assert wire.proven(proof, b"token", "agent", "n1n2", "train/worker-0")
-    for token, side, nonces, subject in (
-        (b"other", "agent", "n1n2", "train/worker-0"),
-        (b"token", "driver", "n1n2", "train/worker-0"),
-        (b"token", "agent", "n1n3", "train/worker-0"),
-        (b"token", "agent", "n1n2", "train/worker-1"),
+def test_a_handshake_succeeds_for_the_same_token_service_and_name_alone() -> None:
+    token, service, name = b"a-very-secret-token", wire.DRIVER, "train/worker-0"
+    server, client = wire.ServerHandshake(token, service), wire.ClientHandshake(token, service, name)
+    join = client.join(server.hello())
+    welcome = server.welcome(join)
+    client.check(welcome)
+    sent = wire.encode(server.hello()) + wire.encode(join) + wire.encode(welcome)
+    assert token not in sent
+    wrong: list[wire.Message] = [
+        wire.ClientHandshake(b"other", service, name).join(server.hello()),
+        wire.ClientHandshake(token, wire.FILE_SERVER, name).join(server.hello()),
+        client.join(wire.ServerHandshake(token, service).hello()),
+        {**join, "name": "train/worker-1"},
+        {**join, "proof": None},
+        {**join, "proof": welcome["proof"]},
+        {**join, "nonce": [[]]},
+        {**join, "is": "alive"},
+    ]
+    for message in wrong:
+        with pytest.raises(wire.WireError):
+            server.welcome(message)
+
+
+def test_a_client_trusts_no_server_without_the_token_and_no_echo() -> None:
+    client = wire.ClientHandshake(b"token", wire.DRIVER, "train/worker-0")
+    server = wire.ServerHandshake(b"token", wire.DRIVER)
+    join = client.join(server.hello())
+    for answer in (
+        {"is": "welcome"},
+        {"is": "welcome", "proof": join["proof"]},
+        {**server.welcome(join), "is": "start"},
     ):
-        assert not wire.proven(proof, token, side, nonces, subject)
-    assert not wire.proven(None, b"token", "agent", "n1n2", "train/worker-0")
-    assert not wire.proven(5, b"token", "agent", "n1n2", "train/worker-0")
-
-
-def test_the_token_itself_is_not_in_what_is_sent() -> None:
-    token = b"a-very-secret-token"
-    assert token not in wire.encode({"is": "join", "proof": wire.proof(token, "agent", wire.nonce(), "x")})
+        with pytest.raises(wire.WireError):
+            client.check(answer)
 
 
 def test_nonces_differ() -> None:

@@ -20,21 +20,9 @@ class DriverLink:
         self.waiting: List[wire.Message] = []
         """Messages that arrived with the last one of the handshake."""
         self.socket = connect(config.driver, patience)
-        hello = self._expect("hello")
-        ours = wire.nonce()
-        nonces = f"{hello['nonce']}{ours}"
-        self.send(
-            {
-                "is": "join",
-                "seat": [config.seat.stage, config.seat.role, config.seat.rank],
-                "nonce": ours,
-                "proof": wire.proof(config.token, "agent", nonces, config.seat.name),
-                **seen,
-            }
-        )
-        welcome = self._expect("welcome")
-        if not wire.proven(welcome.get("proof"), config.token, "driver", nonces, config.seat.name):
-            raise wire.WireError(f"the process at {config.driver} is not this run's driver: wrong proof")
+        handshake = wire.ClientHandshake(config.token, wire.DRIVER, config.seat.name)
+        self.send({**seen, **handshake.join(self._next())})
+        handshake.check(self._next())
         self.socket.settimeout(None)
 
     def send(self, message: wire.Message) -> None:
@@ -45,14 +33,13 @@ class DriverLink:
         data = self.socket.recv(1 << 16)
         return self._decoder.feed(data) if data else None
 
-    def _expect(self, kind: str) -> wire.Message:
-        messages: Optional[List[wire.Message]] = []
-        while messages is not None and not messages:
+    def _next(self) -> wire.Message:
+        while not self.waiting:
             messages = self.receive()
-        if not messages or messages[0]["is"] != kind:
-            raise wire.WireError(f"the driver sent no {kind!r} message")
-        self.waiting = messages[1:]
-        return messages[0]
+            if messages is None:
+                raise wire.WireError("the driver closed the connection")
+            self.waiting = messages
+        return self.waiting.pop(0)
 
 
 def connect(address: str, patience: float) -> socket.socket:

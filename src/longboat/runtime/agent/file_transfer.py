@@ -44,6 +44,22 @@ class FileStream:
         """Largest frame; `wire.LIMIT` once the peer is authenticated."""
         self._file: BinaryIO = sock.makefile("rb")
 
+    def join(self, token: bytes, service: str, name: str) -> None:
+        """Authenticate this side as a client, and the peer as the service; WireError if the peer is another."""
+        handshake = wire.ClientHandshake(token, service, name)
+        self.socket.sendall(wire.encode(handshake.join(self.receive())))
+        handshake.check(self.receive())
+        self.limit = wire.LIMIT
+
+    def welcome(self, token: bytes, service: str) -> str:
+        """Authenticate the peer as a client; returns its name. WireError if it does not hold the token."""
+        handshake = wire.ServerHandshake(token, service)
+        self.socket.sendall(wire.encode(handshake.hello()))
+        join = self.receive()
+        self.socket.sendall(wire.encode(handshake.welcome(join)))
+        self.limit = wire.LIMIT
+        return str(join["name"])
+
     def send(self, kind: str, **keys: Any) -> None:
         self.socket.sendall(wire.encode({"is": kind, **keys}))
 
@@ -88,11 +104,7 @@ class FileClient:
         link = socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT)
         link.settimeout(timeout)
         self._stream = FileStream(wire.lively(link))
-        nonces = f"{self._stream.receive()['nonce']}{(ours := wire.nonce())}"
-        self._stream.send("deposit", name=name, nonce=ours, proof=wire.proof(token, "agent", nonces, name))
-        if not wire.proven(self._stream.receive().get("proof"), token, "driver", nonces, name):
-            raise wire.WireError(f"the process at {address} is not this run's file server: wrong proof")
-        self._stream.limit = wire.LIMIT
+        self._stream.join(token, wire.FILE_SERVER, name)
 
     def claim(self, incarnation: Incarnation) -> None:
         """Claim this rank's paths for an incarnation; from now on the file server rejects older ones."""

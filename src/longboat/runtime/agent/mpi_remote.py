@@ -68,7 +68,8 @@ def serve_worker(directory: str) -> int:
         peer.settimeout(30.0)
         stream = FileStream(wire.lively(peer))
         try:
-            command = _handshake(stream, bytes.fromhex(settings["token"]))
+            stream.welcome(bytes.fromhex(settings["token"]), wire.MPI_WORKER)
+            command = str(stream.receive()["command"])
         except (OSError, wire.WireError, KeyError, ValueError):
             stream.close()  # not the launcher
             continue
@@ -94,18 +95,6 @@ def _exit_code(directory: str, code: int) -> int:
         return 1
     time.sleep(ENDED)
     return rank_code or code or 1
-
-
-def _handshake(stream: FileStream, token: bytes) -> str:
-    """Authenticate the launcher; returns the command that it requests."""
-    ours = wire.nonce()
-    stream.send("hello", nonce=ours)
-    message = stream.receive()
-    nonces = f"{ours}{message['nonce']}"
-    if not wire.proven(message.get("proof"), token, "agent", nonces, NAME):
-        raise wire.WireError("the peer is not the launcher of this run: wrong proof")
-    stream.send("welcome", proof=wire.proof(token, "driver", nonces, NAME))
-    return str(stream.receive()["command"])
 
 
 def _execute(stream: FileStream, command: str) -> int:
@@ -226,12 +215,9 @@ def _connect(host: str, port: int, token: bytes) -> Optional[FileStream]:
         try:
             link = socket.create_connection((host, port), timeout=30.0)
             stream = FileStream(wire.lively(link))
-            nonces = f"{stream.receive()['nonce']}{(ours := wire.nonce())}"
-            stream.send(NAME, nonce=ours, proof=wire.proof(token, "agent", nonces, NAME))
-            if wire.proven(stream.receive().get("proof"), token, "driver", nonces, NAME):
-                link.settimeout(None)
-                return stream
-            return None
+            stream.join(token, wire.MPI_WORKER, "launcher")
+            link.settimeout(None)
+            return stream
         except (OSError, wire.WireError):
             time.sleep(0.1)  # its pod is not ready yet
     return None

@@ -21,9 +21,9 @@ HANDSHAKE = 10.0
 class AgentLink:
     """One connection to an agent."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, handshake: wire.ServerHandshake) -> None:
         self.socket = sock
-        self.nonce = wire.nonce()
+        self.handshake = handshake
         self.seat: Optional[Seat] = None
         self.state: Optional[wire.Message] = None
         self.opened = time.monotonic()
@@ -57,11 +57,11 @@ class AgentLinks:
             sock.setblocking(False)
             if sock.family != socket.AF_UNIX:
                 wire.lively(sock)
-            link = AgentLink(sock)
+            link = AgentLink(sock, wire.ServerHandshake(self._token, wire.DRIVER))
             debug_log.debug("accepted connection %d", sock.fileno())
             self._open[sock.fileno()] = link
             self._selector.register(sock, selectors.EVENT_READ, link)
-            self._write(link, wire.encode({"is": "hello", "nonce": link.nonce}))
+            self._write(link, wire.encode(link.handshake.hello()))
 
     def read(self, link: AgentLink) -> List[wire.Message]:
         """Messages of a connection; a join only once it is authenticated. Closes connections that misbehave or end."""
@@ -81,7 +81,7 @@ class AgentLinks:
             try:
                 messages = link.decoder.feed(data)
                 received += [m for m in messages if link.seat is not None or self._admit(link, m)]
-            except (wire.WireError, KeyError, OverflowError, TypeError, ValueError) as error:
+            except (wire.WireError, ValueError) as error:
                 debug_log.warning("refused connection %d: %r", link.socket.fileno(), error)
                 self._close(link)
                 return received
@@ -148,20 +148,15 @@ class AgentLinks:
             self._listening = True
 
     def _admit(self, link: AgentLink, message: wire.Message) -> bool:
-        stage, role, rank = message["seat"]
-        seat = Seat(str(stage), str(role), int(rank))
-        nonces = f"{link.nonce}{message['nonce']}"
-        known = message["is"] == "join" and wire.proven(message.get("proof"), self._token, "agent", nonces, seat.name)
-        if not known:
-            raise wire.WireError("the peer is not an agent of this run: wrong proof")
+        welcome = link.handshake.welcome(message)
+        seat = Seat.parse(message["name"])
         old = self._seated.get(seat)
         if old is not None:
             self._close(old)
         link.seat, link.decoder.limit = seat, wire.LIMIT
         self._seated[seat] = link
         debug_log.info("%s joined on connection %d", seat.name, link.socket.fileno())
-        answer = {"is": "welcome", "proof": wire.proof(self._token, "driver", nonces, seat.name)}
-        self._write(link, wire.encode(answer))
+        self._write(link, wire.encode(welcome))
         return True
 
     def _write(self, link: AgentLink, data: bytes) -> None:

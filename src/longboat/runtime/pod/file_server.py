@@ -100,7 +100,7 @@ class _Connection(socketserver.BaseRequestHandler):
         wire.lively(self.request)
         self.request.settimeout(30.0)
         stream = FileStream(self.request)
-        self._handshake(stream)
+        self.name = stream.welcome(self.server.token, wire.FILE_SERVER)
         self.request.settimeout(None)
         handlers: Dict[str, Callable[[FileStream, wire.Message], None]] = {
             "claim": self._claim,
@@ -116,18 +116,6 @@ class _Connection(socketserver.BaseRequestHandler):
                 handlers[message["is"]](stream, message)
             except StaleIncarnation as stale:
                 stream.send("stale", why=str(stale))
-
-    def _handshake(self, stream: FileStream) -> None:
-        ours = wire.nonce()
-        stream.send("hello", nonce=ours)
-        message = stream.receive()
-        name, nonces = str(message.get("name")), f"{ours}{message.get('nonce')}"
-        if message["is"] != "deposit" or not wire.proven(
-            message.get("proof"), self.server.token, "agent", nonces, name
-        ):
-            raise wire.WireError("the peer is not an agent of this run: wrong proof")
-        self.name, stream.limit = name, wire.LIMIT
-        stream.send("welcome", proof=wire.proof(self.server.token, "driver", nonces, name))
 
     def _path(self, message: wire.Message) -> str:
         """Path on disk; must be inside the directories that agents share."""
