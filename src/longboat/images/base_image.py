@@ -6,6 +6,7 @@ it, or to upload it to a registry that does not have it.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import json
@@ -20,6 +21,7 @@ from typing import IO, Any
 
 from longboat.images import image_name, registry
 from longboat.images.python_packages import WheelTarget
+from longboat.runtime import atomic_file
 from longboat.runtime.errors import FAILED, LongboatError
 from longboat.runtime.light_dataclasses import dataclass
 
@@ -223,9 +225,9 @@ def _remembered(blobs: str, diff: str) -> Blob | None:
 
 def _compressed(files: _Files, name: str, blobs: str, diff: str) -> Blob:
     """Compress a layer of an archive, reproducibly."""
-    unfinished = os.path.join(blobs, f"layer.{os.getpid()}.new")
+    path = os.path.join(blobs, f"layer.{os.getpid()}.new")
     try:
-        with files.open(name) as source, open(unfinished, "wb") as raw:
+        with files.open(name) as source, open(path, "wb") as raw:
             head = source.read(2)
             if head == b"\x1f\x8b":
                 raw.write(head)
@@ -234,32 +236,25 @@ def _compressed(files: _Files, name: str, blobs: str, diff: str) -> Blob:
                 with gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed:
                     packed.write(head)
                     shutil.copyfileobj(source, packed, 1 << 20)
-        with open(unfinished, "rb") as file:
+        with open(path, "rb") as file:
             digest = "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()
-        size = os.path.getsize(unfinished)
-        os.replace(unfinished, blob_path(blobs, digest))
-        blob = Blob(LAYER, digest, size)
-        with open(unfinished, "w", encoding="utf-8") as note:
-            json.dump({"kind": blob.kind, "digest": digest, "size": size}, note)
-        os.replace(unfinished, blob_path(blobs, diff) + ".json")
+        blob = Blob(LAYER, digest, os.path.getsize(path))
+        os.replace(path, blob_path(blobs, digest))  # its name is only known now
     finally:
-        if os.path.exists(unfinished):
-            os.unlink(unfinished)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+    note = {"kind": blob.kind, "digest": digest, "size": blob.size}
+    atomic_file.write(blob_path(blobs, diff) + ".json", json.dumps(note))
     return blob
 
 
 def _keep(source: IO[bytes], target: str, digest: str) -> None:
-    unfinished = f"{target}.{os.getpid()}.new"
-    try:
+    with atomic_file.replacing(target) as unfinished:
         with open(unfinished, "wb") as file:
             shutil.copyfileobj(source, file, 1 << 20)
         with open(unfinished, "rb") as file:
             if "sha256:" + hashlib.file_digest(file, "sha256").hexdigest() != digest:
                 raise ValueError(f"{digest} is corrupt")
-        os.replace(unfinished, target)
-    finally:
-        if os.path.exists(unfinished):
-            os.unlink(unfinished)
 
 
 def _inside(digest: str) -> str:

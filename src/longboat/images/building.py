@@ -20,6 +20,7 @@ from longboat.images import builders, layers, push_record, python_packages, regi
 from longboat.images import oci_image as images
 from longboat.images.image_name import ImageName
 from longboat.runs import formatting
+from longboat.runtime import atomic_file
 from longboat.runtime.errors import FAILED, LongboatError
 from longboat.runtime.light_dataclasses import dataclass, replace
 from longboat.spec.code_tree import code_files
@@ -249,9 +250,7 @@ def _packages(order: BuildOrder, base: bases.BaseImage, tree: _Tree, shop: _Shop
     made = os.path.join(shop.work, "packages")
     python_packages.install(order.requirements, target, made, order.code)
     layer = layers.write(layers.tree(made, images.PACKAGES.lstrip("/"), python_packages.files(made)), path, tree.when)
-    with open(f"{note}.{os.getpid()}", "w", encoding="utf-8") as file:
-        json.dump({"digest": layer.digest, "diff_id": layer.diff_id, "size": layer.size}, file)
-    os.replace(f"{note}.{os.getpid()}", note)
+    atomic_file.write(note, json.dumps({"digest": layer.digest, "diff_id": layer.diff_id, "size": layer.size}))
     say(f"packages: {formatting.size(layer.size)}")
     return layer
 

@@ -14,6 +14,7 @@ import tarfile
 from collections.abc import Iterable, Mapping
 from typing import IO
 
+from longboat.runtime import atomic_file
 from longboat.runtime.errors import LongboatError
 from longboat.runtime.light_dataclasses import dataclass
 
@@ -64,19 +65,13 @@ def write(files: Iterable[LayerFile], path: str, when: int) -> Layer:
     """Write the layer. OSError if a file cannot be read."""
     wanted = {file.name: file for file in files}
     folders = {parent for name in wanted for parent in _parents(name)}
-    unfinished = f"{path}.{os.getpid()}.new"
-    try:
-        with open(unfinished, "wb") as raw:
-            outer = _Hashing(raw)
-            with gzip.GzipFile("", "wb", 6, outer, mtime=0) as packed:
-                inner = _Hashing(packed)  # type: ignore[arg-type]
-                with tarfile.open(fileobj=inner, mode="w", format=tarfile.PAX_FORMAT) as tar:  # type: ignore[call-overload]
-                    for name in sorted(folders | set(wanted)):
-                        _add(tar, name, wanted.get(name), when)
-        os.replace(unfinished, path)
-    finally:
-        if os.path.exists(unfinished):
-            os.unlink(unfinished)
+    with atomic_file.replacing(path) as unfinished, open(unfinished, "wb") as raw:
+        outer = _Hashing(raw)
+        with gzip.GzipFile("", "wb", 6, outer, mtime=0) as packed:
+            inner = _Hashing(packed)  # type: ignore[arg-type]
+            with tarfile.open(fileobj=inner, mode="w", format=tarfile.PAX_FORMAT) as tar:  # type: ignore[call-overload]
+                for name in sorted(folders | set(wanted)):
+                    _add(tar, name, wanted.get(name), when)
     return Layer(outer.digest, inner.digest, os.path.getsize(path), path)
 
 

@@ -18,6 +18,7 @@ from longboat.images.base_image import CONFIG, LAYER, BaseImage, Blob
 from longboat.images.image_name import ImageName
 from longboat.images.layers import Layer
 from longboat.images.registry import MANIFESTS
+from longboat.runtime import atomic_file
 from longboat.runtime.kube_client import names
 from longboat.runtime.light_dataclasses import dataclass
 
@@ -112,23 +113,20 @@ def write(image: OciImage, path: str, name: ImageName, path_of: Callable[[Blob],
         "oci-layout": _json({"imageLayoutVersion": "1.0.0"}),
     }
     files = {_inside(blob.digest): path_of(blob) for blob in image.blobs}
-    unfinished = f"{path}.{os.getpid()}.new"
-    try:
-        with tarfile.open(unfinished, "w", format=tarfile.PAX_FORMAT) as tar:
-            for folder in ("blobs", "blobs/sha256"):
-                info = _info(folder, 0, when)
-                info.type, info.mode = tarfile.DIRTYPE, 0o755
-                tar.addfile(info)
-            for inside in sorted({*texts, *files}):
-                if inside in texts:
-                    tar.addfile(_info(inside, len(texts[inside]), when), io.BytesIO(texts[inside]))
-                else:
-                    with open(files[inside], "rb") as file:
-                        tar.addfile(_info(inside, os.path.getsize(files[inside]), when), file)
-        os.replace(unfinished, path)
-    finally:
-        if os.path.exists(unfinished):
-            os.unlink(unfinished)
+    with (
+        atomic_file.replacing(path) as unfinished,
+        tarfile.open(unfinished, "w", format=tarfile.PAX_FORMAT) as tar,
+    ):
+        for folder in ("blobs", "blobs/sha256"):
+            info = _info(folder, 0, when)
+            info.type, info.mode = tarfile.DIRTYPE, 0o755
+            tar.addfile(info)
+        for inside in sorted({*texts, *files}):
+            if inside in texts:
+                tar.addfile(_info(inside, len(texts[inside]), when), io.BytesIO(texts[inside]))
+            else:
+                with open(files[inside], "rb") as file:
+                    tar.addfile(_info(inside, os.path.getsize(files[inside]), when), file)
 
 
 def _info(name: str, size: int, when: int) -> tarfile.TarInfo:

@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Iterator
 
+from longboat.runtime import atomic_file
 from longboat.runtime.errors import LongboatError
 from longboat.runtime.light_dataclasses import asdict, dataclass
 
@@ -46,9 +47,7 @@ def keep(home: str, reference: str, digest: str, job: str, size: int, insecure: 
     path = _path(home, made)
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(f"{path}.{os.getpid()}", "w", encoding="utf-8") as file:
-            json.dump(asdict(made), file)
-        os.replace(f"{path}.{os.getpid()}", path)
+        atomic_file.write(path, json.dumps(asdict(made)))
     except OSError as error:
         raise LongboatError(
             f"cannot write {path}: {error.strerror}", "set LONGBOAT_HOME to another directory"

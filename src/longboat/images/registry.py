@@ -21,6 +21,7 @@ from typing import IO, Any
 
 from longboat.images import registry_login
 from longboat.images.image_name import ImageName
+from longboat.runtime import atomic_file
 from longboat.runtime.errors import FAILED, LongboatError
 from longboat.runtime.light_dataclasses import dataclass
 
@@ -127,17 +128,12 @@ class Repository:
 
     def save(self, digest: str, path: str) -> None:
         """Download a blob into a file, atomically."""
-        unfinished = f"{path}.{os.getpid()}.new"
-        try:
+        with atomic_file.replacing(path) as unfinished:
             self._ask("GET", f"blobs/{digest}", into=unfinished)
             with open(unfinished, "rb") as file:
                 actual = "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()
             if actual != digest:
                 raise RegistryError(0, f"{self.reference.registry} sent a corrupt blob {digest}", "try again")
-            os.replace(unfinished, path)
-        finally:
-            if os.path.exists(unfinished):
-                os.unlink(unfinished)
 
     # Writing.
 

@@ -18,6 +18,7 @@ No framework is imported.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import errno
 import json
 import mmap
@@ -27,7 +28,7 @@ import threading
 import time
 from typing import Any, Dict, Mapping, Optional, Tuple
 
-from longboat.runtime import run_layout, tensors
+from longboat.runtime import atomic_file, run_layout, tensors
 from longboat.runtime.light_dataclasses import dataclass
 from longboat.runtime.rank_api import append
 
@@ -159,19 +160,17 @@ def _valid_name(name: Any) -> bool:
 def _write(header: bytes, data: memoryview, path: str, record: Dict[str, Any]) -> None:
     """Write a checkpoint; runs in the thread. Any error costs this checkpoint, and is reported."""
     started = time.monotonic()
-    directory, unfinished = os.path.dirname(path), f"{path}.{os.getpid()}.new"
+    directory = os.path.dirname(path)
     try:
         os.makedirs(directory, exist_ok=True)
         _check_space(directory, len(header) + len(data))
-        with open(unfinished, "wb", buffering=0) as file:
+        with atomic_file.replacing(path, durable=True) as unfinished, open(unfinished, "wb", buffering=0) as file:
             _write_all(file.fileno(), memoryview(header))
             _write_all(file.fileno(), data)
-            os.fsync(file.fileno())
-        os.replace(unfinished, path)
-        _flush_directory(directory)
-        _flush_directory(os.path.dirname(directory))
+        atomic_file.flush(os.path.dirname(directory))
     except Exception as error:
-        _remove_unfinished(unfinished, directory)
+        with contextlib.suppress(OSError):
+            os.rmdir(directory)
         _report({"step": record["step"], "error": getattr(error, "strerror", None) or f"{error}"})
         return
     seconds = round(time.monotonic() - started, 3)
@@ -185,25 +184,9 @@ def _check_space(directory: str, size: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def _remove_unfinished(unfinished: str, directory: str) -> None:
-    for undo, path in ((os.unlink, unfinished), (os.rmdir, directory)):
-        try:
-            undo(path)
-        except OSError:
-            pass
-
-
 def _write_all(fd: int, data: memoryview) -> None:
     while len(data):
         data = data[os.write(fd, data[: 1 << 26]) :]
-
-
-def _flush_directory(path: str) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _report(record: Dict[str, Any]) -> None:

@@ -14,11 +14,10 @@ import os
 import stat
 from typing import BinaryIO, Callable, Iterable, Iterator, List, Optional, Sequence, Union
 
+from longboat.runtime import atomic_file
 from longboat.runtime.light_dataclasses import dataclass
 
 PIECE = 1 << 20
-PART = ".longboat-part"
-"""Suffix of an incomplete file."""
 
 
 class PathNotFound(Exception):
@@ -187,25 +186,20 @@ def store(tree: Iterable[FileItem], target_path: str, tell: Callable[[int], None
 def _store_file(item: FileItem, target_path: str, tell: Callable[[int], None]) -> None:
     if os.path.isdir(target_path):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), target_path)
-    folder, name = os.path.split(target_path)
-    part = os.path.join(folder, f".{name[:200]}.{os.getpid()}{PART}")
     assert item.source is not None
-    try:
+    with atomic_file.replacing(target_path) as part:
         with open(part, "wb") as file:
             rest = item.size
             while rest:
                 data = item.source.read(min(PIECE, rest))
                 if not data:
-                    raise OSError(f"{item.path or name}: {rest} of {item.size} bytes are missing")
+                    name = item.path or os.path.basename(target_path)
+                    raise OSError(f"{name}: {rest} of {item.size} bytes are missing")
                 file.write(data)
                 rest -= len(data)
                 tell(len(data))
         os.chmod(part, item.mode & 0o777 | 0o200)
         os.utime(part, (item.time, item.time))
-        os.replace(part, target_path)
-    finally:
-        with contextlib.suppress(OSError):
-            os.unlink(part)
 
 
 class PieceStream(io.RawIOBase):

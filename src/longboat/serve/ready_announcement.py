@@ -24,7 +24,7 @@ def announce(url: str, grpc: str, name: str, directory: str, environ: Mapping[st
 
 def _announce(url: str, grpc: str, name: str, directory: str, output: str, token: str) -> None:
     import longboat
-    from longboat.runtime import bundle, run_layout
+    from longboat.runtime import atomic_file, bundle, run_layout
     from longboat.runtime.bundle import example_request
 
     announcement: dict[str, Any] = {"url": url, "page": f"{url}/models/{name}", "grpc": grpc, "model": name}
@@ -33,8 +33,6 @@ def _announce(url: str, grpc: str, name: str, directory: str, output: str, token
         announcement |= example_request.first_answer(url, name, version, token)
     except (OSError, ValueError, KeyError, IndexError) as error:
         print(f"the first example failed: {error}", flush=True)  # noqa: T201 (its log is its voice)
-    path = os.path.join(output, run_layout.SERVING)
-    with open(path + ".new", "w", encoding="utf-8") as file:
-        json.dump(announcement, file, indent=2, ensure_ascii=False)
-    os.replace(path + ".new", path)
+    text = json.dumps(announcement, indent=2, ensure_ascii=False)
+    atomic_file.write(os.path.join(output, run_layout.SERVING), text)
     longboat.report(ready=1)

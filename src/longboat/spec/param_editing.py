@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import os
 import re
-import tempfile
 from collections.abc import Iterator
 
+from longboat.runtime import atomic_file
 from longboat.runtime.errors import LongboatError
 from longboat.runtime.light_dataclasses import dataclass
 from longboat.spec import loading
@@ -149,21 +149,14 @@ def _added(text: str, mapping: MapNode, new: str) -> str:
 
 def _write(file: str, text: str) -> None:
     path = os.path.realpath(file)
-    temporary = ""
     try:
         with open(path, "rb") as old:
             start = old.read(len(_BOM))
         state = os.stat(path)
-        handle, temporary = tempfile.mkstemp(prefix=".longboat-", dir=os.path.dirname(path))
-        with open(handle, "wb") as new:
+        with atomic_file.replacing(path, durable=True) as unfinished, open(unfinished, "wb") as new:
+            os.chmod(unfinished, state.st_mode & 0o7777)
+            if os.stat(unfinished).st_uid != state.st_uid:
+                os.chown(unfinished, state.st_uid, state.st_gid)
             new.write((_BOM if start == _BOM else b"") + text.encode())
-            new.flush()
-            os.fchmod(handle, state.st_mode & 0o7777)
-            if os.fstat(handle).st_uid != state.st_uid:
-                os.fchown(handle, state.st_uid, state.st_gid)
-            os.fsync(handle)
-        os.replace(temporary, path)
     except OSError as error:
-        if temporary and os.path.exists(temporary):
-            os.unlink(temporary)
         raise LongboatError(f"cannot write {file}: {error.strerror or error}") from None

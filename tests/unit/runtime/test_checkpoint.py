@@ -299,7 +299,7 @@ def test_a_half_written_file_is_no_checkpoint(book: Book) -> None:
     book.save(10)
     place = Path(run_layout.checkpoints(str(book.directory), "main", 1)) / "step-000000020"
     place.mkdir()
-    (place / "part-00000-of-00001.safetensors.77.new").write_bytes(b"half")
+    (place / ".part-00000-of-00001.safetensors.77.part").write_bytes(b"half")
     (place / "part-00000-of-00001.safetensors").write_bytes(book.file(10).read_bytes())
     assert book.resumes() == 10
 
@@ -307,7 +307,7 @@ def test_a_half_written_file_is_no_checkpoint(book: Book) -> None:
 def test_a_manifest_that_was_never_renamed_into_place_changes_nothing(book: Book) -> None:
     book.save(10)
     manifest = book.directory / "checkpoints/main/manifest.json"
-    (manifest.parent / "manifest.json.new").write_text('{"complete": [')
+    (manifest.parent / ".manifest.json.77.part").write_text('{"complete": [')
     book.open()
     assert book.resumes() == 10
     manifest.write_text("not JSON")
@@ -335,7 +335,7 @@ def test_another_driver_completes_a_checkpoint_whose_parts_were_told_to_the_one_
     for number in (0, 1, 2):
         if number != last:
             assert book.save(10, rank=number, shard=(number, 3)) is None
-    for aside in ("part-00000-of-00004.safetensors", f"{run_layout.part(last, 3)}.77.new", "notes"):
+    for aside in ("part-00000-of-00004.safetensors", f".{run_layout.part(last, 3)}.77.part", "notes"):
         (Path(run_layout.checkpoints(str(book.directory), "main", 1)) / "step-000000010" / aside).touch()
     book.open(inherited=1)
     found = book.save(10, rank=last, shard=(last, 3))
@@ -374,7 +374,7 @@ def test_what_dead_generations_left_is_swept_away(book: Book) -> None:
     book.save(10)
     unheard = Path(run_layout.checkpoints(str(book.directory), "main", 1)) / "step-000000020"
     unheard.mkdir()
-    (unheard / "part-00000-of-00001.safetensors.5.new").write_bytes(b"x" * 1000)
+    (unheard / ".part-00000-of-00001.safetensors.5.part").write_bytes(b"x" * 1000)
     Path(run_layout.checkpoints(str(book.directory), "main", 2)).mkdir()
     present = Path(run_layout.checkpoints(str(book.directory), "main", 3)) / "step-000000030"
     present.mkdir(parents=True)
@@ -418,11 +418,13 @@ def test_a_round_that_is_counted_anew_does_not_lose_its_checkpoints_to_older_rou
 def test_a_manifest_that_cannot_be_written_costs_the_checkpoint_and_none_of_the_older_ones(book: Book) -> None:
     book.save(10)
     book.save(20)
-    in_the_way = book.directory / "checkpoints/main/manifest.json.new"
-    in_the_way.mkdir()
+    manifest = book.directory / "checkpoints/main/manifest.json"
+    aside = manifest.rename(manifest.with_suffix(".aside"))
+    manifest.mkdir()
     with pytest.raises(OSError):
         book.save(30)
-    in_the_way.rmdir()
+    manifest.rmdir()
+    aside.rename(manifest)
     assert book.resumes() == 20
     book.open()
     assert book.resumes() == 20

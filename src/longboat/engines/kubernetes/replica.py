@@ -23,7 +23,7 @@ from longboat.engines.kubernetes.cluster import KILLED, Cluster, ListedRun, NoRe
 from longboat.engines.kubernetes.pod_exec import FRAME, STDERR, STDOUT, PodExec
 from longboat.manifests.run_objects import SubmitOptions, for_pods
 from longboat.runs.store import Store
-from longboat.runtime import filetree, journal, run_layout
+from longboat.runtime import atomic_file, filetree, journal, run_layout
 from longboat.runtime.causes import CauseKind
 from longboat.runtime.errors import FAILED, LongboatError
 from longboat.runtime.kube_client.api import ApiError
@@ -82,9 +82,9 @@ class RunReplica:
             "namespace": self.cluster.namespace,
             "kubeconfig": os.environ.get("KUBECONFIG", ""),
         }
-        _replace(self.path / run_layout.REPLICA, json.dumps(origin).encode())
+        atomic_file.write(self.path / run_layout.REPLICA, json.dumps(origin))
         if plan and not (self.path / run_layout.PLAN).exists():
-            _replace(self.path / run_layout.PLAN, plan.encode())
+            atomic_file.write(self.path / run_layout.PLAN, plan)
         if created:
             with contextlib.suppress(OSError):
                 os.utime(self.path, (created, created))
@@ -358,9 +358,3 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
-
-
-def _replace(path: Path, data: bytes) -> None:
-    aside = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}")
-    aside.write_bytes(data)
-    os.replace(aside, path)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 
-from longboat.runtime import run_layout
+from longboat.runtime import atomic_file, run_layout
 from longboat.runtime.light_dataclasses import asdict, dataclass
 
 
@@ -30,10 +30,7 @@ def from_json(text: str) -> DriverOrders:
 
 
 def write(run_dir: str, orders: DriverOrders) -> None:
-    path = os.path.join(run_dir, run_layout.ORDERS)
-    with open(path + ".new", "w", encoding="utf-8") as file:
-        file.write(to_json(orders))
-    os.replace(path + ".new", path)
+    atomic_file.write(os.path.join(run_dir, run_layout.ORDERS), to_json(orders))
 
 
 def read(run_dir: str) -> DriverOrders:

@@ -37,7 +37,7 @@ from longboat.engines.local.driver_orders import DriverOrders
 from longboat.runs import stage_reuse
 from longboat.runs.stage_reuse import StageDecision
 from longboat.runs.store import Store, alive
-from longboat.runtime import driver_lock, journal, run_layout
+from longboat.runtime import atomic_file, driver_lock, journal, run_layout
 from longboat.runtime import plan as plans
 from longboat.runtime.agent import syscalls
 from longboat.runtime.errors import LongboatError
@@ -290,10 +290,7 @@ class LocalEngine:
 
 
 def _write_plan(directory: str, plan: Plan) -> None:
-    path = os.path.join(directory, run_layout.PLAN)
-    with open(path + ".new", "w", encoding="utf-8") as file:
-        file.write(plans.to_json(plan))
-    os.replace(path + ".new", path)
+    atomic_file.write(os.path.join(directory, run_layout.PLAN), plans.to_json(plan))
 
 
 def _plan_of(directory: str) -> Plan:
@@ -327,6 +324,4 @@ def _record_fingerprints(directory: str, started: PendingStart) -> None:
     fingerprints = fingerprint.fingerprints(started.plan)
     fingerprints.update((name, before[name]) for name in kept if name in before)
     with contextlib.suppress(OSError):
-        with open(path + ".new", "w", encoding="utf-8") as file:
-            file.write(fingerprint.to_json(fingerprints))
-        os.replace(path + ".new", path)
+        atomic_file.write(path, fingerprint.to_json(fingerprints))

@@ -15,7 +15,7 @@ import sys
 from hashlib import sha256
 
 from longboat import __version__
-from longboat.runtime import run_layout
+from longboat.runtime import atomic_file, run_layout
 from longboat.runtime.plan import Plan
 from longboat.spec.code_tree import code_files
 
@@ -38,9 +38,7 @@ def write(plan: Plan, directory: str) -> None:
         "code": _code(plan.code),
     }
     with contextlib.suppress(OSError):
-        with open(path + ".new", "w", encoding="utf-8") as file:
-            json.dump(facts, file, indent=2)
-        os.replace(path + ".new", path)
+        atomic_file.write(path, json.dumps(facts, indent=2))
 
 
 def _user() -> str:

@@ -23,7 +23,7 @@ import threading
 import time
 from typing import Any, BinaryIO, Callable, Deque, Dict, List, Optional, Sequence, Tuple
 
-from longboat.runtime import wire
+from longboat.runtime import atomic_file, wire
 from longboat.runtime.agent.file_transfer import PIECE, FileClient, FileRefused, StaleIncarnation
 from longboat.runtime.gang.gang_events import NO_INCARNATION, Incarnation
 
@@ -288,7 +288,7 @@ class FileSync:
                 if os.path.islink(os.path.join(folder, name)):
                     _skipped(os.path.join(folder, name), "a link to a directory")
             for name in sorted(names):
-                if not name.endswith(".part"):
+                if not name.endswith(atomic_file.UNFINISHED):
                     self._send_changed(client, os.path.join(folder, name))
 
     def _send_changed(self, client: FileClient, path: str) -> None:

@@ -11,7 +11,7 @@ import socket
 import struct
 from typing import TYPE_CHECKING, Any, BinaryIO, List, Tuple
 
-from longboat.runtime import wire
+from longboat.runtime import atomic_file, wire
 
 if TYPE_CHECKING:
     from longboat.runtime.gang.gang_events import Incarnation
@@ -137,10 +137,10 @@ class FileClient:
         if answer["is"] != "file":
             return False
         os.makedirs(os.path.dirname(target), exist_ok=True)
-        with open(target + ".part", "wb") as file:
-            self._stream.receive_file(file, int(answer["n"]))
-        os.utime(target + ".part", ns=(int(answer["at"]), int(answer["at"])))
-        os.replace(target + ".part", target)
+        with atomic_file.replacing(target) as part:
+            with open(part, "wb") as file:
+                self._stream.receive_file(file, int(answer["n"]))
+            os.utime(part, ns=(int(answer["at"]), int(answer["at"])))
         return True
 
     def list(self, path: str) -> List[Entry]:

@@ -15,6 +15,7 @@ import os
 import urllib.parse
 from typing import Callable, Dict, Iterator, List, Mapping, Tuple, Union
 
+from longboat.runtime import atomic_file
 from longboat.runtime.buckets.bucket_http import BucketError
 from longboat.runtime.buckets.gcs import Gcs
 from longboat.runtime.buckets.s3 import S3
@@ -99,10 +100,7 @@ def _held(directory: str) -> Iterator[Union[Known, None]]:
 
 
 def _remember(directory: str, known: Known) -> None:
-    path = _beside(directory, "json")
-    with open(path + ".new", "w", encoding="utf-8") as file:
-        json.dump(known, file)
-    os.replace(path + ".new", path)
+    atomic_file.write(_beside(directory, "json"), json.dumps(known))
 
 
 def _beside(directory: str, ending: str) -> str:

@@ -14,7 +14,7 @@ import time
 from typing import Any, Iterator, Mapping, Optional, Sequence, Tuple, Union
 
 from longboat import __version__
-from longboat.runtime import run_layout
+from longboat.runtime import atomic_file, run_layout
 from longboat.runtime.bundle import onnx_model
 from longboat.runtime.bundle.bundle_format import (
     FILES,
@@ -136,9 +136,9 @@ def _finished_at_once(directory: str, version: int) -> Iterator[str]:
     try:
         yield unfinished
         for _, path in _walk(unfinished):
-            _flush(path)
+            atomic_file.flush(path)
         os.rename(unfinished, target)
-        _flush(directory)
+        atomic_file.flush(directory)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 
@@ -221,11 +221,3 @@ def _walk(directory: str) -> Iterator[Tuple[str, str]]:
         for name in names:
             path = os.path.join(root, name)
             yield os.path.relpath(path, directory).replace(os.sep, "/"), path
-
-
-def _flush(path: str) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -15,7 +15,7 @@ import json
 import os
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 
-from longboat.runtime import run_layout, tensors
+from longboat.runtime import atomic_file, run_layout, tensors
 from longboat.runtime.light_dataclasses import asdict, dataclass, replace
 from longboat.runtime.plan import Stage, build
 from longboat.runtime.shapes import SHAPES
@@ -143,11 +143,8 @@ class Checkpoints:
 
     def _write(self, complete: List[CompleteCheckpoint]) -> None:
         os.makedirs(self._directory, exist_ok=True)
-        with open(self._file + ".new", "w", encoding="utf-8") as file:
-            json.dump({"complete": [asdict(c) for c in complete]}, file, indent=2)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(self._file + ".new", self._file)
+        text = json.dumps({"complete": [asdict(c) for c in complete]}, indent=2)
+        atomic_file.write(self._file, text, durable=True)
         self.complete = complete
 
 

@@ -9,8 +9,8 @@ import json
 import os
 from typing import Any, Dict, List, Mapping
 
+from longboat.runtime import atomic_file, run_layout
 from longboat.runtime import pipeline as p
-from longboat.runtime import run_layout
 from longboat.runtime.causes import Cause, CauseKind
 from longboat.runtime.driver.checkpoints import CompleteCheckpoint
 from longboat.runtime.driver.stage_run import StageRun
@@ -154,9 +154,7 @@ class RankJournal:
         self._journal.write("verdict", **verdict)
         path = os.path.join(self._run_dir, run_layout.VERDICT)
         tries = [*_tries(path), verdict]
-        with open(path + ".new", "w", encoding="utf-8") as file:
-            json.dump({"passed": answer.passed, "tries": tries}, file, indent=2)
-        os.replace(path + ".new", path)
+        atomic_file.write(path, json.dumps({"passed": answer.passed, "tries": tries}, indent=2))
 
 
 def _tries(path: str) -> List[Dict[str, Any]]:

@@ -23,7 +23,7 @@ import time
 from typing import Any, Dict, Mapping, Tuple
 
 from longboat import __version__
-from longboat.runtime import debug_log, driver_lock, journal, run_layout
+from longboat.runtime import atomic_file, debug_log, driver_lock, journal, run_layout
 from longboat.runtime import plan as plans
 from longboat.runtime.causes import Cause, CauseKind
 from longboat.runtime.driver.archive import archive_results
@@ -230,10 +230,7 @@ def _export_board(run_dir: str) -> None:
 
 def _accept_order(root: Manifest, run_dir: str, before: RunHistory, order: Mapping[str, Any]) -> None:
     """Install the plan of a new order, and archive the results of stages that run again."""
-    path = os.path.join(run_dir, run_layout.PLAN)
-    with open(path + ".new", "w", encoding="utf-8") as file:
-        file.write(root["data"][run_layout.PLAN])
-    os.replace(path + ".new", path)
+    atomic_file.write(os.path.join(run_dir, run_layout.PLAN), root["data"][run_layout.PLAN])
     archive_results(run_dir, before, order.get("again", ()))
 
 

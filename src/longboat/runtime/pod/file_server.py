@@ -17,7 +17,7 @@ import sys
 import threading
 from typing import Callable, Dict, List, Optional
 
-from longboat.runtime import wire
+from longboat.runtime import atomic_file, wire
 from longboat.runtime.agent import syscalls
 from longboat.runtime.agent.file_transfer import PLACES, FileStream, StaleIncarnation
 from longboat.runtime.gang.gang_events import NO_INCARNATION, Incarnation
@@ -157,10 +157,8 @@ class _Connection(socketserver.BaseRequestHandler):
 
     def _file(self, stream: FileStream, message: wire.Message) -> None:
         path, count = self._path(message), int(message["n"])
-        part = f"{path}.{os.getpid()}-{id(stream)}.part"
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            file = open(part, "wb")
         except OSError as error:
             if error.errno not in NEVER:
                 raise
@@ -168,19 +166,11 @@ class _Connection(socketserver.BaseRequestHandler):
                 stream.receive_file(null, count)
             stream.send("never", why=error.strerror)
             return
+        guard = self.server.fence.writing(self.name, self.incarnation, shared=True)
         try:
-            with file:
+            with atomic_file.replacing(path, durable=True, guard=guard) as part, open(part, "wb") as file:
                 stream.receive_file(file, count)
-                file.flush()
-                os.fsync(file.fileno())
-            with self.server.fence.writing(self.name, self.incarnation, shared=True):
-                os.replace(part, path)
-        except StaleIncarnation:
-            os.unlink(part)
-            raise
         except OSError as error:
-            if os.path.exists(part):
-                os.unlink(part)
             if error.errno in NEVER:
                 stream.send("never", why=error.strerror)
                 return
@@ -208,7 +198,7 @@ class _Connection(socketserver.BaseRequestHandler):
                     stats = os.stat(path)
                 except FileNotFoundError:
                     continue
-                if not name.endswith(".part"):
+                if not name.endswith(atomic_file.UNFINISHED):
                     page.append([os.path.relpath(path, self.server.run_dir), stats.st_size, stats.st_mtime_ns])
                 if len(page) == PAGE:
                     stream.send("list", files=page, more=True)

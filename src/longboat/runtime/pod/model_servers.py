@@ -15,7 +15,7 @@ import threading
 import time
 from typing import Any, Callable, Deque, Dict, List, Mapping, Optional, Sequence
 
-from longboat.runtime import run_layout
+from longboat.runtime import atomic_file, run_layout
 from longboat.runtime.agent import exit_causes
 from longboat.runtime.bundle import example_request
 from longboat.runtime.causes import HOPELESS, Cause, CauseKind
@@ -398,6 +398,4 @@ def _stage_of(pod: Manifest) -> str:
 
 
 def _write(path: str, value: Mapping[str, Any]) -> None:
-    with open(path + ".new", "w", encoding="utf-8") as file:
-        json.dump(value, file, indent=2, ensure_ascii=False)
-    os.replace(path + ".new", path)
+    atomic_file.write(path, json.dumps(value, indent=2, ensure_ascii=False))

@@ -10,8 +10,8 @@ import os
 import sys
 from typing import Dict, Mapping
 
+from longboat.runtime import atomic_file, run_layout
 from longboat.runtime import plan as plans
-from longboat.runtime import run_layout
 from longboat.runtime.kube_client import names
 
 PROGRAMS = f"{names.HOME}/bin"
@@ -84,10 +84,7 @@ def place_plan(run_dir: str) -> None:
     """Write the plan unless it exists; atomically, because several pods may do it."""
     path = os.path.join(run_dir, run_layout.PLAN)
     if not os.path.exists(path):
-        temporary = f"{path}.{os.uname().nodename}"
-        with open(temporary, "wb") as file:
-            file.write(_read(os.path.join(names.SHIP, run_layout.PLAN)))
-        os.replace(temporary, path)
+        atomic_file.write(path, _read(os.path.join(names.SHIP, run_layout.PLAN)))
 
 
 def _read(path: str) -> bytes:

@@ -15,7 +15,7 @@ import threading
 import time
 from typing import Any, Callable, Dict, Optional, Set
 
-from longboat.runtime import run_layout
+from longboat.runtime import atomic_file, run_layout
 from longboat.runtime.driver.services import News, ServiceEvent
 from longboat.runtime.kube_client import names
 from longboat.runtime.kube_client.api import Api, ApiError, Manifest
@@ -176,9 +176,7 @@ class ServerLogs:
         path = self._index_path(stage)
         with contextlib.suppress(OSError):  # a full disk ends the run anyway
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            with open(path + ".new", "w", encoding="utf-8") as file:
-                json.dump(self._index(stage), file)
-            os.replace(path + ".new", path)
+            atomic_file.write(path, json.dumps(self._index(stage)))
 
     def _index_path(self, stage: str) -> str:
         return os.path.join(self._run_dir, "logs", stage, INDEX)
