@@ -40,7 +40,7 @@ from longboat.runs.stage_reuse import StageDecision
 from longboat.runs.store import Store
 from longboat.runtime import driver_lock, journal, plan, run_layout
 from longboat.runtime.causes import Cause, CauseKind
-from longboat.runtime.driver.driver import Driver
+from longboat.runtime.driver.driver import Driver, DriverOptions
 from longboat.runtime.driver.history import look_back
 from longboat.runtime.driver.launcher import AgentGone
 from longboat.runtime.errors import LongboatError
@@ -231,7 +231,7 @@ def main(run: Path, port: int, lease: float, python: str) -> int:
     )
     value = plan.from_json((run / "plan.json").read_text())
     token = (run / "token").read_bytes()
-    driver = Driver(value, run.name, str(run), writer, token, look_back(events), recover=recover)
+    driver = Driver(value, str(run), writer, token, look_back(events), DriverOptions(recover=recover))
     return driver.run(listener, FarLauncher(run, port, lease, python))
 
 

@@ -36,7 +36,7 @@ THEN = time.strptime("20130524T000000Z", "%Y%m%dT%H%M%SZ")
 )
 def test_the_signatures_of_amazons_own_examples_come_out(query: str, signature: str) -> None:
     place = "https://examplebucket.s3.amazonaws.com/"
-    headers = signed("GET", place, query, EMPTY, KEYS, "us-east-1", "s3", THEN)
+    headers = signed("GET", place, query, EMPTY, KEYS, "us-east-1", THEN)
     assert headers["Authorization"].endswith(f"Signature={signature}")
 
 

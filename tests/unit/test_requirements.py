@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from longboat.engines.interface import silent
 from longboat.engines.local import requirements
 from longboat.runtime.plan import Plan
 
@@ -41,7 +42,9 @@ def python(tmp_path: Path) -> Iterator[Path]:
 
 
 def install(tmp_path: Path, python: Path) -> str:
-    return requirements.directory(Plan("job", requirements=("no-such-distribution",)), str(python), str(tmp_path))
+    return requirements.directory(
+        Plan("job", requirements=("no-such-distribution",)), str(python), str(tmp_path), silent
+    )
 
 
 def test_an_interrupt_while_packages_are_installed_leaves_no_half_of_them(tmp_path: Path, python: Path) -> None:

@@ -16,7 +16,7 @@ import time
 
 from longboat.cli import engine_options, run_summary
 from longboat.cli.console import Console, next_lines
-from longboat.cli.display import Display
+from longboat.cli.display import Display, DisplayOptions
 from longboat.cli.run_viewer import ended
 from longboat.runs import explanation
 from longboat.runtime.errors import FAILED, INTERRUPTED
@@ -47,9 +47,7 @@ def main(args: argparse.Namespace, console: Console) -> int:
             again = resumed and state.events <= resumed
             stands = "starting again" if again else f"{state.state} for {explanation.took(state, time.time())}"
             console.say(f"attached to {run.id}, {stands}")
-        display = Display(
-            console,
-            run.directory,
+        options = DisplayOptions(
             json=args.json,
             quiet=args.quiet,
             after=0 if args.json else state.events,
@@ -58,7 +56,7 @@ def main(args: argparse.Namespace, console: Console) -> int:
             until_serving=run.outlives_cli,
             rest=run.pause,
         )
-        state = display.follow()
+        state = Display(console, run.directory, options).follow()
     except KeyboardInterrupt:
         lines = next_lines([f"longboat attach {run.id}", f"longboat stop {run.id}"])
         console.say("\n".join([f"{run.id} continues", *lines]))

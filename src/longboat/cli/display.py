@@ -22,6 +22,7 @@ from longboat.runs.logs import LogFollower, LogPiece, LogSource, beginning
 from longboat.runs.run_state import RunState, StageState
 from longboat.runs.watch import PAUSE, RunWatch
 from longboat.runtime.journal import Event
+from longboat.runtime.light_dataclasses import dataclass
 
 EVERY = 5.0
 """Seconds between two progress lines of one stage."""
@@ -48,46 +49,43 @@ class Screen:
         """Nothing more is shown for now."""
 
 
+@dataclass(frozen=True)
+class DisplayOptions:
+    json: bool = False
+    quiet: bool = False
+    """Hide the ranks' output."""
+    after: int = 0
+    """Number of events that are history and not shown."""
+    tail: int = 0
+    """Lines of each rank's earlier log to show."""
+    resumed: int = 0
+    """An end among so many events is not the end."""
+    until_serving: bool = False
+    """Return when the run only serves."""
+    rest: Callable[[float], object] = time.sleep
+    """Waits so many seconds, or until there may be news."""
+    logged: Mapping[LogSource, int] | None = None
+    """Size of each log before the run was resumed, if known."""
+
+
 class Display:
-    """Shows a run until it is over. After a KeyboardInterrupt, `follow` can be called again and continues.
+    """Shows a run until it is over. After a KeyboardInterrupt, `follow` can be called again and continues."""
 
-    quiet: hide the ranks' output. after: number of events that are history and not shown; of earlier log lines, only
-    the last `tail` of each rank are. resumed: an end among so many events is not the end. living: whether the driver
-    lives (default: by its lock). until_serving: return when the run only serves. rest: waits so many seconds, or until
-    there may be news. logged: size of each log before the run was resumed, if known.
-    """
-
-    def __init__(
-        self,
-        console: Console,
-        run_dir: str | os.PathLike[str],
-        json: bool = False,
-        quiet: bool = False,
-        after: int = 0,
-        tail: int = 0,
-        resumed: int = 0,
-        living: Callable[[], bool] | None = None,
-        until_serving: bool = False,
-        rest: Callable[[float], object] = time.sleep,
-        logged: Mapping[LogSource, int] | None = None,
-    ) -> None:
+    def __init__(self, console: Console, run_dir: str | os.PathLike[str], options: DisplayOptions) -> None:
         self._console = console
         self._run = Path(run_dir)
-        self._json = json
-        self._quiet = quiet
-        self._after = after
+        self._options = options
         self._read = 0
-        self._until_serving = until_serving
-        self._rest = rest
         self._gone = False
-        self._watch = RunWatch(self._run, resumed, living)
+        self._watch = RunWatch(self._run, options.resumed)
         stages = [stage.name for stage in self._watch.plan.stages] if self._watch.plan else []
         self._one_stage = len(stages) == 1
         self._logs = LogFollower(self._run, order=stages)
+        logged = options.logged
         if logged is not None:
             self._logs.begin(lambda source, _path: logged.get(source, 0))
-        elif after:
-            self._logs.begin(beginning(tail))
+        elif options.after:
+            self._logs.begin(beginning(options.tail))
 
     def follow(self) -> RunState:
         screen = self._screen()
@@ -96,7 +94,7 @@ class Display:
                 if self._gone:
                     screen = Screen()
                 if not self._logs.behind:
-                    self._rest(PAUSE)
+                    self._options.rest(PAUSE)
         finally:
             _unless_gone(screen.close)
         state = self._watch.state
@@ -109,7 +107,7 @@ class Display:
         events = self._watch.poll()
         over = self._watch.over
         screen.state = self._watch.state
-        news = events[max(self._after - self._read, 0) :]
+        news = events[max(self._options.after - self._read, 0) :]
         self._read += len(events)
         ends = next((index for index, event in enumerate(news) if event["ev"].endswith(".ended")), len(news))
         try:
@@ -124,24 +122,24 @@ class Display:
         except (OSError, ValueError):
             self._gone = True
             self._logs.behind = False
-        return over or self._until_serving and self._serves
+        return over or self._options.until_serving and self._serves
 
     @property
     def _serves(self) -> bool:
         """The run only serves, and everything was shown; events before a resume do not count."""
-        behind = self._read > self._after or not self._after
+        behind = self._read > self._options.after or not self._options.after
         return behind and self._watch.state.state == "serving" and not self._logs.behind
 
     def _screen(self) -> Screen:
         if self._gone:
             return Screen()
-        if self._json:
+        if self._options.json:
             return _Json(self._console)
         if self._console.interactive:
             from longboat.cli.live_display import Live
 
-            return Live(self._console, self._one_stage, not self._quiet)
-        return _Plain(self._console, self._one_stage, not self._quiet)
+            return Live(self._console, self._one_stage, not self._options.quiet)
+        return _Plain(self._console, self._one_stage, not self._options.quiet)
 
 
 def _unless_gone(do: Callable[[], None]) -> None:

@@ -78,11 +78,9 @@ class RunViewer:
         return OK
 
     def _display(self) -> Display:
-        from longboat.cli.display import Display
+        from longboat.cli.display import Display, DisplayOptions
 
-        return Display(
-            self._console,
-            self._run.directory,
+        options = DisplayOptions(
             json=self._json,
             quiet=self._quiet,
             after=self._run.after,
@@ -91,6 +89,7 @@ class RunViewer:
             rest=self._run.pause,
             logged=self._logged,
         )
+        return Display(self._console, self._run.directory, options)
 
 
 def ended(run: RunHandle, state: RunState, console: Console) -> int:

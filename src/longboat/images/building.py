@@ -14,6 +14,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 from longboat.images import base_image as bases
 from longboat.images import builders, layers, push_record, python_packages, registry
@@ -273,10 +274,10 @@ def _pushed(
         if repository.takes_over(blob.digest):
             continue
         say(f"uploading {formatting.size(blob.size)} to {target.registry}")
-        repository.upload(blob.digest, path=_path(image, base, blob))
+        repository.upload(blob.digest, Path(_path(image, base, blob)))
         sent += blob.size
     if not repository.has(image.config_digest):
-        repository.upload(image.config_digest, data=image.config)
+        repository.upload(image.config_digest, image.config)
     repository.put(registry.ImageManifest(registry.MANIFESTS[0], image.digest, image.manifest), target.tag)
     return sent
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import http.client
 import json
-import os
 import re
 import ssl
 import time
@@ -17,6 +16,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping
+from pathlib import Path
 from typing import IO, Any
 
 from longboat.images import registry_login
@@ -142,16 +142,16 @@ class Repository:
         if not self._beside:
             return False
         query = urllib.parse.urlencode({"mount": digest, "from": self._beside})
-        return self._ask("POST", f"blobs/uploads/?{query}", data=b"").status == 201
+        return self._ask("POST", f"blobs/uploads/?{query}", body=b"").status == 201
 
-    def upload(self, digest: str, path: str = "", data: bytes = b"") -> None:
+    def upload(self, digest: str, body: bytes | Path) -> None:
         """Upload a blob from a file or from bytes. A broken upload starts again from the beginning."""
         for number in range(1, TRIES + 1):
-            location = self._ask("POST", "blobs/uploads/", data=b"").headers["location"]
+            location = self._ask("POST", "blobs/uploads/", body=b"").headers["location"]
             url = urllib.parse.urljoin(self._base(), location)
             url += ("&" if "?" in url else "?") + urllib.parse.urlencode({"digest": digest})
             try:
-                self._ask("PUT", url, {"Content-Type": "application/octet-stream"}, data, path, tries=1)
+                self._ask("PUT", url, {"Content-Type": "application/octet-stream"}, body, tries=1)
                 return
             except RegistryError as error:
                 if number == TRIES or error.status not in (0, *_PASSING):
@@ -172,17 +172,17 @@ class Repository:
         method: str,
         where: str,
         headers: Mapping[str, str] | None = None,
-        data: bytes | None = None,
-        path: str = "",
+        body: bytes | Path | None = None,
         into: str = "",
         missing: bool = False,
         tries: int = TRIES,
     ) -> RegistryResponse:
+        """Send a request; repeat it if that may help. body: bytes, or the file to send. into: the file to receive."""
         url = where if "://" in where else self._base() + where
         authorized = False
         for number in range(1, tries + 1):
             try:
-                answer = self._once(method, url, headers or {}, data, path, into)
+                answer = self._once(method, url, headers or {}, body, into)
             except (OSError, http.client.HTTPException) as error:
                 if number == tries:
                     raise self._unreachable(error) from None
@@ -191,7 +191,7 @@ class Repository:
             if answer.status == 401 and not authorized:
                 authorized = True
                 self._authorize(answer)
-                answer = self._once(method, url, headers or {}, data, path, into)
+                answer = self._once(method, url, headers or {}, body, into)
             if answer.status < 400 or missing and answer.status == 404:
                 return answer
             if answer.status not in _PASSING or number == tries:
@@ -200,12 +200,12 @@ class Repository:
         raise AssertionError("the last try has returned or raised")
 
     def _once(
-        self, method: str, url: str, headers: Mapping[str, str], data: bytes | None, path: str, into: str
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes | Path | None, into: str
     ) -> RegistryResponse:
-        body: Any = open(path, "rb") if path else data
-        request = urllib.request.Request(url, body, dict(headers), method=method)
-        if path:
-            request.add_unredirected_header("Content-Length", str(os.path.getsize(path)))
+        data: Any = body.open("rb") if isinstance(body, Path) else body
+        request = urllib.request.Request(url, data, dict(headers), method=method)
+        if isinstance(body, Path):
+            request.add_unredirected_header("Content-Length", str(body.stat().st_size))
         if self._authorization and urllib.parse.urlsplit(url).netloc == self.reference.host:
             request.add_unredirected_header("Authorization", self._authorization)
         try:
@@ -214,8 +214,8 @@ class Repository:
         except urllib.error.HTTPError as error:
             return RegistryResponse(error.code, _lower(error.headers), error.read(65536))
         finally:
-            if path:
-                body.close()
+            if isinstance(body, Path):
+                data.close()
 
     def _base(self) -> str:
         """`https://HOST/v2/REPOSITORY/`; plain http only if it is allowed and https does not work."""
@@ -224,7 +224,7 @@ class Repository:
             self._root = f"https://{host}/v2/{self.reference.repository}/"
             if self._may_be_plain:
                 try:
-                    self._once("GET", f"https://{host}/v2/", {}, None, "", "")
+                    self._once("GET", f"https://{host}/v2/", {}, None, "")
                 except (OSError, http.client.HTTPException):
                     self._root = f"http://{host}/v2/{self.reference.repository}/"
         return self._root

@@ -8,6 +8,7 @@ run: only the init container that downloads the model has it, and it exits befor
 from __future__ import annotations
 
 from longboat.manifests.pod_base import (
+    Container,
     choose_nodes,
     image_of,
     merged,
@@ -87,7 +88,8 @@ def _pod(plan: Plan, run: str, stage: Stage, serve: Serve, parts: int, edition: 
     env += [{"name": v.name, "value": v.value} for v in (*stage.env, *role.env) if not v.secret]
     env += [{"name": "LONGBOAT_RUN_ID", "value": run}, {"name": "LONGBOAT_STAGE", "value": stage.name}]
     arguments = ["server", *role.command]
-    spec = spec_of(plan, run, role.image or python, role.pull_policy, env, role.resources, arguments, parts, edition)
+    main = Container(role.image or python, env, role.resources, arguments, role.pull_policy)
+    spec = spec_of(plan, run, main, edition, parts)
     container = spec["containers"][0]
     container["name"] = names.SERVER
     container["ports"] = [
@@ -151,7 +153,7 @@ def _fetcher(plan: Plan, run: str, image: str, serve: Serve, stage: Stage, editi
         {"name": "LONGBOAT_TARGET", "value": f"{names.MODELS}/{serve.name}"},
         *own_variables(plan.security),
     ]
-    container: Manifest = spec_of(plan, run, image, "", env, SMALL, ["fetch"], 0, edition)["containers"][0]
+    container: Manifest = spec_of(plan, run, Container(image, env, SMALL, ["fetch"]), edition)["containers"][0]
     container["name"] = names.FETCHER
     container["resources"] = resources_of(SMALL)
     container["volumeMounts"] += [

@@ -7,6 +7,7 @@ choice come from the job file.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from longboat.manifests import pod_identity
@@ -14,6 +15,7 @@ from longboat.runtime.buckets.bucket_mounts import SCHEMES
 from longboat.runtime.errors import LongboatError
 from longboat.runtime.kube_client import names
 from longboat.runtime.kube_client.api import Manifest
+from longboat.runtime.light_dataclasses import dataclass
 from longboat.runtime.plan import Mount, Plan, Resources, Security, Stage, Variable
 
 RUN_MOUNT = "run"
@@ -35,26 +37,28 @@ def image_of(plan: Plan) -> str:
     return plan.image or next(filter(None, roles), "")
 
 
-def spec_of(
-    plan: Plan,
-    run: str,
-    image: str,
-    policy: str,
-    env: list[Manifest],
-    resources: Resources,
-    arguments: list[str],
-    parts: int,
-    edition: str = "",
-) -> Manifest:
-    """The pod spec that all pods of a run start from."""
+@dataclass(frozen=True)
+class Container:
+    """The main container of a pod."""
+
+    image: str
+    env: list[Manifest]
+    resources: Resources
+    arguments: Sequence[str] = ()
+    """Of the agent's archive."""
+    pull_policy: str = ""
+
+
+def spec_of(plan: Plan, run: str, main: Container, edition: str = "", parts: int = 0) -> Manifest:
+    """The pod spec that all pods of a run start from. parts: ConfigMaps with the run's code that it needs."""
     security = plan.security
     user, group = pod_identity.user(security), pod_identity.group(security)
     container: Manifest = {
         "name": names.CONTAINER,
-        "image": image,
-        "command": ["python3", "-S", "-E", f"{names.SHIP}/{names.ARCHIVE}", *arguments],
-        "env": env,
-        "resources": resources_of(resources),
+        "image": main.image,
+        "command": ["python3", "-S", "-E", f"{names.SHIP}/{names.ARCHIVE}", *main.arguments],
+        "env": main.env,
+        "resources": resources_of(main.resources),
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
@@ -69,8 +73,8 @@ def spec_of(
             *pod_identity.mounts(security),
         ],
     }
-    if policy:
-        container["imagePullPolicy"] = policy
+    if main.pull_policy:
+        container["imagePullPolicy"] = main.pull_policy
     sources = [names.ship(run, edition), run, *(names.code(run, edition, number) for number in range(parts))]
     spec: Manifest = {
         "enableServiceLinks": False,

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from longboat.manifests.pod_base import (
     CARRIED,
+    Container,
     all_variables,
     choose_nodes,
     image_of,
@@ -64,7 +65,8 @@ def pod_of(plan: Plan, run: str, stage: Stage, role: Role, parts: int, edition: 
         env += [{"name": f"LONGBOAT_AGENT_{name}", "value": str(value)} for name, value in crew.items()]
     if common is not None:
         env = [each for each in env if each["name"] != "LONGBOAT_AGENT_DEPOT"]
-    spec = spec_of(plan, run, image, role.pull_policy, env, asked(role, stage), ["agent"], parts, edition)
+    main = Container(image, env, asked(role, stage), ["agent"], role.pull_policy)
+    spec = spec_of(plan, run, main, edition, parts)
     volume = {"emptyDir": {}} if common is None else volume_of(common)
     spec["volumes"] += [
         {"name": "run", **volume},
@@ -144,7 +146,7 @@ def driver_spec(
         ),
         *_serve_token(plan, run),
     ]
-    spec = spec_of(plan, run, image, "", env, DRIVER, ["drive"], 0, edition)
+    spec = spec_of(plan, run, Container(image, env, DRIVER, ["drive"]), edition)
     container = spec["containers"][0]
     container["name"] = "driver"
     container["ports"] = [{"name": "agents", "containerPort": names.PORT}]
@@ -181,7 +183,7 @@ def helper_of(plan: Plan, run: str, mount: Mount) -> Manifest:
         *own_variables(plan.security),
         *(plain + secret_variables(plan, run, variables) if mount.kind in SCHEMES else []),
     ]
-    spec = spec_of(plan, run, image_of(plan), "", env, DRIVER, ["wait"], 0)
+    spec = spec_of(plan, run, Container(image_of(plan), env, DRIVER, ["wait"]))
     container = spec["containers"][0]
     container["name"] = names.HELPER
     if mount.kind not in SCHEMES:
@@ -205,7 +207,7 @@ def helper_of(plan: Plan, run: str, mount: Mount) -> Manifest:
 
 def probe_of(plan: Plan, image: str, mounts: Sequence[Mount], command: list[str]) -> Manifest:
     """A pod that checks image, user and mounts before a run exists."""
-    spec = spec_of(plan, "", image, "", own_variables(plan.security), DRIVER, [], 0)
+    spec = spec_of(plan, "", Container(image, own_variables(plan.security), DRIVER))
     container = spec["containers"][0]
     spec["volumes"] = [each for each in spec["volumes"] if each["name"] != "ship"]
     container["volumeMounts"] = [each for each in container["volumeMounts"] if each["name"] != "ship"]

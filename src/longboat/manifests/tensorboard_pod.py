@@ -7,7 +7,7 @@ downloads what ranks report and stages write. TensorBoard has no login, so it is
 
 from __future__ import annotations
 
-from longboat.manifests.pod_base import image_of, own_variables, shared, spec_of, volume_of
+from longboat.manifests.pod_base import Container, image_of, own_variables, shared, spec_of, volume_of
 from longboat.manifests.rank_pods import DRIVER as SMALL
 from longboat.runtime.errors import LongboatError
 from longboat.runtime.kube_client import names
@@ -54,7 +54,7 @@ def warnings(plan: Plan) -> list[str]:
 def _pod(plan: Plan, run: str, board: Board, image: str, edition: str) -> Manifest:
     common = shared(plan)
     logs = f"{names.RUN}/board" if common is not None else names.EVENTS
-    spec = spec_of(plan, run, image, "", own_variables(plan.security), SMALL, [], 0, edition)
+    spec = spec_of(plan, run, Container(image, own_variables(plan.security), SMALL), edition)
     viewer = spec["containers"][0]
     viewer["name"] = names.BOARD
     viewer["command"] = ["python3", "-m", "tensorboard.main", "--logdir", logs, "--port", str(board.port)]
@@ -72,7 +72,8 @@ def _pod(plan: Plan, run: str, board: Board, image: str, edition: str) -> Manife
         *own_variables(plan.security),
         {"name": "LONGBOAT_DEPOT", "value": f"{names.driver(run)}:{names.DEPOT_PORT}"},
     ]
-    bringer = spec_of(plan, run, image_of(plan) or image, "", env, SMALL, ["board"], 0, edition)["containers"][0]
+    main = Container(image_of(plan) or image, env, SMALL, ["board"])
+    bringer = spec_of(plan, run, main, edition)["containers"][0]
     bringer["name"] = FILES
     bringer["volumeMounts"] += [
         {"name": "events", "mountPath": names.EVENTS},

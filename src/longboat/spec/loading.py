@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from longboat.runtime import plan
 from longboat.runtime.errors import LongboatError
@@ -75,6 +76,17 @@ def read_text(path: str) -> str:
         ) from None
 
 
+class JobSettings(NamedTuple):
+    """What a job is loaded with, besides its file."""
+
+    sets: Mapping[str, str] = {}
+    environ: Mapping[str, str] = {}
+    preset: str | None = None
+    engine: str = "local"
+    remote: bool = False
+    env_files: Sequence[str] = ()
+
+
 def load(
     path: str | os.PathLike[str],
     *,
@@ -88,30 +100,13 @@ def load(
     """Load the job file at `path`, or job.yaml in that directory. JobError lists all its problems.
     `remote`: the ranks of that engine do not see this machine's files."""
     shown = find(os.fspath(path))
-    return from_text(
-        read_text(shown),
-        shown,
-        sets=sets or {},
-        environ=environ or {},
-        preset=preset,
-        engine=engine,
-        remote=remote,
-        env_files=env_files,
-    )
+    settings = JobSettings(sets or {}, environ or {}, preset, engine, remote, env_files)
+    return from_text(read_text(shown), shown, settings)
 
 
-def from_text(
-    text: str,
-    file: str,
-    *,
-    sets: Mapping[str, str],
-    environ: Mapping[str, str],
-    preset: str | None = None,
-    engine: str = "local",
-    remote: bool = False,
-    env_files: Sequence[str] = (),
-) -> LoadedJob:
+def from_text(text: str, file: str, settings: JobSettings) -> LoadedJob:
     """Load a job from the text of its file."""
+    sets, environ, preset, engine, remote, env_files = settings
     problems = Problems(file, text)
     tree = compose(text, problems)
     if tree is None:

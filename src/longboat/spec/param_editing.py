@@ -55,7 +55,7 @@ def change(path: str | os.PathLike[str], name: str, text: str) -> Change:
             break
     else:
         raise LongboatError(f"cannot change `{name}` without changing other parts of {file}", "edit the file by hand")
-    job = loading.from_text(after, file, sets={}, environ={})
+    job = loading.from_text(after, file, loading.JobSettings())
     _write(file, after)
     old = "" if declared.value is None or declared.value.value is None else declared.value.text
     return Change(file, old, next(param.count for param in job.params if param.name == name))
@@ -66,7 +66,7 @@ def _params_of(text: str, file: str) -> Params:
     root = compose(text, problems)
     if problems.items or not isinstance(root, MapNode):
         # The loader reports the problems with positions.
-        loading.from_text(text, file, sets={}, environ={})
+        loading.from_text(text, file, loading.JobSettings())
         raise LongboatError(f"{file} is not a job file")
     return Params(root, problems)
 

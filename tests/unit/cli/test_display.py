@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from longboat.cli.console import Console
-from longboat.cli.display import Display
+from longboat.cli.display import Display, DisplayOptions
 from longboat.runtime import journal
 from longboat.runtime.causes import Cause, CauseKind
 
@@ -36,7 +36,7 @@ def plain(console: Console) -> list[str]:
 def test_plain_lines_tell_what_began_then_what_was_printed_then_what_ended(new_run: New, console: Console) -> None:
     run = new_run()
     finished(run)
-    state = Display(console, run.dir).follow()
+    state = Display(console, run.dir, DisplayOptions()).follow()
     lines = [re.sub(r"^\d\d:\d\d:\d\d ", "", line) for line in plain(console)]
     assert state.state == "succeeded"
     assert lines[: lines.index("")] == [
@@ -63,7 +63,7 @@ def test_a_failed_run_ends_with_its_cause_and_the_way_to_learn_more(new_run: New
     run.rank("rank.ended", 1, state="killed", signal=9, cause=boom)
     run.event("stage.ended", stage="train", state="failed", cause=boom)
     run.event("run.ended", state="failed", code=1, cause=boom)
-    assert Display(console, run.dir, quiet=True).follow().code == 1
+    assert Display(console, run.dir, DisplayOptions(quiet=True)).follow().code == 1
     lines = plain(console)
     assert any(
         line.endswith("train/worker-1 killed SIGKILL: out of memory: the limit of 4 GB was reached") for line in lines
@@ -74,7 +74,7 @@ def test_a_failed_run_ends_with_its_cause_and_the_way_to_learn_more(new_run: New
 def test_json_is_the_journal_and_nothing_else_on_stdout(new_run: New, console: Console) -> None:
     run = new_run()
     finished(run)
-    Display(console, run.dir, json=True).follow()
+    Display(console, run.dir, DisplayOptions(json=True)).follow()
     text: str = console.out.getvalue()  # type: ignore[attr-defined]
     assert text.encode() == (run.dir / journal.FILE).read_bytes()
     assert all(json.loads(line)["ev"] for line in text.splitlines())
@@ -84,7 +84,7 @@ def test_history_is_not_told_again_to_who_comes_later(new_run: New, console: Con
     run = new_run()
     run.start(0, 1)
     run.log(0, b"old 1\nold 2\n")
-    display = Display(console, run.dir, after=len(journal.read(str(run.dir))), tail=1)
+    display = Display(console, run.dir, DisplayOptions(after=len(journal.read(str(run.dir))), tail=1))
     run.log(0, b"new\n")
     run.succeed(0, 1)
     display.follow()
@@ -98,7 +98,7 @@ def test_a_resumed_run_is_shown_beyond_its_earlier_end(new_run: New, console: Co
     run.start(0)
     run.event("run.ended", state="failed", code=1)
     before = len(journal.read(str(run.dir)))
-    display = Display(console, run.dir, after=before, resumed=before)
+    display = Display(console, run.dir, DisplayOptions(after=before, resumed=before))
     run.event("run.started", run=run.id, pid=78, resumed=True)
     run.event("run.ended", state="succeeded", code=0)
     assert display.follow().code == 0
@@ -111,15 +111,15 @@ def test_a_stream_that_goes_away_does_not_end_the_following(new_run: New, tmp_pa
 
     run = new_run()
     finished(run)
-    assert Display(Console(Gone(), Gone(), {}), run.dir).follow().state == "succeeded"
+    assert Display(Console(Gone(), Gone(), {}), run.dir, DisplayOptions()).follow().state == "succeeded"
 
 
 def on_a_terminal(run_dir: Path, **environ: str) -> str:
     """What a terminal receives when the run is displayed on it."""
     main_end, far_end = pty.openpty()
     code = (
-        "from longboat.cli.display import Display; from longboat.cli.console import Console; "
-        f"Display(Console(), {str(run_dir)!r}).follow()"
+        "from longboat.cli.display import Display, DisplayOptions; from longboat.cli.console import Console; "
+        f"Display(Console(), {str(run_dir)!r}, DisplayOptions()).follow()"
     )
     child = subprocess.Popen(
         [sys.executable, "-c", code],
@@ -175,6 +175,6 @@ def test_a_million_lines_reach_a_file_once_each(new_run: New, tmp_path: Path) ->
     run.log(0, b"".join(b"%d\n" % i for i in range(1_000_000)))
     run.succeed(0, 1)
     with open(tmp_path / "shown", "w") as file:
-        Display(Console(io.StringIO(), file, {}), run.dir).follow()
+        Display(Console(io.StringIO(), file, {}), run.dir, DisplayOptions()).follow()
     shown = [line for line in (tmp_path / "shown").read_bytes().split(b"\n") if line.startswith(b"[worker-0] ")]
     assert shown == [b"[worker-0] %d" % i for i in range(1_000_000)]

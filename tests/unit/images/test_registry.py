@@ -121,7 +121,7 @@ def test_an_upload_that_breaks_off_is_begun_anew(
     server: Server, repository: registry.Repository, tmp_path: Path
 ) -> None:
     (tmp_path / "blob").write_bytes(BLOB)
-    repository.upload(DIGEST, str(tmp_path / "blob"))
+    repository.upload(DIGEST, tmp_path / "blob")
     assert server.got == BLOB
     puts = [path for method, path, _ in server.asked if method == "PUT"]
     assert [path.partition("?")[0] for path in puts] == ["/v2/x/blobs/uploads/1", "/v2/x/blobs/uploads/2"]

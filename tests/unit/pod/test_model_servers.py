@@ -21,7 +21,7 @@ from longboat.runtime.kube_client import names
 from longboat.runtime.kube_client.api import Manifest
 from longboat.runtime.plan import Plan, Serve, Stage
 from longboat.runtime.pod import pod_status
-from longboat.runtime.pod.model_servers import ModelServers, rolled
+from longboat.runtime.pod.model_servers import ModelServers, ServiceSettings, rolled
 from longboat.runtime.pod.model_snapshots import snapshot_model
 from longboat.runtime.pod.server_logs import ServerLogs
 from longboat.runtime.seat import Seat
@@ -242,7 +242,8 @@ def begun(cluster: Script, run: Path, data: dict[str, str], pending: float) -> M
     stage = Stage("serve", kind="serve", serve=Serve("train", name="digits"))
     root = {"metadata": {"name": "r", "uid": "u", "namespace": "n"}, "data": data}
     api = client(cluster, patience=0.0)
-    servers = ModelServers(api, root, Plan("job", stages=(stage,)), "10.0.0.1", str(run), pending, lambda: None)
+    settings = ServiceSettings("10.0.0.1", pending)
+    servers = ModelServers(api, root, Plan("job", stages=(stage,)), str(run), settings, lambda: None)
     servers.begin("serve")
     return servers
 

@@ -20,5 +20,4 @@ if __name__ == "__main__":
     plan = plans.from_json(Path(directory, run_layout.PLAN).read_text(encoding="utf-8"))
     context = EngineContext(os.path.dirname(os.path.dirname(directory)), os.environ)
     pending = PendingStart(plan, int(events), driver_orders.from_json(orders[0]) if orders else None)
-    run = LocalRun(Path(directory), context, pending)
-    sys.exit(run.drive(begun=run.remember))
+    sys.exit(LocalRun(Path(directory), context, pending).drive())

@@ -24,7 +24,7 @@ from longboat.runtime.agent import mpi
 from longboat.runtime.agent.agent_config import AgentConfig
 from longboat.runtime.causes import Cause, CauseKind
 from longboat.runtime.driver.archive import archive_results
-from longboat.runtime.driver.driver import Driver
+from longboat.runtime.driver.driver import Driver, DriverOptions
 from longboat.runtime.driver.history import RunHistory, look_back, run_anew
 from longboat.runtime.driver.stop_signals import ENDING, stopped_by
 from longboat.runtime.errors import FAILED, INTERRUPTED, LongboatError
@@ -112,13 +112,13 @@ def drive(
     run_dir: str,
     home: str,
     environ: Mapping[str, str],
-    begun: Callable[[], None] | None = None,
-    say: Callable[[str], None] | None = None,
-    settle: Callable[[], None] = lambda: None,
+    settle: Callable[[], None],
+    say: Callable[[str], None],
+    begun: Callable[[], None],
 ) -> int:
     """Runs the plan in this process to its end and returns the exit code. A run directory that already has a journal is
-    resumed. `say` is called before slow steps; `settle` once this process holds the run's lock and is its only
-    writer."""
+    resumed. `settle` is called once this process holds the run's lock and is its only writer, `say` before slow steps,
+    and `begun` once the first agents are launched."""
     for signum in ENDING:
         signal.signal(signum, _interrupt)  # until the driver listens
     held = driver_lock.take(run_dir)
@@ -135,8 +135,10 @@ def drive(
     try:
         packages = _packages(plan, home, say)
         scratch = scratch_dir.make(environ)
-        base = {**environ, **values}
-        return _drive(plan, run_dir, home, base, packages, begun, scratch, journal, before, orders)
+        configs = AgentConfigs(plan, run_dir, home, {**environ, **values}, packages, scratch)
+        listener, launcher, driver = _start(configs, journal, before, orders)
+        with _all_files():  # the fork server already runs, with the limit that the user set
+            return driver.run(listener, launcher, begun)
     except LongboatError as error:
         facts = (error.hint,) if error.hint else ()
         cause = Cause(CauseKind.MISSING_INPUT, error.message, evidence=facts)
@@ -177,32 +179,22 @@ def _failure(run_dir: str, error: Exception) -> Cause:
     return Cause(CauseKind.INTERNAL, "longboat itself failed", lines=tuple(text.splitlines()[-8:]))
 
 
-def _drive(
-    plan: Plan,
-    run_dir: str,
-    home: str,
-    base: Mapping[str, str],
-    packages: Mapping[str, str],
-    begun: Callable[[], None] | None,
-    scratch: str,
-    journal: JournalWriter,
-    before: RunHistory,
-    orders: driver_orders.DriverOrders,
-) -> int:
-    run_id = os.path.basename(run_dir)
-    token = os.urandom(32)
-    address = os.path.join(scratch, scratch_dir.SOCKET)
+def _start(
+    configs: AgentConfigs, journal: JournalWriter, before: RunHistory, orders: driver_orders.DriverOrders
+) -> tuple[socket.socket, LocalLauncher, Driver]:
+    """Starts the supervisor, and announces the run."""
+    plan, run_dir = configs.plan, configs.run_dir
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind(address)
+    listener.bind(configs.address)
     listener.listen(1024)
-    configs = AgentConfigs(plan, run_id, run_dir, home, base, packages, address, token, scratch)
     read_only = [m.path for m in plan.storage if m.read_only and m.path]
     protected = [path for path in read_only if not (run_dir + "/").startswith(path.rstrip("/") + "/")]
-    launcher = LocalLauncher(configs.config, scratch, protected)
-    driver = Driver(plan, run_id, run_dir, journal, token, before, left_out=orders.left_out, keep=orders.keep)
+    launcher = LocalLauncher(configs.config, configs.scratch, protected)
+    options = DriverOptions(left_out=orders.left_out, keep=orders.keep)
+    driver = Driver(plan, run_dir, journal, configs.token, before, options)
     journal.write(
         "run.started",
-        run=run_id,
+        run=configs.run_id,
         name=plan.name,
         pid=os.getpid(),
         host=socket.gethostname(),
@@ -216,8 +208,7 @@ def _drive(
         journal.write("note", text=text, level="warning")
     for stage in before.passed:
         journal.write("stage.reused", stage=stage)
-    with _all_files():  # the fork server already runs, with the limit that the user set
-        return driver.run(listener, launcher, begun)
+    return listener, launcher, driver
 
 
 @contextlib.contextmanager
@@ -232,7 +223,7 @@ def _all_files() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def _packages(plan: Plan, home: str, say: Callable[[str], None] | None) -> dict[str, str]:
+def _packages(plan: Plan, home: str, say: Callable[[str], None]) -> dict[str, str]:
     """Stage -> directory of the job's requirements for its Python; empty if that Python has them already."""
     if not plan.requirements:
         return {}
@@ -251,20 +242,19 @@ class AgentConfigs:
     def __init__(
         self,
         plan: Plan,
-        run_id: str,
         run_dir: str,
         home: str,
         base: Mapping[str, str],
         packages: Mapping[str, str],
-        address: str,
-        token: bytes,
         scratch: str,
     ) -> None:
-        self._plan = plan
-        self._run_id = run_id
-        self._run_dir = run_dir
-        self._address = address
-        self._token = token
+        self.plan = plan
+        self.run_id = os.path.basename(run_dir)
+        self.run_dir = run_dir
+        self.scratch = scratch
+        self.address = os.path.join(scratch, scratch_dir.SOCKET)
+        """The driver's socket."""
+        self.token = os.urandom(32)
         temporary = os.path.join(scratch, "tmp")
         os.mkdir(temporary, 0o700)
         self._base = {**base, "TMPDIR": temporary}
@@ -279,14 +269,14 @@ class AgentConfigs:
         self._cores = max(1, int(host.cores().usable))
 
     def config(self, seat: Seat, ports: Sequence[int]) -> AgentConfig:
-        stage = self._plan.stage(seat.stage)
+        stage = self.plan.stage(seat.stage)
         return AgentConfig(
-            plan=self._plan,
-            run_id=self._run_id,
-            run_dir=self._run_dir,
+            plan=self.plan,
+            run_id=self.run_id,
+            run_dir=self.run_dir,
             seat=seat,
-            driver=self._address,
-            token=self._token,
+            driver=self.address,
+            token=self.token,
             base=self._base_of(seat.stage),
             data=self._data,
             rank_path=runtime.RANK_PATH,

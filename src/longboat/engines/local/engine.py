@@ -31,6 +31,7 @@ from longboat.engines.interface import (
     Say,
     StopOutcome,
     Viewer,
+    silent,
 )
 from longboat.engines.local import driver_orders, driving
 from longboat.engines.local.driver_orders import DriverOrders
@@ -77,16 +78,14 @@ class LocalRun(DirectoryRun):
     # Starting.
 
     def attend(self, viewer: Viewer, say: Say) -> int:
-        code = self.drive(begun=lambda: viewer.open(self.remember), say=say)
+        code = self.drive(say, lambda: viewer.open(self._record))
         viewer.wait()
         return code
 
-    def drive(self, begun: Callable[[], None] | None = None, say: Say | None = None) -> int:
+    def drive(self, say: Say = silent, begun: Callable[[], None] = lambda: None) -> int:
         """Drives the run in this process to its end and returns the exit code."""
-        pending = self._start()
-        return driving.drive(
-            pending.plan, str(self.directory), self._context.home, self._context.environ, begun, say, self._settle
-        )
+        plan, directory = self._start().plan, str(self.directory)
+        return driving.drive(plan, directory, self._context.home, self._context.environ, self._settle, say, begun)
 
     def _start(self) -> PendingStart:
         assert self._pending is not None, "this run was not prepared to start"
@@ -108,7 +107,7 @@ class LocalRun(DirectoryRun):
                 f"free space in {directory}, or make it writable",
             ) from None
 
-    def remember(self) -> None:
+    def _record(self) -> None:
         """Records provenance and fingerprints. That takes longer than a start, so it runs next to the run."""
         from longboat.engines.local import provenance
 
@@ -116,15 +115,16 @@ class LocalRun(DirectoryRun):
         _record_fingerprints(str(self.directory), self._start())
 
     def detach(self, fork: bool = False) -> bool:
-        if not fork:
-            return self._spawn()
+        begins = self._fork() if fork else self._spawn()
+        if begins:
+            self._record()
+        return begins
+
+    def _fork(self) -> bool:
         sys.stdout.flush()
         sys.stderr.flush()
         pid = syscalls.fork(self._drive_alone)
-        if not self._begins(pid, lambda: bool(os.waitpid(pid, os.WNOHANG)[0])):
-            return False
-        self.remember()
-        return True
+        return self._begins(pid, lambda: bool(os.waitpid(pid, os.WNOHANG)[0]))
 
     def _spawn(self) -> bool:
         """Starts the driver in a new interpreter: a notebook has threads and must not be forked."""

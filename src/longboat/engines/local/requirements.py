@@ -19,7 +19,7 @@ from longboat.runtime.plan import Plan
 from longboat.runtime.pod.pip_requirements import has
 
 
-def directory(plan: Plan, python: str, home: str, say: Callable[[str], None] | None = None) -> str:
+def directory(plan: Plan, python: str, home: str, say: Callable[[str], None]) -> str:
     """Directory of the packages for the interpreter in `python` (a bin directory); empty if none are needed. Paths in
     requirements are relative to the code tree."""
     from longboat.images import python_packages
@@ -36,8 +36,7 @@ def directory(plan: Plan, python: str, home: str, say: Callable[[str], None] | N
         return target
     if has(plan.requirements, os.environ, program):
         return ""
-    if say is not None:
-        say(f"installing {' '.join(plan.requirements)} for {program} (once)")
+    say(f"installing {' '.join(plan.requirements)} for {program} (once)")
     return _install(listed, program, target)
 
 

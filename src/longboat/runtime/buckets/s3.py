@@ -110,7 +110,7 @@ class S3:
         url = self._base + "/" + urllib.parse.quote(key, safe="/-_.~")
         text = "&".join(f"{_quoted(k)}={_quoted(v)}" for k, v in sorted((query or {}).items()))
         payload = payload or (hashlib.sha256(data).hexdigest() if data is not None else EMPTY)
-        headers = signed(method, url, text, payload, self._keys, self._region, "s3", time.gmtime())
+        headers = signed(method, url, text, payload, self._keys, self._region, time.gmtime())
         return bucket_http.request(method, url + (f"?{text}" if text else ""), headers, path, data)
 
 
@@ -125,9 +125,9 @@ def _listed(root: ElementTree.Element) -> Tuple[List[BucketObject], str]:
 
 
 def signed(
-    method: str, url: str, query: str, payload: str, keys: AwsKeys, region: str, service: str, now: time.struct_time
+    method: str, url: str, query: str, payload: str, keys: AwsKeys, region: str, now: time.struct_time
 ) -> Mapping[str, str]:
-    """The headers of a request with signature version 4."""
+    """The headers of a request to S3 with signature version 4."""
     parts = urllib.parse.urlsplit(url)
     stamp, day = time.strftime("%Y%m%dT%H%M%SZ", now), time.strftime("%Y%m%d", now)
     headers = {"host": parts.netloc, "x-amz-content-sha256": payload, "x-amz-date": stamp}
@@ -136,10 +136,10 @@ def signed(
     names = ";".join(sorted(headers))
     lines = "".join(f"{name}:{headers[name]}\n" for name in sorted(headers))
     canonical = "\n".join([method, parts.path or "/", query, lines, names, payload])
-    scope = f"{day}/{region}/{service}/aws4_request"
+    scope = f"{day}/{region}/s3/aws4_request"
     text = "\n".join(["AWS4-HMAC-SHA256", stamp, scope, hashlib.sha256(canonical.encode()).hexdigest()])
     key = b"AWS4" + keys.secret.encode()
-    for word in (day, region, service, "aws4_request"):
+    for word in (day, region, "s3", "aws4_request"):
         key = hmac.new(key, word.encode(), hashlib.sha256).digest()
     mark = hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
     credential = f"Credential={keys.key}/{scope}, SignedHeaders={names}, Signature={mark}"

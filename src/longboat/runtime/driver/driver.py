@@ -33,45 +33,52 @@ from longboat.runtime.errors import FAILED
 from longboat.runtime.gang import gang_events as g
 from longboat.runtime.gang.machine import Gang
 from longboat.runtime.journal import JournalFull, JournalWriter
+from longboat.runtime.light_dataclasses import dataclass
 from longboat.runtime.plan import Plan, Stage
 from longboat.runtime.seat import Seat
 from longboat.runtime.shapes import MERGE_ROLE, SHAPES
 
 
+@dataclass(frozen=True)
+class DriverOptions:
+    """How a driver differs from one that runs a whole plan on this machine."""
+
+    recover: bool = False
+    """Agents of an earlier driver may still be alive; take over from it."""
+    left_out: Sequence[str] = ()
+    """Stages that do not run."""
+    keep: bool = False
+    """Servers keep running when everything else is done."""
+    pods: bool = False
+    """Agents run in pods and outlive this driver. SIGTERM then ends only this driver, and another one takes over;
+    agents may wait for resources; and ranks that a launcher starts have agents too."""
+    services: Optional[Services] = None
+    """Keeps serve stages running; without it, they are gangs."""
+    signals: Optional[StopSignals] = None
+    """The stop signals, if they were caught earlier."""
+    stop_asked: bool = False
+    """An earlier driver was told to stop and did not finish."""
+
+
 class Driver:
-    """Runs one plan to its end."""
+    """Runs one plan to its end. From its creation on, stop signals are the driver's: create it before the run is
+    announced."""
 
     def __init__(
         self,
         plan: Plan,
-        run_id: str,
         run_dir: str,
         journal: JournalWriter,
         token: bytes,
         before: RunHistory,
-        recover: bool = False,
-        left_out: Sequence[str] = (),
-        keep: bool = False,
-        pods: bool = False,
-        services: Optional[Services] = None,
-        signals: Optional[StopSignals] = None,
-        stop_asked: bool = False,
+        options: DriverOptions,
     ) -> None:
-        """recover: agents of an earlier driver may still be alive; take over from it.
-        left_out: stages that do not run. keep: servers keep running when everything else is done.
-        pods: agents run in pods and outlive this driver. SIGTERM then ends only this driver, and another one takes
-        over; agents may wait for resources; and ranks that a launcher starts have agents too.
-        services: keeps serve stages running; without it, they are gangs.
-        signals: if they were caught earlier. stop_asked: an earlier driver was told to stop and did not finish.
-
-        From here on stop signals are the driver's, so create it before the run is announced."""
-        self._pods = pods
+        self._pods = options.pods
         self.plan = plan
-        self.run_id = run_id
         self.run_dir = run_dir
         self.journal = journal
         self._token = token
-        recovered = before if recover else RunHistory()
+        recovered = before if options.recover else RunHistory()
         self._unfinished = recovered.unfinished
         self._pipeline = p.Pipeline(
             plan,
@@ -80,11 +87,12 @@ class Driver:
             retries=recovered.retries,
             running=frozenset(self._unfinished),
             refused=frozenset(name for name, left in self._unfinished.items() if left.refused),
-            left_out=frozenset(left_out),
-            keep=keep,
+            left_out=frozenset(options.left_out),
+            keep=options.keep,
             kept=recovered.serving,
             end=recovered.end,
         )
+        services = options.services
         self._services = None if services is None else ServiceStages(services, self._pipeline, journal)
         self._metrics = before.metrics
         for name, values in before.metrics.values.items():
@@ -99,18 +107,18 @@ class Driver:
         self.state = ""
         """How the run ended; empty while it runs."""
         self._selector = selectors.DefaultSelector()
-        self._signals = signals or StopSignals(leave_on_term=pods)
+        self._signals = options.signals or StopSignals(leave_on_term=options.pods)
         self._selector.register(self._signals.fileno(), selectors.EVENT_READ, self._signals)
         self._links: AgentLinks
         self._launcher: Launcher
-        self._stopping = stop_asked
+        self._stopping = options.stop_asked
         self._interrupts = 0
         self._starts: Dict[Tuple[str, g.Incarnation, str], bytes] = {}
         self._checkpoints: Dict[str, Checkpoints] = {}
         self._rank_journal = RankJournal(journal, run_dir)
         self._next_look = 0.0
 
-    def run(self, listener: socket.socket, launcher: Launcher, begun: Optional[Callable[[], None]] = None) -> int:
+    def run(self, listener: socket.socket, launcher: Launcher, begun: Callable[[], None] = lambda: None) -> int:
         """Run the plan to its end; returns the exit code. `begun` is called once the first agents are launched."""
         self._launcher = launcher
         self._links = AgentLinks(listener, self._token, self._selector)
@@ -124,8 +132,7 @@ class Driver:
                 if self._stopping:
                     self.stop(stopped_by(signal.SIGINT, self.run_dir), now=False)
                 self._follow(self._pipeline.begin())
-                if begun is not None:
-                    begun()
+                begun()
                 while self._finished is None:
                     self._turn()
             except JournalFull:

@@ -20,19 +20,21 @@ import socket
 import sys
 import threading
 import time
-from typing import Any, Dict, Mapping, Tuple
+from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple
 
 from longboat import __version__
 from longboat.runtime import atomic_file, debug_log, driver_lock, journal, run_layout
 from longboat.runtime import plan as plans
 from longboat.runtime.causes import Cause, CauseKind
 from longboat.runtime.driver.archive import archive_results
-from longboat.runtime.driver.driver import Driver
+from longboat.runtime.driver.driver import Driver, DriverOptions
 from longboat.runtime.driver.history import RunHistory, look_back
+from longboat.runtime.driver.services import Services
 from longboat.runtime.driver.stop_signals import StopSignals
 from longboat.runtime.errors import FAILED, LongboatError
 from longboat.runtime.kube_client import names
 from longboat.runtime.kube_client.api import Api, ApiError, Manifest, in_cluster
+from longboat.runtime.light_dataclasses import replace
 from longboat.runtime.pod import file_server, idle_tracker, pod_status, pod_templates, rank_pod
 from longboat.runtime.pod.fencing import WriteFence
 from longboat.runtime.pod.leadership import Leadership
@@ -60,7 +62,7 @@ def main(environ: Mapping[str, str]) -> int:
     if before.last == "run.ended":
         _clear_stop(run_dir)
     if before.last != "run.ended" or _new_order(api.get("ConfigMap", run), before):
-        _drive(api, run, run_dir, environ, before, signals)
+        _drive(api, run, environ, before, signals)
     else:
         _repeat_end(api, run, run_dir)
     os.close(held)
@@ -83,20 +85,27 @@ def _new_order(root: Manifest, before: RunHistory) -> Dict[str, Any]:
     return order if order and order["order"] != before.order else {}
 
 
-def _drive(
-    api: Api, run: str, run_dir: str, environ: Mapping[str, str], before: RunHistory, signals: StopSignals
-) -> None:
+def _drive(api: Api, run: str, environ: Mapping[str, str], before: RunHistory, signals: StopSignals) -> None:
     """Drive the run to its end. Whatever happens, the end is recorded in the journal and on the root ConfigMap."""
+    run_dir = names.RUN
     redact = tuple(value for name, value in environ.items() if name.startswith("LONGBOAT_REDACT_") and value)
     writer = journal.JournalWriter(run_dir, redact=redact)
     code, state = FAILED, "failed"
     cleanup = contextlib.ExitStack()
     order: Dict[str, Any] = {}
     try:
-        connected = _connect_patiently(api, run)
-        debug_log.begin(names.log_level(connected[0]), "driver", os.path.join(run_dir, run_layout.DRIVER_LOG))
-        order = _new_order(connected[0], before)
-        code, state = _follow(api, connected, run, run_dir, environ, before, order, signals, writer, cleanup)
+        root, token, address = _connect_patiently(api, run)
+        debug_log.begin(names.log_level(root), "driver", os.path.join(run_dir, run_layout.DRIVER_LOG))
+        order = _new_order(root, before)
+        pods = _Pods(api, root, address, environ)
+        options = DriverOptions(
+            recover=before.last not in ("", "run.ended") and not order,
+            keep=True,
+            pods=True,
+            signals=signals,
+            stop_asked=os.path.exists(os.path.join(run_dir, run_layout.STOP)),
+        )
+        code, state = _follow(pods, token, before, order, options, writer, cleanup)
     except ApiError as error:
         cause = pod_status.refused(error, Seat("", "", -1))
         writer.write("run.ended", state="failed", code=FAILED, cause=cause, order=order.get("order"))
@@ -110,22 +119,43 @@ def _drive(
         _clear_stop(run_dir)
 
 
+class _Pods(NamedTuple):
+    """Where the run's pods are made."""
+
+    api: Api
+    root: Manifest
+    address: str
+    """The driver's stable address."""
+    environ: Mapping[str, str]
+
+    @property
+    def pending(self) -> float:
+        return float(self.environ.get("LONGBOAT_PENDING", "600"))
+
+    def launcher(self) -> PodLauncher:
+        return PodLauncher(self.api, self.root, _templates(self.root), self.address, self.pending)
+
+    def servers(self, plan: plans.Plan) -> Optional[Services]:
+        if not any(stage.serve is not None for stage in plan.stages):
+            return None
+        from longboat.runtime.pod.model_servers import ModelServers, ServiceSettings
+
+        settings = ServiceSettings(self.address, self.pending, self.environ.get("LONGBOAT_SERVE_TOKEN", ""))
+        serving = functools.partial(publish_state, self.api, self.root, "serving")
+        return ModelServers(self.api, self.root, plan, names.RUN, settings, serving)
+
+
 def _follow(
-    api: Api,
-    connected: Tuple[Manifest, bytes, str],
-    run: str,
-    run_dir: str,
-    environ: Mapping[str, str],
+    pods: _Pods,
+    token: bytes,
     before: RunHistory,
     order: Mapping[str, Any],
-    signals: StopSignals,
+    options: DriverOptions,
     writer: journal.JournalWriter,
     cleanup: contextlib.ExitStack,
 ) -> Tuple[int, str]:
     """Follow the plan from where the run stands; returns exit code and state. What to close later goes to `cleanup`."""
-    root, token, address = connected
-    resumed = bool(before.last)
-    recover = resumed and before.last != "run.ended" and not order
+    root, run_dir, resumed = pods.root, names.RUN, bool(before.last)
     if order:
         _accept_order(root, run_dir, before, order)
         before = look_back(itertools.chain(journal.stream(run_dir), [{"ev": "run.started", **order}]))
@@ -133,41 +163,20 @@ def _follow(
     if not _has_shared_disk(root):
         cleanup.callback(_start_file_server(run_dir, token, before).close)
     listener = _listener()
-    publishing = threading.Thread(target=publish_state, args=(api, root, "running"), daemon=True)
+    publishing = threading.Thread(target=publish_state, args=(pods.api, root, "running"), daemon=True)
     publishing.start()
     cleanup.callback(publishing.join, 30.0)  # else "running" could overwrite the final state
     if plan.board is not None:
         threading.Thread(target=_export_board, args=(run_dir,), daemon=True).start()
-    pending = float(environ.get("LONGBOAT_PENDING", "600"))
-    launcher = PodLauncher(api, root, _templates(root), address, pending)
-    servers = None
-    if any(stage.serve is not None for stage in plan.stages):
-        from longboat.runtime.pod.model_servers import ModelServers
-
-        secret = environ.get("LONGBOAT_SERVE_TOKEN", "")
-        serving = functools.partial(publish_state, api, root, "serving")
-        servers = ModelServers(api, root, plan, address, run_dir, pending, serving, secret)
-    driver = Driver(
-        plan,
-        run,
-        run_dir,
-        writer,
-        token,
-        before,
-        recover=recover,
-        left_out=before.left_out,
-        keep=True,
-        pods=True,
-        services=servers,
-        signals=signals,
-        stop_asked=os.path.exists(os.path.join(run_dir, run_layout.STOP)),
-    )
+    launcher = pods.launcher()
+    options = replace(options, left_out=before.left_out, services=pods.servers(plan))
+    driver = Driver(plan, run_dir, writer, token, before, options)
     writer.write(
         "run.started",
-        run=run,
+        run=root["metadata"]["name"],
         name=plan.name,
         pid=os.getpid(),
-        host=environ.get("LONGBOAT_POD_NAME", socket.gethostname()),
+        host=pods.environ.get("LONGBOAT_POD_NAME", socket.gethostname()),
         engine="kubernetes",
         contained="pods",
         version=__version__,

@@ -13,7 +13,7 @@ import json
 import os
 import threading
 import time
-from typing import Any, Callable, Deque, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Deque, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from longboat.runtime import atomic_file, run_layout
 from longboat.runtime.agent import exit_causes
@@ -60,6 +60,15 @@ class _ServeStage:
     last_note: str = ""
 
 
+class ServiceSettings(NamedTuple):
+    address: str
+    """The driver's stable address."""
+    pending: float
+    """Seconds that a pod may wait until it runs."""
+    token: str = ""
+    """What clients must send to the servers; empty: nothing."""
+
+
 class ModelServers:
     """The driver's Services on a cluster."""
 
@@ -68,16 +77,14 @@ class ModelServers:
         api: Api,
         root: Manifest,
         plan: Plan,
-        address: str,
         run_dir: str,
-        pending: float,
+        settings: ServiceSettings,
         settled: Callable[[], None],
-        token: str = "",
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """token: what clients must send to the servers; empty: nothing."""
-        self._api, self._root, self._plan, self._address = api, root, plan, address
-        self._run_dir, self._pending, self._settled, self._token, self._clock = run_dir, pending, settled, token, clock
+        """settled: called when all stages are done and the servers keep running."""
+        self._api, self._root, self._plan, self._run_dir = api, root, plan, run_dir
+        self._address, self._pending, self._token = settings
+        self._settled = settled
         self._run = str(root["metadata"]["name"])
         self._services: Dict[str, _ServeStage] = {}
         self._pods: Dict[str, Manifest] = {}
@@ -94,7 +101,7 @@ class ModelServers:
     def begin(self, stage: str) -> None:
         serve = self._plan.stage(stage).serve
         assert serve is not None
-        service = self._services[stage] = _ServeStage(stage, serve, names.service(self._run, stage), self._clock())
+        service = self._services[stage] = _ServeStage(stage, serve, names.service(self._run, stage), time.monotonic())
         if not self._watches:
             self._watches = True
             critical_threads.begin(self._watch)
@@ -190,7 +197,7 @@ class ModelServers:
 
     def _apply(self, service: _ServeStage, made: Sequence[Manifest]) -> Optional[Cause]:
         """Apply the objects; returns why that fails. Stops early if the stage is being stopped."""
-        due = self._clock() + self._pending
+        due = time.monotonic() + self._pending
         for obj in made:
             owned = copy.deepcopy(obj)
             owned["metadata"]["ownerReferences"] = [pod_templates.owner(self._root)]
@@ -199,7 +206,7 @@ class ModelServers:
                     self._api.apply(owned)
                     break
                 except ApiError as error:
-                    if not error.transient or self._clock() >= due:
+                    if not error.transient or time.monotonic() >= due:
                         return pod_status.refused(error, Seat("", names.SERVER, -1))
                     self._note(service, f"the API server reports: {error.message}")
         return None
@@ -247,7 +254,7 @@ class ModelServers:
 
     def _check_pods(self, service: _ServeStage, deployment: Manifest) -> Optional[Cause]:
         """What keeps the servers from becoming ready: first a note, then the cause once nothing helps or time is up."""
-        waited = self._clock() - service.started
+        waited = time.monotonic() - service.started
         causes: List[Cause] = []
         crashes = 0
         for pod in self._new_pods(service):
@@ -322,8 +329,8 @@ class ModelServers:
         except OSError:
             pass
         chosen = f"{names.selector(self._run, names.SERVER)},{names.STAGE_LABEL}={service.stage}"
-        due = self._clock() + GONE
-        while self._clock() < due:
+        due = time.monotonic() + GONE
+        while time.monotonic() < due:
             try:
                 for kind in ("HorizontalPodAutoscaler", "PodDisruptionBudget", "Service", "Deployment"):
                     self._api.delete(kind, service.name)
