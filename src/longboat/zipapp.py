@@ -12,6 +12,8 @@ import io
 import os
 import zipfile
 
+from longboat.runtime import errors
+
 WHOLE = (".py", ".binpb", ".html", ".js", ".css")
 """Suffixes of the files to include."""
 EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -23,7 +25,8 @@ MAIN = f"""import os
 import sys
 
 if sys.version_info < (3, 9):
-    sys.exit("error: Longboat needs Python 3.9 or newer in the image, and this is %d.%d" % sys.version_info[:2])
+    sys.stderr.write("error: Longboat needs Python 3.9 or newer, and the image has %d.%d\\n" % sys.version_info[:2])
+    sys.exit({errors.PYTHON_TOO_OLD})
 
 # Ranks need files: a Python that a rank starts reads rank_path, and imports longboat from beside it. They are
 # written by hand, because importing zipfile takes longer than that in an image whose library was never compiled.

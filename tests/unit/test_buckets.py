@@ -16,7 +16,7 @@ import pytest
 
 from longboat.runtime.buckets import directory_sync, s3
 from longboat.runtime.buckets.bucket_http import PASSING, TRIES, BucketError
-from longboat.runtime.buckets.bucket_mounts import wrapped
+from longboat.runtime.buckets.bucket_mounts import CANNOT, REFUSED, wrapped
 from longboat.runtime.buckets.credentials import AwsKeys, aws_keys, google_token
 from longboat.runtime.buckets.gcs import Gcs
 from longboat.runtime.buckets.s3 import EMPTY, S3, signed
@@ -137,8 +137,8 @@ def test_an_upload_that_the_store_never_ends_is_an_error_and_not_remembered_as_s
 @pytest.mark.parametrize(
     ("rights", "code", "said"),
     [
-        ({}, 77, "no credentials for S3 found"),
-        ({"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}, 74, "http://127.0.0.1:1/b/ cannot be reached: "),
+        ({}, REFUSED, "no credentials for S3 found"),
+        ({"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}, CANNOT, "http://127.0.0.1:1/b/ cannot be reached: "),
     ],
 )
 def test_a_bucket_that_cannot_be_had_ends_the_rank_with_its_name(
@@ -237,7 +237,7 @@ def begun(command: str, tmp_path: Path, scripted: Scripted, *mounts: str) -> sub
     )
 
 
-@pytest.mark.parametrize(("end", "code"), [("exit 3", 3), ("kill -9 $$", -9), ("true", 77)])
+@pytest.mark.parametrize(("end", "code"), [("exit 3", 3), ("kill -9 $$", -9), ("true", REFUSED)])
 def test_what_could_not_be_sent_is_told_and_ends_only_a_command_that_succeeded(
     tmp_path: Path, scripted: Scripted, end: str, code: int
 ) -> None:
@@ -250,12 +250,14 @@ def test_a_mount_that_cannot_be_sent_does_not_keep_the_next_one_from_it(tmp_path
     scripted.answers["PUT", "/second/file"] = (200, b"")
     command = "for place in $LONGBOAT_MOUNT_FIRST $LONGBOAT_MOUNT_SECOND; do echo new > $place/file; done"
     done = around(command, tmp_path, scripted, "first", "second")
-    assert done.returncode == 77
+    assert done.returncode == REFUSED
     assert scripted.taken == {"/second/file": b"new\n"}
     assert done.stdout.splitlines()[-1].startswith("error: storage first could not be sent: ")
 
 
-@pytest.mark.parametrize(("lists", "code"), [((200, listing("gone")), 74), ((404, b"<Code>NoSuchBucket</Code>"), 77)])
+@pytest.mark.parametrize(
+    ("lists", "code"), [((200, listing("gone")), CANNOT), ((404, b"<Code>NoSuchBucket</Code>"), REFUSED)]
+)
 def test_what_is_deleted_between_list_and_fetch_is_worth_another_try_and_a_bucket_that_is_not_there_is_none(
     tmp_path: Path, scripted: Scripted, lists: tuple[int, bytes], code: int
 ) -> None:

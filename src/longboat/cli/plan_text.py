@@ -185,7 +185,7 @@ def _unusual(stage: Stage) -> Iterable[str]:
 
 def _mount(mount: Mount) -> tuple[str, ...]:
     source = mount.path or (f"{mount.source} -> directory of the run" if mount.source else "directory of the run")
-    place = source if mount.path or "directory of the run" in mount.note else mount.source or "-"
+    place = source if mount.path or mount.in_run else mount.source or "-"
     kind = mount.kind if mount.make is None else _made(mount.make)
     return mount.name, kind, place, "read only" if mount.read_only else "read, write", _short_note(mount)
 
@@ -196,7 +196,7 @@ def _made(make: Make) -> str:
 
 
 def _short_note(mount: Mount) -> str:
-    return "" if "directory of the run" in mount.note or mount.make is not None else mount.note
+    return "" if mount.in_run or mount.make is not None else mount.note
 
 
 def _environment(plan: Plan) -> str:

@@ -34,7 +34,7 @@ from longboat.cli.console import Console
 from longboat.install_hint import install_command
 from longboat.runs.store import Store
 from longboat.runtime import debug_log
-from longboat.runtime.errors import LongboatError
+from longboat.runtime.errors import PACKAGES_MISSING, LongboatError
 from longboat.runtime.rank_env import bracketed
 
 if TYPE_CHECKING:
@@ -121,6 +121,7 @@ def _check(args: argparse.Namespace) -> None:
         raise LongboatError(
             f"the server needs packages that are not installed: {', '.join(lacking)}",
             f"install them: {install_command('serve')}",
+            PACKAGES_MISSING,
         )
 
 

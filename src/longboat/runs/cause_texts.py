@@ -29,8 +29,8 @@ class CauseText:
     """What to do about it."""
     next: tuple[str, ...] = (LOGS, RESUME)
     """Commands to run next."""
-    alone: tuple[str, ...] = ()
-    """Prefixes of messages that are complete without the phrase."""
+    self_contained: bool = False
+    """Messages of this kind say what happened, so a headline needs no phrase before them."""
 
 
 CRASHES = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE")
@@ -51,14 +51,13 @@ WORDS: Mapping[CauseKind, CauseText] = {
         "line does not exist. The gang is not restarted.",
         "check `run:` in the job file, the installed programs, and the script's `#!` line",
         (PLAN, AGAIN),
-        ("the command ", "the interpreter ", "no mpirun "),
+        self_contained=True,
     ),
     CauseKind.NOT_EXECUTABLE: CauseText(
         "the command is not executable",
         "The file has no execute permission, is a directory, or has no `#!` line. The gang is not restarted.",
         "make the file executable (chmod +x), or name its interpreter in `run:`",
         (PLAN, AGAIN),
-        ("the file ",),
     ),
     CauseKind.OUT_OF_MEMORY: CauseText(
         "out of memory",
@@ -73,7 +72,7 @@ WORDS: Mapping[CauseKind, CauseText] = {
         "A signal ended the process: a crash (SIGSEGV, SIGABRT) or a kill from outside. The sender is unknown. For "
         "SIGKILL the evidence says whether the kernel counted an out-of-memory kill.",
         "find out who or what kills processes on this machine: the signal may come from outside the run",
-        alone=("killed by signal",),
+        self_contained=True,
     ),
     CauseKind.PREEMPTED: CauseText(
         "preempted",
@@ -91,14 +90,14 @@ WORDS: Mapping[CauseKind, CauseText] = {
         "the rank's agent was lost",
         "The agent, the small program that starts and watches a rank, exited, and its rank with it.",
         "resume the run; if it happens again, find out what kills processes on this machine",
-        alone=("the agent ",),
+        self_contained=True,
     ),
     CauseKind.DRIVER_LOST: CauseText(
         "the driver was lost",
         "The driver or its supervisor was killed, or the machine went down. The ranks ended with it.",
         "resume the run: finished stages are kept, the rest continues from the last checkpoint",
         (RESUME, LOGS),
-        ("the supervisor ", "the driver "),
+        self_contained=True,
     ),
     CauseKind.STALLED: CauseText(
         "stalled",
@@ -146,14 +145,13 @@ WORDS: Mapping[CauseKind, CauseText] = {
         "A file or directory that the rank needs cannot be created; the message names it and the user.",
         "move what is in the way, or give that user write permission",
         (PLAN, RESUME),
-        ("cannot write ",),
+        self_contained=True,
     ),
     CauseKind.MISSING_INPUT: CauseText(
         "an input is missing",
         "Something that the job names does not exist: the code directory, a requirement, a secret.",
         "create it, or change the job file",
         (PLAN, AGAIN),
-        ("cannot enter the code directory ",),
     ),
     CauseKind.UNSCHEDULABLE: CauseText(
         "no node has room for the pod",
@@ -166,21 +164,21 @@ WORDS: Mapping[CauseKind, CauseText] = {
         "A node could not pull a pod's image within --pending-timeout. The registry's answer is shown.",
         "check `image:`, and `pull_secrets:` if the registry needs a login",
         (PLAN, AGAIN),
-        ("the image ", "cannot pull "),
+        self_contained=True,
     ),
     CauseKind.NO_PYTHON: CauseText(
         "the image has no Python",
         "The image has no python3, which every pod starts with.",
         "use an image with Python 3.9 or newer, for example python:3.12-slim",
         (PLAN, AGAIN),
-        ("the image ",),
+        self_contained=True,
     ),
     CauseKind.VOLUME: CauseText(
         "a volume is not available",
         "A volume of a pod was not bound or not mounted within --pending-timeout. The cluster's message is shown.",
         "check the claims in `storage:`; for the run's own volume set a class: --storage-class, --volume",
         (NODES, PLAN),
-        ("a volume ", "the volume ", "cannot mount "),
+        self_contained=True,
     ),
     CauseKind.QUOTA: CauseText(
         "the namespace's quota is used up",
@@ -212,13 +210,13 @@ WORDS: Mapping[CauseKind, CauseText] = {
         "Ctrl-C, `longboat stop`, a signal to the driver, or a closed terminal. Exit code 130.",
         "resume it at any time",
         (RESUME,),
-        ("stopped ",),
+        self_contained=True,
     ),
     CauseKind.INTERNAL: CauseText(
         "Longboat itself failed",
         "A bug in Longboat; its traceback is shown.",
         "please report it with the lines above and the debug logs of another try (run -v); the run can be resumed",
         (LOGS, DOCTOR, RESUME),
-        ("longboat itself failed",),
+        self_contained=True,
     ),
 }

@@ -122,9 +122,9 @@ def cause_text(cause: Cause) -> str:
         more = cause.error or more
         if not cause.error and cause.lines:
             more += f"; its last line: {_short(cause.lines[-1])}"
-    if not more or more.startswith((*texts.alone, texts.phrase)):
-        return more or texts.phrase
-    return f"{texts.phrase}: {more}"
+    if more and not texts.self_contained:
+        return f"{texts.phrase}: {more}"
+    return more or texts.phrase
 
 
 def _short(line: str) -> str:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 OK, FAILED, WRONG_USE, GATE_NOT_MET, INTERRUPTED = 0, 1, 2, 3, 130
 """The exit codes of every command."""
+PACKAGES_MISSING, PYTHON_TOO_OLD = 69, 78
+"""Exit codes of a server, and of Longboat's programs in a pod, if the image lacks what they need."""
 
 
 class LongboatError(Exception):

@@ -92,6 +92,8 @@ class Mount:
     read_only: bool = False
     path: str = ""
     """Local engine: the directory used; empty: a directory of the run."""
+    in_run: bool = False
+    """A directory of the run takes its place."""
     note: str = ""
     """Shown in the plan if this machine replaces the mount by something else."""
     make: Optional[Make] = None

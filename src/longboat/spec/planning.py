@@ -149,7 +149,7 @@ def _here(mount: plan.Mount, directory: str, remote: bool) -> plan.Mount:
         missing = mount.read_only and not os.path.exists(mount.path)
         return replace(mount, note="does not exist on this machine yet") if missing else mount
     if not remote:
-        return replace(mount, note=LOCAL_NOTES[mount.kind])
+        return replace(mount, in_run=True, note=LOCAL_NOTES[mount.kind])
     if mount.make is not None:
         return replace(mount, note=_made_note(mount, mount.make))
     return replace(mount, note=INLINE_NOTE) if mount.kind == "nfs" else mount
@@ -159,7 +159,7 @@ def _in_the_run(mount: plan.Mount) -> plan.Mount:
     """A local directory on a cluster: if it is empty and writable, a directory of the run replaces it."""
     if mount.read_only or os.path.lexists(mount.source) and not _is_empty_directory(mount.source):
         return replace(mount, note="a directory on this machine: a cluster cannot access it")
-    return replace(mount, kind="run", source="", note="on a cluster a directory of the run replaces it")
+    return replace(mount, kind="run", source="", in_run=True, note="on a cluster a directory of the run replaces it")
 
 
 def _is_empty_directory(path: str) -> bool:

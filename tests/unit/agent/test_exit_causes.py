@@ -12,6 +12,7 @@ import pytest
 
 from longboat.runtime.agent import exit_causes
 from longboat.runtime.agent.rank_process import CannotStart, StartStep
+from longboat.runtime.buckets.bucket_mounts import CANNOT, REFUSED
 from longboat.runtime.causes import Cause, CauseKind, signal_name
 
 TRACEBACK = """\
@@ -55,11 +56,11 @@ def test_without_a_traceback_the_exit_code_speaks() -> None:
     assert (cause.message, cause.error, cause.exit_code) == ("exited with code 5", "", 5)
 
 
-@pytest.mark.parametrize(("code", "kind"), [(77, CauseKind.MISSING_INPUT), (74, CauseKind.USER_ERROR)])
+@pytest.mark.parametrize(("code", "kind"), [(REFUSED, CauseKind.MISSING_INPUT), (CANNOT, CauseKind.USER_ERROR)])
 def test_storage_that_could_not_be_had_is_told_in_its_own_words(code: int, kind: CauseKind) -> None:
     cause = of_exit(code, lines=["error: storage data could not be fetched: no credentials for S3 found"])
     assert (cause.kind, cause.message) == (kind, "storage data could not be fetched: no credentials for S3 found")
-    assert of_exit(code, lines=["bye"]).message == f"exited with code {code}"
+    assert of_exit(code, lines=[]).message == f"exited with code {code}"
 
 
 @pytest.mark.parametrize("oom", [-1, 0])

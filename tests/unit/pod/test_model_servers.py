@@ -16,7 +16,7 @@ from longboat.runtime.causes import CauseKind
 from longboat.runtime.driver.history import look_back
 from longboat.runtime.driver.launcher import StageNote
 from longboat.runtime.driver.services import News, ServiceEnded, ServiceEvent
-from longboat.runtime.errors import LongboatError
+from longboat.runtime.errors import PACKAGES_MISSING, PYTHON_TOO_OLD, LongboatError
 from longboat.runtime.kube_client import names
 from longboat.runtime.kube_client.api import Manifest
 from longboat.runtime.plan import Plan, Serve, Stage
@@ -99,12 +99,12 @@ def ended(code: int, message: str = "", **more: Any) -> dict[str, Any]:
     ("state", "kind", "said"),
     [
         (
-            ended(2, "error: the server needs packages that are not installed here: onnxruntime\n\nhint: install"),
+            ended(PACKAGES_MISSING, "a line\nerror: the server needs packages: onnxruntime\n\nhint: install"),
             CauseKind.MISSING_INPUT,
-            "the image plain:1 lacks what the server needs: onnxruntime",
+            "the image plain:1 lacks what the server needs: the server needs packages: onnxruntime",
         ),
         (
-            ended(2, "error: the server needs Python 3.11, but this image has 3.9"),
+            ended(PYTHON_TOO_OLD, "error: the server needs Python 3.11, but this image has 3.9"),
             CauseKind.MISSING_INPUT,
             "Python 3.11",
         ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from longboat.runtime.causes import CauseKind
+from longboat.runtime.errors import PACKAGES_MISSING, PYTHON_TOO_OLD
 from longboat.runtime.kube_client import quota
 from longboat.runtime.kube_client.api import ApiError, Manifest
 from longboat.runtime.pod import pod_status
@@ -49,9 +50,14 @@ NO_PYTHON = 'exec: "python3": executable file not found in $PATH'
             "limit of containers 20Mi",
         ),
         (
-            over("Error", 1, "error: Longboat needs Python 3.9 or newer in the image, and this is 3.6"),
+            over("Error", PYTHON_TOO_OLD, "error: Longboat needs Python 3.9 or newer, and the image has 3.6"),
             CauseKind.NO_PYTHON,
-            "x",
+            "the Python of the image x:1 is too old",
+        ),
+        (
+            over("Error", PACKAGES_MISSING, "pip\nerror: cannot install tool in the pod: the image has no pip"),
+            CauseKind.MISSING_INPUT,
+            "cannot install tool in the pod: the image has no pip",
         ),
         ({"phase": "Failed", "reason": "NodeLost"}, CauseKind.NODE_LOST, "n1"),
     ],

@@ -176,7 +176,7 @@ def _failure(run_dir: str, error: Exception) -> Cause:
         file.write(text)
     if isinstance(error, OSError) and error.errno in FULL:
         return Cause(CauseKind.DISK_FULL, f"the disk of {error.filename or run_dir} is full")
-    return Cause(CauseKind.INTERNAL, "longboat itself failed", lines=tuple(text.splitlines()[-8:]))
+    return Cause(CauseKind.INTERNAL, "Longboat itself failed", lines=tuple(text.splitlines()[-8:]))
 
 
 def _start(

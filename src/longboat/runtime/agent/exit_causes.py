@@ -14,7 +14,7 @@ from typing import List, NamedTuple, Optional, Sequence, Tuple
 from longboat.runtime import run_layout
 from longboat.runtime.agent import dns_check, syscalls, tracebacks
 from longboat.runtime.agent.rank_process import CannotStart, StartStep
-from longboat.runtime.buckets.bucket_mounts import CANNOT, COMPLAINT, REFUSED
+from longboat.runtime.buckets.bucket_mounts import CANNOT, REFUSED
 from longboat.runtime.causes import Cause, CauseKind, signal_name
 
 TAIL_BYTES = 64 * 1024
@@ -168,9 +168,10 @@ def _of_shell(code: int, lines: Sequence[str]) -> Optional[ExitFinding]:
 def _of_storage(code: int, lines: Sequence[str]) -> Optional[ExitFinding]:
     """The error of the bucket wrapper around a rank's command."""
     kind = {REFUSED: CauseKind.MISSING_INPUT, CANNOT: CauseKind.USER_ERROR}.get(code)
-    if kind is None or not lines or not lines[-1].startswith(COMPLAINT):
+    if kind is None:
         return None
-    return ExitFinding(kind, lines[-1].partition("error: ")[2])
+    last = lines[-1] if lines else f"exited with code {code}"
+    return ExitFinding(kind, last[len("error: ") :] if last.startswith("error: ") else last)
 
 
 def _of_texts(code: int, lines: Sequence[str], error: str, oom: int, run_dir: str) -> Optional[ExitFinding]:

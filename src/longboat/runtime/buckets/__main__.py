@@ -15,7 +15,7 @@ from typing import Any, List, Mapping, NamedTuple, NoReturn
 
 from longboat.runtime.buckets import directory_sync
 from longboat.runtime.buckets.bucket_http import PASSING, BucketError
-from longboat.runtime.buckets.bucket_mounts import CANNOT, COMPLAINT, READ_ONLY, REFUSED
+from longboat.runtime.buckets.bucket_mounts import CANNOT, READ_ONLY, REFUSED
 from longboat.runtime.rank_env import variable
 
 
@@ -64,7 +64,7 @@ def _transfer(mount: BucketMount, done: str, to: str, work: Any, environ: Mappin
         count = int(work(mount.url, mount.directory(environ), environ))
     except OSError as error:
         hopeless = isinstance(error, BucketError) and error.status and error.status not in PASSING
-        complaint = f"{COMPLAINT}{mount.name} could not be {done}: {error}"
+        complaint = f"error: storage {mount.name} could not be {done}: {error}"
         return [BucketFailure(REFUSED if hopeless else CANNOT, complaint)]
     if count:
         print(f"storage {mount.name}: {count} files {done} {to} {mount.url}", flush=True)

@@ -9,11 +9,8 @@ from longboat.runtime.plan import Mount, Plan
 
 SCHEMES = ("s3", "gs")
 READ_ONLY = ":ro"
-CANNOT, REFUSED = 74, 77
-"""Exit codes if a bucket could not be read or written, and if a retry would not help (EX_IOERR and EX_NOPERM of
-sysexits.h)."""
-COMPLAINT = "error: storage "
-"""Start of the error line."""
+CANNOT, REFUSED = 221, 222
+"""Exit codes if a bucket could not be read or written, and if a retry would not help. Programs do not use them."""
 
 
 def wrapped(plan: Plan, command: Tuple[str, ...]) -> Tuple[str, ...]:

@@ -219,7 +219,7 @@ def _internal_error(run_dir: str) -> Cause:
     sys.stderr.write(text)
     with contextlib.suppress(OSError), open(os.path.join(run_dir, run_layout.DRIVER_LOG), "a", encoding="utf-8") as log:
         log.write(text)
-    return Cause(CauseKind.INTERNAL, "longboat itself failed", lines=tuple(text.splitlines()[-8:]))
+    return Cause(CauseKind.INTERNAL, "Longboat itself failed", lines=tuple(text.splitlines()[-8:]))
 
 
 def _export_board(run_dir: str) -> None:

@@ -157,7 +157,7 @@ class ModelServers:
             import traceback
 
             lines = tuple(traceback.format_exc().splitlines()[-8:])
-            return Cause(CauseKind.INTERNAL, "longboat itself failed", role=names.SERVER, lines=lines)
+            return Cause(CauseKind.INTERNAL, "Longboat itself failed", role=names.SERVER, lines=lines)
 
     def _keep_up(self, service: _ServeStage) -> Optional[Cause]:
         """Keep the stage running until it is stopped; returns why it fails before."""

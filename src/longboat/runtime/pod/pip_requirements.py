@@ -6,6 +6,8 @@ import subprocess
 import sys
 from typing import Mapping, Sequence
 
+from longboat.runtime.errors import PACKAGES_MISSING
+
 # Without pip, the common forms are parsed here.
 _HAS = r"""
 import operator, re, sys
@@ -75,5 +77,5 @@ def install(requirements: Sequence[str], target: str, code: str, environ: Mappin
 
 
 def _fail(requirements: Sequence[str], why: str) -> None:
-    sys.stderr.write(f"requirements: cannot install {' '.join(requirements)} in the pod: {why}\n")
-    sys.exit(1)
+    sys.stderr.write(f"error: cannot install {' '.join(requirements)} in the pod: {why}\n")
+    sys.exit(PACKAGES_MISSING)

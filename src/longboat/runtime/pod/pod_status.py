@@ -9,6 +9,7 @@ import re
 from typing import Any, List, Optional, Sequence, Tuple
 
 from longboat.runtime.causes import Cause, CauseKind
+from longboat.runtime.errors import PACKAGES_MISSING, PYTHON_TOO_OLD
 from longboat.runtime.kube_client import missing_rights
 from longboat.runtime.kube_client.api import ApiError, Manifest
 from longboat.runtime.light_dataclasses import replace
@@ -21,14 +22,13 @@ NODE_GONE = frozenset({"NodeLost", "NodeAffinity", "UnexpectedAdmissionError"})
 VOLUME_EVENTS = frozenset({"FailedMount", "FailedAttachVolume", "FailedMapVolume", "ProvisioningFailed"})
 _OWN_LIMIT = re.compile(r"exceeds the (total )?limit|exceeded its local ephemeral storage limit")
 """Eviction messages for what the pod did itself."""
-TOO_OLD = "Longboat needs Python"
-"""Part of the zipapp's message if the image's Python is too old."""
 _NO_PYTHON = re.compile(r"exec: \"?python3?\"?.*(not found|no such file)|python3.*no such file", re.IGNORECASE)
+ERROR = "error: "
+"""Start of the line in which Longboat's programs say what is wrong."""
 
 _MISSING_PACKAGES_HINT = (
     "list the packages in `requirements:`, or use an image that has them; `longboat build` makes one"
 )
-_LACKS = re.compile(r"packages that are not installed|needs Python|^requirements: ")
 
 
 def over(pod: Manifest) -> bool:
@@ -87,14 +87,14 @@ def _terminated_for(done: Manifest, seat: Seat, pod: Manifest) -> Cause:
         return _cause(CauseKind.OUT_OF_MEMORY, text, seat, pod)
     if _NO_PYTHON.search(text):
         return _no_python(pod, seat, text)
-    if TOO_OLD in text:
+    if code == PYTHON_TOO_OLD:
         image = pod["spec"]["containers"][0].get("image")
         return _cause(CauseKind.NO_PYTHON, f"the Python of the image {image} is too old", seat, pod, [text])
     if why in ("StartError", "ContainerCannotRun"):
         return _cause(CauseKind.NOT_EXECUTABLE, f"its container did not start: {text}", seat, pod)
     last = text.splitlines()[-1] if text else ""
-    if last.startswith("requirements: "):
-        return _cause(CauseKind.MISSING_INPUT, last, seat, pod)
+    if code == PACKAGES_MISSING:
+        return _cause(CauseKind.MISSING_INPUT, _without_prefix(last), seat, pod)
     if pod["metadata"].get("deletionTimestamp"):
         return _cause(CauseKind.PREEMPTED, "its pod was deleted", seat, pod)
     message = f"the agent exited with code {code}" + (f": {last}" if last else "")
@@ -161,14 +161,13 @@ def _server_failure(pod: Manifest, seat: Seat, done: Manifest) -> Cause:
         return _cause(CauseKind.OUT_OF_MEMORY, text, seat, pod)
     if _NO_PYTHON.search(text):
         return _no_python(pod, seat, text)
-    complaint = next((line for line in lines if line.startswith(("error: ", "requirements: "))), "")
-    if _LACKS.search(complaint):
+    error = next((line for line in lines if line.startswith(ERROR)), "")
+    if code in (PACKAGES_MISSING, PYTHON_TOO_OLD):
         image = pod["spec"]["containers"][0].get("image")
-        lacking = complaint.rpartition("not installed here: ")[2] if "not installed here: " in complaint else complaint
-        message = f"the image {image} lacks what the server needs: {lacking}"
+        message = f"the image {image} lacks what the server needs: {_without_prefix(error)}"
         cause = _cause(CauseKind.MISSING_INPUT, message, seat, pod)
         return replace(cause, exit_code=code, evidence=(*cause.evidence, _MISSING_PACKAGES_HINT))
-    last = complaint or (lines[-1] if lines else "")
+    last = error or (lines[-1] if lines else "")
     message = f"the server exited with code {code}" + (f": {last}" if last else "")
     kind = (
         CauseKind.NOT_EXECUTABLE if done.get("reason") in ("StartError", "ContainerCannotRun") else CauseKind.USER_ERROR
@@ -202,6 +201,10 @@ def refused(error: ApiError, seat: Seat) -> Cause:
         facts = (f"a Role with this rule grants it: {lacks.rule}", *lacks.commands)
         return Cause(CauseKind.FORBIDDEN, error.message, evidence=facts).at(seat)
     return Cause(CauseKind.REFUSED, error.message, evidence=(f"status {error.status} {error.reason}",)).at(seat)
+
+
+def _without_prefix(line: str) -> str:
+    return line[len(ERROR) :] if line.startswith(ERROR) else line
 
 
 def _no_python(pod: Manifest, seat: Seat, message: str) -> Cause:

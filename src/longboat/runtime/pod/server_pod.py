@@ -15,6 +15,7 @@ from typing import Dict, List, Mapping, Tuple
 from longboat import runtime
 from longboat.runtime import wire
 from longboat.runtime.agent.file_transfer import FileClient
+from longboat.runtime.errors import PYTHON_TOO_OLD
 from longboat.runtime.kube_client import names
 from longboat.runtime.pod import rank_pod
 
@@ -92,7 +93,7 @@ def serve(arguments: List[str], environ: Mapping[str, str]) -> int:  # noqa: RET
     if sys.version_info < NEWEST:
         here = ".".join(map(str, sys.version_info[:2]))
         sys.stderr.write(f"error: the server needs Python {'.'.join(map(str, NEWEST))}, but this image has {here}\n")
-        return 2
+        return PYTHON_TOO_OLD
     env = rank_pod.prepare(environ)
     path = [runtime.IMPORT_PATH, *filter(None, [env.get("PYTHONPATH")])]
     env["PYTHONPATH"] = os.pathsep.join(path)
