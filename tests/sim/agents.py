@@ -17,6 +17,7 @@ from longboat.runtime.agent.protocol import AgentOrder, AgentProtocol
 from longboat.runtime.causes import Cause, CauseKind
 from longboat.runtime.gang.gang_events import Incarnation
 from longboat.runtime.journal import plain
+from longboat.runtime.messages import RankExit
 from longboat.runtime.seat import Seat
 from tests.sim.network import Connection
 from tests.sim.world import World
@@ -240,13 +241,9 @@ class SimAgent:
         if self._cut_off:
             asked, cause = False, Cause(CauseKind.NODE_LOST, "it lost the driver for longer than its lease")
             process.cause, process.asked = cause, False
-        ending = {
-            "code": process.code,
-            "signal": process.signal,
-            "at": process.ended_at,
-            "asked": asked,
-            "cause": plain(cause),
-        }
+        ending = RankExit(
+            code=process.code, signal=process.signal, at=process.ended_at, asked=asked, cause=plain(cause)
+        )
         self.protocol.ended(ending)
         self._say("exited", **ending)
 

@@ -17,6 +17,7 @@ from longboat.runtime.driver.history import UnfinishedStage
 from longboat.runtime.gang import gang_events as g
 from longboat.runtime.gang.machine import Gang
 from longboat.runtime.journal import plain
+from longboat.runtime.messages import AgentState
 from longboat.runtime.seat import Seat
 from tests.sim.engine import Engine
 from tests.sim.invariants import Watcher
@@ -111,7 +112,7 @@ class SimDriver:
         else:
             what()
 
-    def _heard(self, connection: Connection, message: wire.Message) -> None:
+    def _heard(self, connection: Connection, message: Any) -> None:
         seat, kind = connection.agent.seat, message["is"]
         if kind == "join" and not self._admits(connection) or self._links.get(seat) is not connection:
             return
@@ -128,7 +129,7 @@ class SimDriver:
                 self.watcher.words.setdefault(connection.agent.protocol.name, set()).add(message["word"])
             _HEARD[kind](self, seat, message)
 
-    def _answer(self, connection: Connection, message: wire.Message) -> None:
+    def _answer(self, connection: Connection, message: AgentState) -> None:
         if not self.finished and self.gang.renews(connection.agent.seat):
             connection.to_agent(codec.answer(message))
 
@@ -151,8 +152,8 @@ class SimDriver:
         self.watcher.reported.add(seat)
         self._handle(g.Progress(seat, message["incarnation"][0], max(point["step"] for point in message["points"])))
 
-    def _exited(self, seat: Seat, message: wire.Message) -> None:
-        self._handle(codec.exited(seat, codec.incarnation_of(message), message))
+    def _exited(self, seat: Seat, message: Any) -> None:
+        self._handle(codec.exited(seat, codec.incarnation_of(message["incarnation"]), message))
 
     def _noticed(self, seat: Seat, message: wire.Message) -> None:
         self._handle(g.PreemptionNotice(seat))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import Any
 
 from longboat.runtime import wire
 from longboat.runtime.agent.protocol import AgentOrder, AgentProtocol
@@ -16,6 +17,7 @@ from longboat.runtime.driver import codec
 from longboat.runtime.gang import gang_events as g
 from longboat.runtime.gang.machine import Gang
 from longboat.runtime.journal import plain
+from longboat.runtime.messages import RankExit
 from longboat.runtime.seat import Seat
 
 
@@ -50,10 +52,11 @@ class Coordinator:
         begun = time.process_time()
         self.out = []
         for seat, data in heard:
+            message: Any
             for message in self.decoders[seat].feed(data):
                 self.messages += 1
                 if message["is"] == "exited":
-                    event: g.GangEvent = codec.exited(seat, codec.incarnation_of(message), message)
+                    event: g.GangEvent = codec.exited(seat, codec.incarnation_of(message["incarnation"]), message)
                 else:
                     event = codec.heartbeat(seat, message)
                 for action in self.gang.handle(event, 1.0):
@@ -120,7 +123,7 @@ def _obey(duty: AgentProtocol, message: wire.Message) -> list[bytes]:
 
 
 def _ended(duty: AgentProtocol, code: int, cause: Cause | None) -> bytes:
-    ending = {"code": code, "signal": 0 if cause else 9, "at": 1.0, "asked": cause is None, "cause": plain(cause)}
+    ending = RankExit(code=code, signal=0 if cause else 9, at=1.0, asked=cause is None, cause=plain(cause))
     duty.ended(ending)
     return wire.encode({"is": "exited", "incarnation": list(duty.incarnation), **ending})
 

@@ -43,7 +43,7 @@ import json
 import os
 import time
 from enum import Enum
-from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from longboat.runtime import debug_log, run_layout
 from longboat.runtime.causes import Cause, CauseKind
@@ -200,7 +200,7 @@ def plain(value: Any) -> Any:
     return value
 
 
-def cause_of(event: Event) -> Optional[Cause]:
+def cause_of(event: Mapping[str, Any]) -> Optional[Cause]:
     """The cause in an event, read leniently: an unknown kind becomes internal."""
     data = event.get("cause")
     if not isinstance(data, dict):

@@ -58,7 +58,7 @@ class Played:
 
     def start(self, incarnation: list[int] = LIFE, resume_from: str = "") -> None:
         peers = {"worker": [["127.0.0.1", [1, 2, 3]]]}
-        told = {"peers": peers, "resume_from": resume_from, "merge_role": "", "launcher": False}
+        told = {"peers": peers, "resume_from": resume_from, "merge_role": "", "launcher": False, "spread": False}
         self.say("start", incarnation=incarnation, attempt=1, round=1, **told)
 
     def hear(self, kind: str) -> wire.Message:

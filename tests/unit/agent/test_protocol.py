@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from longboat.runtime.agent.protocol import AgentOrder, AgentProtocol
+from longboat.runtime.messages import RankExit
 
 
 def duty(lease: float = 10.0) -> AgentProtocol:
@@ -20,7 +21,7 @@ def test_a_life_is_started_once_and_only_forward() -> None:
     assert told(it, "start", incarnation=[2, 0]) is AgentOrder.START
     it.begun((2, 0))
     assert told(it, "start", incarnation=[3, 0]) is AgentOrder.NOTHING
-    it.ended({"code": 0})
+    it.ended(RankExit(code=0, signal=0, at=0.0, asked=False, cause=None))
     assert told(it, "start", incarnation=[2, 0]) is AgentOrder.NOTHING
     assert told(it, "start", incarnation=[1, 5]) is AgentOrder.NOTHING
     assert told(it, "start", incarnation=[2, 1]) is AgentOrder.START

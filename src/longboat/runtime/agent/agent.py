@@ -14,9 +14,10 @@ import select
 import signal
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Tuple, Union
 
 from longboat.runtime import debug_log, run_layout, wire
+from longboat.runtime import messages as m
 from longboat.runtime.agent import exit_causes, stack_dump, syscalls
 from longboat.runtime.agent.agent_config import AgentConfig, places_of, storage_of
 from longboat.runtime.agent.driver_session import DriverSession
@@ -103,7 +104,7 @@ class Agent:
                 if wakeup in ready and signal.SIGTERM in wakeup.signals():
                     debug_log.info("received SIGTERM: this machine is going away")
                     self._leaving = self.config.leaves
-                    self._send("notice")
+                    self._send("notice", {})
                 if session in ready:
                     going = self._obey(session.receive())
                 self._collect_staged()
@@ -119,7 +120,7 @@ class Agent:
 
     # The driver.
 
-    def _obey(self, messages: List[wire.Message]) -> bool:
+    def _obey(self, messages: List[Any]) -> bool:
         """Carry out the driver's orders; returns whether to continue."""
         for message in messages:
             order = self.protocol.order(message, time.monotonic(), time.time())
@@ -130,7 +131,7 @@ class Agent:
             elif order is AgentOrder.KILL:
                 self._end(float(message["grace"]))
             elif order is AgentOrder.SAY_ENDED and self.protocol.exit is not None:
-                self._send("exited", **self.protocol.exit)
+                self._send("exited", self.protocol.exit)
             elif order is AgentOrder.STACKS:
                 self._stack_request = StackRequest(
                     {(role, rank): self._stacks_of(role, rank) for role, rank, _ in self._followers}
@@ -139,11 +140,14 @@ class Agent:
                 return False
         return True
 
-    def _state(self) -> wire.Message:
+    def _state(self) -> m.AgentState:
         return self.protocol.seen(time.monotonic(), time.time())
 
-    def _send(self, kind: str, **keys: Any) -> None:
-        self._session.send({"is": kind, "incarnation": list(self.protocol.incarnation), **keys})
+    def _send(self, kind: str, message: Mapping[str, object]) -> None:
+        self._session.send({"is": kind, "incarnation": list(self.protocol.incarnation), **message})
+
+    def _of(self, role: str, rank: int) -> m.OfRank:
+        return m.OfRank(incarnation=list(self.protocol.incarnation), role=role, rank=rank)
 
     def _stay_alive(self) -> None:
         now = time.monotonic()
@@ -153,7 +157,7 @@ class Agent:
             self._end(0)
         if now - self._heartbeat >= self.protocol.heartbeat and not self._session.lost:
             self._heartbeat = now
-            self._send("alive", **self.protocol.seen(now, time.time()))
+            self._send("alive", self.protocol.seen(now, time.time()))
         self._session.doubt(now)
 
     def _guard(self) -> None:
@@ -167,7 +171,7 @@ class Agent:
         """Whether the agent ends now: its machine is going away and nothing runs any more."""
         if not self._leaving or self._occupied:
             return False
-        self._send("left")
+        self._send("left", {})
         return True
 
     @property
@@ -177,7 +181,7 @@ class Agent:
 
     # The user's process.
 
-    def _begin(self, start: wire.Message) -> None:
+    def _begin(self, start: m.StartOrder) -> None:
         """Begin a new incarnation: its process starts now, or once its files are here."""
         generation, restart = start["incarnation"]
         self.protocol.begun((generation, restart))
@@ -190,7 +194,7 @@ class Agent:
     def _collect_staged(self) -> None:
         checkpoints, start, problem = self._staging.take()
         for checkpoint in checkpoints:
-            self._send("checkpoint", **checkpoint)
+            self._send("checkpoint", checkpoint)
         if problem is not None:
             self._exited(-1, 0, exit_causes.of_writing(problem))
         if start is not None:
@@ -203,7 +207,7 @@ class Agent:
             self._staging.forget()
             self._exited(-1, 0, None, asked=True)
 
-    def _start(self, message: wire.Message) -> None:
+    def _start(self, message: m.StartOrder) -> None:
         config = self.config
         generation, restart = message["incarnation"]
         peers = {
@@ -236,10 +240,12 @@ class Agent:
         debug_log.info("started incarnation %s as process %d", self.protocol.incarnation, self.process.outside_pid)
         self._followers = [(config.seat.role, config.seat.rank, RankOutput(self._log, offset, reports, start))]
         self._poll = POLL[0]
-        self._send("started", pid=self.process.outside_pid, log_offset=offset, report_offset=start)
+        own = self._of(config.seat.role, config.seat.rank)
+        pid = self.process.outside_pid
+        self._send("started", m.RankStart(**own, pid=pid, log_offset=offset, report_offset=start))
 
     def _command(
-        self, message: wire.Message, world: World, restart: int, env: Dict[str, str]
+        self, message: m.StartOrder, world: World, restart: int, env: Dict[str, str]
     ) -> Tuple[Tuple[str, ...], Optional[MpiWorkers]]:
         if self.config.seat.role == message["merge_role"]:
             command = self.stage.merge
@@ -249,7 +255,7 @@ class Agent:
             return wrapped(self.config.plan, command), None
         from longboat.runtime.agent import mpi
 
-        if message.get("spread"):
+        if message["spread"]:
             command = wrapped(self.config.plan, command)
             return mpi.spread_command(self.config, self.stage, world, restart, command, env), None
         workers = mpi.MpiWorkers(self.config, self.stage, world, restart)
@@ -287,7 +293,7 @@ class Agent:
             self._relay_workers(self._mpi)
             if code != 0 and not process.asked and not self._mpi.failed_alone:
                 for event in self._mpi.unrecorded_ends():
-                    self._send(event.kind, role="worker", rank=event.rank, **event.keys)
+                    self._send(event.kind, {**self._of("worker", event.rank), **event.keys})
             self._relay_progress()
         lines = exit_causes.tail(self._log, process.log_offset)
         kills = exit_causes.oom_kills()
@@ -303,27 +309,23 @@ class Agent:
             points, checkpoints = follower.news()
             for begin in range(0, len(points), 1000):
                 sent = True
-                self._send("report", role=role, rank=rank, points=points[begin : begin + 1000])
+                part = points[begin : begin + 1000]
+                self._send("report", m.RankReport(**self._of(role, rank), points=part))
             for record in checkpoints:
                 sent = True
                 debug_log.info("%s-%d wrote a checkpoint of step %s", role, rank, record.get("step"))
                 if "path" in record:
                     record = {**record, "path": os.path.relpath(record["path"], self.config.run_dir)}
-                checkpoint = {
-                    "role": role,
-                    "rank": rank,
-                    "record": record,
-                    "incarnation": list(self.protocol.incarnation),
-                }
+                checkpoint = m.CheckpointPart(**self._of(role, rank), record=record)
                 if not self._staging.carry(checkpoint):
-                    self._send("checkpoint", **checkpoint)
+                    self._send("checkpoint", checkpoint)
         return sent
 
     def _relay_workers(self, workers: MpiWorkers) -> None:
         for event in workers.events():
             if event.follower is not None:
                 self._followers.append(("worker", event.rank, event.follower))
-            self._send(event.kind, role="worker", rank=event.rank, **event.keys)
+            self._send(event.kind, {**self._of("worker", event.rank), **event.keys})
 
     def _exited(self, code: int, signum: int, cause: Optional[Cause], asked: bool = False) -> None:
         asked = self.process.asked if self.process else asked
@@ -340,10 +342,10 @@ class Agent:
             )
         kind = "no cause" if cause is None else cause.kind.value
         debug_log.info("incarnation %s ended: code %d, signal %d, %s", self.protocol.incarnation, code, signum, kind)
-        ending = {"code": code, "signal": signum, "at": time.time(), "asked": asked, "cause": plain(cause)}
+        ending = m.RankExit(code=code, signal=signum, at=time.time(), asked=asked, cause=plain(cause))
         self.protocol.ended(ending)
         if not self._leaving or code == 0:  # else the agent ends, and must not get a new incarnation
-            self._send("exited", **ending)
+            self._send("exited", ending)
 
     # Stacks of a hung rank.
 
@@ -351,7 +353,7 @@ class Agent:
         self._stack_request = None
         for (role, rank), text in request.stacks().items():
             states = request.states if (role, rank) == (self.config.seat.role, self.config.seat.rank) else []
-            self._send("stacks", role=role, rank=rank, states=states, text=text)
+            self._send("stacks", m.RankStacks(**self._of(role, rank), states=states, text=text))
 
     def _stacks_of(self, role: str, rank: int) -> str:
         return run_layout.stacks(self.config.run_dir, self.config.seat.stage, role, rank)

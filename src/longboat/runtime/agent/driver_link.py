@@ -7,6 +7,7 @@ from typing import List, Optional
 
 from longboat.runtime import wire
 from longboat.runtime.agent.agent_config import AgentConfig
+from longboat.runtime.messages import AgentState
 
 HANDSHAKE = 30.0
 """Seconds for the driver to complete the handshake."""
@@ -15,7 +16,7 @@ HANDSHAKE = 30.0
 class DriverLink:
     """The authenticated connection to the driver."""
 
-    def __init__(self, config: AgentConfig, seen: wire.Message, patience: float = HANDSHAKE) -> None:
+    def __init__(self, config: AgentConfig, seen: AgentState, patience: float = HANDSHAKE) -> None:
         self._decoder = wire.Decoder()
         self.waiting: List[wire.Message] = []
         """Messages that arrived with the last one of the handshake."""

@@ -13,6 +13,7 @@ from longboat.runtime import debug_log, wire
 from longboat.runtime.agent.agent_config import AgentConfig
 from longboat.runtime.agent.driver_link import HANDSHAKE, DriverLink
 from longboat.runtime.agent.outbox import Outbox
+from longboat.runtime.messages import AgentState
 
 RETRY = 1.0
 """Seconds between two attempts to reconnect."""
@@ -37,13 +38,13 @@ class DriverSession:
     def fileno(self) -> int:
         return -1 if self._link is None else self._link.socket.fileno()
 
-    def make(self, seen: wire.Message) -> List[wire.Message]:
+    def make(self, seen: AgentState) -> List[wire.Message]:
         """Connect for the first time; returns the driver's first messages. Fails if the driver does not respond."""
         self._link = link = DriverLink(self._config, seen)
         debug_log.info("connected to the driver at %s", self._config.driver)
         return link.waiting
 
-    def look(self, seen: wire.Message, brief: bool) -> List[wire.Message]:
+    def look(self, seen: AgentState, brief: bool) -> List[wire.Message]:
         """Try to reconnect if it is time; returns the driver's first messages. brief: a process has to be watched."""
         now = time.monotonic()
         if now < self._next_look:

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import math
 from enum import Enum
-from typing import Any, Dict, Mapping, Optional, Sequence
+from typing import Any, Mapping, Optional, Sequence
 
 from longboat.runtime.gang.gang_events import NO_INCARNATION, Incarnation
+from longboat.runtime.messages import AgentState, RankExit
 
 HEARTBEAT = 1.0
 """Most seconds between two heartbeats; a short lease needs more."""
@@ -41,7 +42,7 @@ class AgentProtocol:
         """Distinguishes this agent from others at the same seat."""
         self.incarnation: Incarnation = NO_INCARNATION
         self.running = False
-        self.exit: Optional[Dict[str, Any]] = None
+        self.exit: Optional[RankExit] = None
         """How the current incarnation ended; None while it runs."""
         self.heartbeat = min(HEARTBEAT, lease / 4) if lease else HEARTBEAT
         self._address = address
@@ -50,7 +51,7 @@ class AgentProtocol:
         self._grace = math.inf
         """The shortest grace period ordered for the running process so far."""
 
-    def seen(self, now: float, wall: float) -> Dict[str, Any]:
+    def seen(self, now: float, wall: float) -> AgentState:
         """This agent's state; the driver compares it with what it wants."""
         return {
             "agent": self.name,
@@ -99,7 +100,7 @@ class AgentProtocol:
     def begun(self, incarnation: Incarnation) -> None:
         self.incarnation, self.running, self.exit, self._grace = incarnation, True, None, math.inf
 
-    def ended(self, ending: Dict[str, Any]) -> None:
+    def ended(self, ending: RankExit) -> None:
         self.running, self.exit = False, ending
 
     def lapsed(self, now: float) -> bool:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 from typing import Callable, List, Optional, Tuple
 
-from longboat.runtime import run_layout, wire
+from longboat.runtime import run_layout
 from longboat.runtime.agent.agent_config import AgentConfig, places_of, storage_of
 from longboat.runtime.agent.file_sync import FileSync
+from longboat.runtime.messages import CheckpointPart, StartOrder
 
 
 class Staging:
@@ -23,12 +24,12 @@ class Staging:
             if config.file_server
             else None
         )
-        self.awaited: Optional[wire.Message] = None
+        self.awaited: Optional[StartOrder] = None
         """The start that waits for its files."""
         self._settling = False
         """The process has ended; its files are being sent."""
 
-    def fetch(self, start: wire.Message) -> bool:
+    def fetch(self, start: StartOrder) -> bool:
         """Whether this start has to wait for its files; `take` returns it once they are here."""
         if self._file_sync is None:
             return False
@@ -36,7 +37,7 @@ class Staging:
         places = places_of(config, start["incarnation"][0])
         trees = [*places.inputs.values(), places.output, *storage_of(config), *filter(None, [start["resume_from"]])]
         logs = [run_layout.log(config.run_dir, config.seat.stage, config.seat.role, config.seat.rank)]
-        if start["launcher"] and not start.get("spread"):
+        if start["launcher"] and not start["spread"]:
             ranks = config.plan.stage(config.seat.stage).role("worker").ranks
             logs += [run_layout.log(config.run_dir, config.seat.stage, "worker", rank) for rank in range(ranks)]
         self.awaited, self._settling = start, False
@@ -48,7 +49,7 @@ class Staging:
         """Cancel the start that waits."""
         self.awaited = None
 
-    def carry(self, checkpoint: wire.Message) -> bool:
+    def carry(self, checkpoint: CheckpointPart) -> bool:
         """Whether this checkpoint must reach the file server before it is reported; `take` returns it then."""
         record = checkpoint["record"]
         if self._file_sync is None or record.get("error"):
@@ -56,10 +57,10 @@ class Staging:
         self._file_sync.send(os.path.join(self._config.run_dir, str(record["path"])), ("checkpoint", checkpoint))
         return True
 
-    def take(self) -> Tuple[List[wire.Message], Optional[wire.Message], Optional[OSError]]:
+    def take(self) -> Tuple[List[CheckpointPart], Optional[StartOrder], Optional[OSError]]:
         """Checkpoints that have arrived, the start whose files have, or why its files cannot be stored."""
-        checkpoints: List[wire.Message] = []
-        start: Optional[wire.Message] = None
+        checkpoints: List[CheckpointPart] = []
+        start: Optional[StartOrder] = None
         problem: Optional[OSError] = None
         for kind, token in self._file_sync.done() if self._file_sync is not None else ():
             incarnation, error = token if kind == "unable" else (token, None)

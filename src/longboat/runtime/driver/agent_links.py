@@ -13,6 +13,7 @@ import time
 from typing import Dict, List, Optional
 
 from longboat.runtime import debug_log, wire
+from longboat.runtime.messages import AgentState
 from longboat.runtime.seat import Seat
 
 HANDSHAKE = 10.0
@@ -25,7 +26,7 @@ class AgentLink:
         self.socket = sock
         self.handshake = handshake
         self.seat: Optional[Seat] = None
-        self.state: Optional[wire.Message] = None
+        self.state: Optional[AgentState] = None
         self.opened = time.monotonic()
         self.decoder = wire.Decoder(wire.STRANGER_LIMIT)
         self.unsent = bytearray()
@@ -96,13 +97,13 @@ class AgentLinks:
         self._write(link, message)
         return True
 
-    def remember(self, seat: Seat, message: Optional[wire.Message]) -> None:
+    def remember(self, seat: Seat, message: Optional[AgentState]) -> None:
         """Store the last state that the seat's agent sent; None: it is leaving."""
         link = self._seated.get(seat)
         if link is not None:
             link.state = message
 
-    def state(self, seat: Seat) -> Optional[wire.Message]:
+    def state(self, seat: Seat) -> Optional[AgentState]:
         """The last state that the seat's agent sent; None if no agent is connected."""
         link = self._seated.get(seat)
         return None if link is None else link.state

@@ -5,8 +5,9 @@ Pure, and the only place that does it: the driver uses it over sockets, the simu
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Union
+from typing import Any, Dict, List, Sequence, Union
 
+from longboat.runtime import messages as m
 from longboat.runtime import wire
 from longboat.runtime.causes import Cause, CauseKind
 from longboat.runtime.gang import gang_events as g
@@ -17,9 +18,9 @@ from longboat.runtime.seat import Seat
 BYE = wire.encode({"is": "bye"})
 
 
-def heartbeat(seat: Seat, message: Mapping[str, Any]) -> g.Heartbeat:
+def heartbeat(seat: Seat, message: m.AgentState) -> g.Heartbeat:
     host, ports = message["address"]
-    incarnation = incarnation_of(message)
+    incarnation = incarnation_of(message["incarnation"])
     ended = message["exit"]
     return g.Heartbeat(
         seat,
@@ -32,7 +33,7 @@ def heartbeat(seat: Seat, message: Mapping[str, Any]) -> g.Heartbeat:
     )
 
 
-def exited(seat: Seat, incarnation: g.Incarnation, message: Mapping[str, Any]) -> g.Exited:
+def exited(seat: Seat, incarnation: g.Incarnation, message: m.RankExit) -> g.Exited:
     return g.Exited(
         seat,
         incarnation,
@@ -40,54 +41,49 @@ def exited(seat: Seat, incarnation: g.Incarnation, message: Mapping[str, Any]) -
         message["signal"],
         message["at"],
         message["asked"],
-        cause_of(dict(message)),
+        cause_of(message),
     )
 
 
-def incarnation_of(message: Mapping[str, Any]) -> g.Incarnation:
-    generation, restart = message.get("incarnation", g.NO_INCARNATION)
+def incarnation_of(numbers: Sequence[int]) -> g.Incarnation:
+    generation, restart = numbers
     return (generation, restart)
 
 
 def start(
     action: g.Start, attempt: int, round_: int, resume_from: str, merge_role: str, launcher: bool, spread: bool = False
 ) -> bytes:
-    """The start message. launcher: one rank starts the others; spread: and those have agents of their own."""
-    return wire.encode(
-        {
-            "is": "start",
-            "incarnation": action.incarnation,
-            "attempt": attempt,
-            "round": round_,
-            "peers": _encoded(action.peers),
-            "resume_from": resume_from,
-            "merge_role": merge_role,
-            "launcher": launcher,
-            "spread": spread,
-        }
+    order = m.StartOrder(
+        incarnation=action.incarnation,
+        attempt=attempt,
+        round=round_,
+        peers=_encoded(action.peers),
+        resume_from=resume_from,
+        merge_role=merge_role,
+        launcher=launcher,
+        spread=spread,
     )
+    return wire.encode({"is": "start", **order})
 
 
 def order(action: Union[g.Kill, g.DumpStacks]) -> bytes:
     if isinstance(action, g.Kill):
-        return wire.encode({"is": "kill", "incarnation": action.incarnation, "grace": action.grace})
-    return wire.encode({"is": "stacks", "incarnation": action.incarnation})
+        return wire.encode({"is": "kill", **m.KillOrder(incarnation=action.incarnation, grace=action.grace)})
+    return wire.encode({"is": "stacks", **m.StacksOrder(incarnation=action.incarnation)})
 
 
-def answer(message: Mapping[str, Any]) -> bytes:
-    """The answer to a heartbeat: names the heartbeat, because the agent's lease runs from its sending, and the last
-    message before it, which it acknowledges."""
-    return wire.encode({"is": "alive", "beat": message["beat"], "said": message.get("said", 0)})
+def answer(message: m.AgentState) -> bytes:
+    return wire.encode({"is": "alive", **m.HeartbeatAnswer(beat=message["beat"], said=message.get("said", 0))})
 
 
 def _encoded(peers: Peers) -> Dict[str, List[Any]]:
     return {role: [[a.host, list(a.ports)] for a in addresses] for role, addresses in peers.items()}
 
 
-def event(kind: str, seat: Seat, message: Mapping[str, Any], wall: float) -> g.GangEvent:
+def event(kind: str, seat: Seat, message: Any, wall: float) -> g.GangEvent:
     """The event for a message about a rank's end: it exited, its machine will be preempted, or its agent has left."""
     if kind == "exited":
-        return exited(seat, incarnation_of(message), message)
+        return exited(seat, incarnation_of(message["incarnation"]), message)
     if kind == "notice":
         return g.PreemptionNotice(seat)
     preempted = Cause(CauseKind.PREEMPTED, "its machine was preempted").at(seat)

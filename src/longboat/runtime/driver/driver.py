@@ -16,6 +16,7 @@ import time
 from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple, Union
 
 from longboat.runtime import debug_log, run_layout
+from longboat.runtime import messages as m
 from longboat.runtime import pipeline as p
 from longboat.runtime.agent import syscalls
 from longboat.runtime.causes import Cause, CauseKind
@@ -284,7 +285,7 @@ class Driver:
         for seat, state in connected.items():
             self._gang(run, codec.heartbeat(seat, {**state, "running": False}))
 
-    def _connected_agents(self, run: StageRun) -> Dict[Seat, Mapping[str, Any]]:
+    def _connected_agents(self, run: StageRun) -> Dict[Seat, m.AgentState]:
         """Agents of the previous attempt that are still connected, and their last state; nothing runs below them."""
         states = {seat: self._links.state(seat) for seat in run.gang.members}
         return {
@@ -387,7 +388,7 @@ class Driver:
                     debug_log.debug("%s sent %s", link.seat.name, message["is"])
                 self._handle(link.seat, message)
 
-    def _handle(self, seat: Seat, message: Mapping[str, Any]) -> None:
+    def _handle(self, seat: Seat, message: Any) -> None:
         run = self._running.get(seat.stage)
         if run is None or seat not in run.gang.members:
             self._links.send(seat, codec.BYE)
@@ -402,31 +403,31 @@ class Driver:
                 self._links.remember(seat, None)
             self._gang(run, codec.event(kind, seat, message, time.time()))
         elif kind == "started":
-            self._rank_journal.started(run, seat.role, seat.rank, message)
+            self._rank_journal.started(run, message)
         elif kind == "report":
             self._reported(run, seat, message)
         elif kind == "checkpoint":
             self._checkpointed(run, message)
         elif kind == "stacks":
-            self._rank_journal.stacks(run, message["role"], message["rank"], message)
+            self._rank_journal.stacks(run, message)
         elif kind == "observed_start":
             run.observed.add(message["rank"])
-            self._rank_journal.started(run, message["role"], message["rank"], message)
+            self._rank_journal.started(run, message)
         elif kind == "observed_end":
             self._rank_journal.observed_end(run, message, self._stopping)
 
-    def _heartbeat(self, run: StageRun, seat: Seat, message: Mapping[str, Any]) -> None:
+    def _heartbeat(self, run: StageRun, seat: Seat, message: m.AgentState) -> None:
         if not self._launcher.is_current(seat, message["agent"]):
             self._links.dismiss(seat, codec.BYE)
             return
         if message.get("owes"):
             return  # its kept messages come first, then this state again as a heartbeat
-        self._links.remember(seat, dict(message))
+        self._links.remember(seat, message)
         self._gang(run, codec.heartbeat(seat, message))
         if run.gang.renews(seat):
             self._links.send(seat, codec.answer(message))
 
-    def _checkpointed(self, run: StageRun, message: Mapping[str, Any]) -> None:
+    def _checkpointed(self, run: StageRun, message: m.CheckpointPart) -> None:
         """A part of a checkpoint was written, or could not be."""
         role, rank, record = message["role"], message["rank"], message["record"]
         generation = message["incarnation"][0]
@@ -445,7 +446,7 @@ class Driver:
         self._rank_journal.checkpoint(run, checkpoint, record.get("seconds"))
         self._gang(run, g.CheckpointComplete())
 
-    def _reported(self, run: StageRun, seat: Seat, message: Mapping[str, Any]) -> None:
+    def _reported(self, run: StageRun, seat: Seat, message: m.RankReport) -> None:
         rank, points = message["rank"], message["points"]
         self._rank_journal.report(run, message)
         step = max((int(point.get("step", -1)) for point in points), default=-1)

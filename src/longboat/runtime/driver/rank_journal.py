@@ -10,6 +10,7 @@ import os
 from typing import Any, Dict, List, Mapping
 
 from longboat.runtime import atomic_file, run_layout
+from longboat.runtime import messages as m
 from longboat.runtime import pipeline as p
 from longboat.runtime.causes import Cause, CauseKind
 from longboat.runtime.driver.checkpoints import CompleteCheckpoint
@@ -28,19 +29,21 @@ class RankJournal:
         self._journal = journal
         self._run_dir = run_dir
 
-    def started(self, run: StageRun, role: str, rank: int, message: Mapping[str, Any]) -> None:
+    def started(self, run: StageRun, message: m.RankStart) -> None:
         self._journal.write(
             "rank.started",
             stage=run.stage.name,
-            role=role,
-            rank=rank,
+            role=message["role"],
+            rank=message["rank"],
             gen=message["incarnation"][0],
             restart=message["incarnation"][1],
-            **{key: message[key] for key in ("pid", "log_offset", "report_offset")},
+            pid=message["pid"],
+            log_offset=message["log_offset"],
+            report_offset=message["report_offset"],
             word=message.get("word"),
         )
 
-    def report(self, run: StageRun, message: Mapping[str, Any]) -> None:
+    def report(self, run: StageRun, message: m.RankReport) -> None:
         self._journal.write(
             "rank.report",
             stage=run.stage.name,
@@ -52,8 +55,8 @@ class RankJournal:
             points=message["points"],
         )
 
-    def stacks(self, run: StageRun, role: str, rank: int, message: Mapping[str, Any]) -> None:
-        states, text = list(message["states"]), str(message["text"])
+    def stacks(self, run: StageRun, message: m.RankStacks) -> None:
+        role, rank, states, text = message["role"], message["rank"], list(message["states"]), str(message["text"])
         run.stacks[f"{role}-{rank}"] = (states, text)
         gen = message["incarnation"][0]
         self._journal.write(

@@ -10,7 +10,7 @@ from typing import Any, List, Optional, Sequence, Tuple
 
 from longboat.runtime.causes import Cause, CauseKind
 from longboat.runtime.errors import PACKAGES_MISSING, PYTHON_TOO_OLD
-from longboat.runtime.kube_client import missing_rights
+from longboat.runtime.kube_client import missing_rights, quota
 from longboat.runtime.kube_client.api import ApiError, Manifest
 from longboat.runtime.light_dataclasses import replace
 from longboat.runtime.seat import Seat
@@ -194,7 +194,7 @@ def with_events(cause: Cause, events: Sequence[Manifest]) -> Optional[Cause]:
 
 def refused(error: ApiError, seat: Seat) -> Cause:
     """Why the API server refused a pod, or another request of the driver."""
-    if "exceeded quota" in error.message:
+    if quota.exceeded(error):
         return Cause(CauseKind.QUOTA, error.message).at(seat)
     lacks = missing_rights.lacking(error.message) if error.status == 403 else None
     if lacks is not None:
