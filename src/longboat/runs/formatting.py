@@ -5,10 +5,13 @@ Pure: no clock is read here.
 
 from __future__ import annotations
 
-import datetime
 import re
+from typing import TYPE_CHECKING
 
 from longboat.runtime.errors import LongboatError
+
+if TYPE_CHECKING:
+    import datetime
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw]?)")
@@ -31,6 +34,8 @@ def seconds(text: str) -> float:
 def moment(text: str, now: float) -> float:
     """Seconds since the epoch of a past time: a duration before now, or an ISO time."""
     if re.fullmatch(r"\d{4}-.*", text.strip()):
+        import datetime
+
         try:
             time = datetime.datetime.fromisoformat(text.strip()).timestamp()
         except ValueError:
@@ -87,6 +92,8 @@ def plural(count: int, noun: str) -> str:
 
 
 def _local(time: float) -> datetime.datetime:
+    import datetime
+
     return datetime.datetime.fromtimestamp(time, datetime.UTC).astimezone()
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -142,6 +141,8 @@ class Store:
         except OSError:
             return
         for name in leftovers:
+            import shutil
+
             shutil.rmtree(self.root / name, onerror=_force)
 
 
@@ -182,6 +183,8 @@ def _force(delete: Callable[[str], Any], path: str, _error: Any) -> None:
         if delete in (os.unlink, os.rmdir):
             delete(path)
         else:
+            import shutil
+
             shutil.rmtree(path, ignore_errors=True)
     except OSError:
         pass

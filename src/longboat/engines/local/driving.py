@@ -12,15 +12,13 @@ import resource
 import signal
 import socket
 import time
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from longboat import __version__, host, runtime
 from longboat.engines import secret_values
-from longboat.engines.local import driver_orders, requirements, scratch_dir
+from longboat.engines.local import driver_orders, scratch_dir
 from longboat.engines.local.supervisor import LocalLauncher, SupervisorLost
 from longboat.runtime import debug_log, driver_lock, run_layout
-from longboat.runtime.agent import mpi
 from longboat.runtime.agent.agent_config import AgentConfig
 from longboat.runtime.causes import Cause, CauseKind
 from longboat.runtime.driver.archive import archive_results
@@ -57,6 +55,8 @@ def check(plan: Plan, environ: Mapping[str, str]) -> None:
                 "ask for fewer ranks or fewer GPUs per rank",
             )
         if stage.kind == "gang" and SHAPES[stage.shape].launcher:
+            from longboat.runtime.agent import mpi
+
             first = stage.python or host.programs()
             if mpi.find([first], environ.get("PATH", "")) is None:
                 from longboat.install_hint import install_command
@@ -170,6 +170,8 @@ def _end(journal: JournalWriter, state: str, code: int, cause: Cause) -> int:
 
 def _failure(run_dir: str, error: Exception) -> Cause:
     """The cause for an unexpected error; its traceback goes to the driver's log."""
+    import traceback
+
     text = "".join(traceback.format_exception(error))
     log = os.path.join(run_dir, run_layout.DRIVER_LOG)
     with contextlib.suppress(OSError), open(log, "a", encoding="utf-8") as file:
@@ -227,6 +229,8 @@ def _packages(plan: Plan, home: str, say: Callable[[str], None]) -> dict[str, st
     """Stage -> directory of the job's requirements for its Python; empty if that Python has them already."""
     if not plan.requirements:
         return {}
+    from longboat.engines.local import requirements
+
     pythons = {stage.name: stage.python or host.programs() for stage in plan.stages if stage.kind == "gang"}
     directories = {python: requirements.directory(plan, python, home, say) for python in set(pythons.values())}
     return {stage: directories[python] for stage, python in pythons.items()}

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -128,6 +127,8 @@ class LocalRun(DirectoryRun):
 
     def _spawn(self) -> bool:
         """Starts the driver in a new interpreter: a notebook has threads and must not be forked."""
+        import subprocess
+
         pending = self._start()
         arguments = [str(self.directory), str(pending.events)]
         arguments += [driver_orders.to_json(pending.orders)] if pending.orders is not None else []

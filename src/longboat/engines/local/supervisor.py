@@ -17,7 +17,6 @@ import select
 import signal
 import socket
 import time
-import traceback
 from collections.abc import Callable, Container, Sequence
 from typing import Any
 
@@ -299,6 +298,8 @@ def _run_agent(config: AgentConfig) -> int:
     try:
         return run_agent(config)
     except Exception:
+        import traceback
+
         with open(os.path.join(config.run_dir, run_layout.DRIVER_LOG), "a", encoding="utf-8") as file:
             file.write(traceback.format_exc())
         return 1

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import tempfile
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from longboat import runtime
@@ -116,6 +115,8 @@ class MpiWorkers:
         self._stage = stage
         self._world = world
         self._restart = restart
+        import tempfile
+
         self._scratch = tempfile.mkdtemp(prefix="mpi-", dir=config.base.get("TMPDIR"))
         self._records = os.path.join(self._scratch, "records.jsonl")
         self._tail = FileTail(self._records, 0)
