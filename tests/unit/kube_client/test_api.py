@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -153,7 +155,8 @@ def test_the_time_that_an_overloaded_server_asks_for_is_given_to_it(
     script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits: list[float] = []
-    monkeypatch.setattr("longboat.runtime.kube_client.api.time.sleep", waits.append)
+    here, sleep = threading.get_ident(), time.sleep  # threads that other tests left go on sleeping
+    monkeypatch.setattr(time, "sleep", lambda wait: (waits.append if threading.get_ident() == here else sleep)(wait))
     busy: Answer = (429, {"Retry-After": "1"}, [status(429, "TooManyRequests")])
     script.answers = [
         busy,
