@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,20 @@ def test_a_deleted_pod_is_replaced_and_training_goes_on_from_the_checkpoint(
         assert kept == (seat != f"worker-{rank}"), "survivors keep their pods, and only they"
     reasons = [e["cause"]["kind"] for e in place.events(run) if e["ev"] == "gen.ended" and e.get("cause")]
     assert reasons == ["preempted"], "a deletion costs no restart"
+
+
+def test_what_a_rank_saves_when_it_and_the_driver_are_deleted_together_is_resumed_from(place: Place) -> None:
+    job = place.job(jobs.single("python3 save_when_stopped.py"), "save_when_stopped.py")
+    run = place.start(job)
+    place.until(lambda: place.steps(run) > 10)
+    pods = [names.driver_pod(run), *(pod["metadata"]["name"] for pod in place.pods(run).values())]
+    for pod in pods:
+        place.cluster.api.delete("Pod", pod)
+    assert place.ended(run)["state"] == "succeeded"
+    log = "\n".join(place.log(run, 0))
+    saved = re.findall(r"^saved step (\d+)$", log, re.M)
+    assert len(saved) == 1, "it was told once, and in time"
+    assert re.findall(r"^first step (\d+)$", log, re.M) == ["0", str(int(saved[0]) + 1)]
 
 
 def test_a_pod_deleted_by_force_is_replaced_too(place: Place, weights: str) -> None:

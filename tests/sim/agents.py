@@ -200,7 +200,7 @@ class SimAgent:
         self._outbox.keep(message, self.connection is not None)
 
     def notice(self) -> None:
-        self._say("notice")
+        self.protocol.warned()
 
     # The user's process.
 

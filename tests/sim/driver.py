@@ -123,6 +123,8 @@ class SimDriver:
         elif kind in ("join", "alive"):
             self.watcher.heard(seat)
             self._handle(codec.heartbeat(seat, message))
+            if message.get("notice"):
+                self._handle(g.PreemptionNotice(seat))
             self._answer(connection, message)
         elif kind in _HEARD:
             if "word" in message:
@@ -154,9 +156,6 @@ class SimDriver:
 
     def _exited(self, seat: Seat, message: Any) -> None:
         self._handle(codec.exited(seat, codec.incarnation_of(message["incarnation"]), message))
-
-    def _noticed(self, seat: Seat, message: wire.Message) -> None:
-        self._handle(g.PreemptionNotice(seat))
 
     def _checkpointed(self, seat: Seat, message: wire.Message) -> None:
         if message["incarnation"][0] == self.gang.generation:
@@ -272,7 +271,6 @@ class SimDriver:
 _HEARD: dict[str, Callable[[SimDriver, Seat, wire.Message], None]] = {
     "report": SimDriver._reported,
     "exited": SimDriver._exited,
-    "notice": SimDriver._noticed,
     "checkpoint": SimDriver._checkpointed,
 }
 

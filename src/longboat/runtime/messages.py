@@ -69,6 +69,10 @@ class _AgentStateOptional(TypedDict, total=False):
     said: int
     owes: bool
     """Kept messages come first, then this state again."""
+    notice: bool
+    """The machine is going away, and the incarnation still runs."""
+    left: bool
+    """Nothing runs here, nothing will, and this agent ends once the driver has answered."""
 
 
 class AgentState(_AgentStateOptional):

@@ -34,6 +34,7 @@ class Played:
         self._listener.bind(self.path)
         self._listener.listen()
         self._listener.settimeout(30)
+        self.last_beat: wire.Message = {}
 
     def meet(self) -> wire.Message:
         """The agent joins; whoever only knocks is not it."""
@@ -67,6 +68,10 @@ class Played:
             self.say("alive", beat=message["beat"], said=message.get("said", 0))
         assert message["is"] == kind, message
         return message
+
+    def answer(self) -> None:
+        """Of the last heartbeat that `beats_until` has read."""
+        self.say("alive", beat=self.last_beat["beat"], said=self.last_beat.get("said", 0))
 
     def next(self) -> wire.Message:
         while not self._heard:
@@ -289,14 +294,63 @@ def test_stacks_are_told_with_the_states_of_all_processes(seat: Seat) -> None:
     assert "time.sleep(600)" in state
 
 
+def beats_until(driver: Played, key: str) -> None:
+    """Reads heartbeats, none of which is answered, up to one with this key."""
+    while True:
+        message = driver.next()
+        assert message["is"] == "alive", message
+        if message.get(key):
+            driver.last_beat = message
+            return
+
+
 def test_one_whose_machine_goes_away_says_so_and_leaves_when_its_process_has_ended(seat: Seat) -> None:
     driver = seat.occupy("exec sleep 600", NAME="pod")
     driver.start()
     driver.hear("started")
     seat.warn()
-    driver.hear("notice")
+    beats_until(driver, "notice")
     driver.say("kill", incarnation=LIFE, grace=5.0)
-    driver.hear("left")
+    beats_until(driver, "left")
+    driver.say("start", incarnation=[2, 0])
+    driver.answer()
+    assert seat.left() == 0
+
+
+def test_a_new_driver_hears_again_that_the_machine_goes_away(seat: Seat) -> None:
+    driver = seat.occupy("trap '' TERM; touch up; while :; do sleep 0.05; done", NAME="pod", lease=60)
+    driver.start()
+    driver.hear("started")
+    until((seat.here / "up").exists, "its trap")
+    seat.warn()
+    beats_until(driver, "notice")
+    driver.hang_up()
+    assert driver.meet()["notice"] is True
+    driver.say("kill", incarnation=LIFE, grace=0.0)
+    beats_until(driver, "left")
+    driver.answer()
+    assert seat.left() == 0
+
+
+def test_without_a_driver_a_rank_whose_machine_goes_away_gets_time_to_save_and_a_later_driver_hears_of_it(
+    seat: Seat, there: tuple[Path, str]
+) -> None:
+    depot_dir, address = there
+    record = '{"checkpoint": {"step": 1, "part": 0, "of": 1, "bytes": 5, "path": "\'$LONGBOAT_CHECKPOINT_DIR\'/part"}}'
+    save = f'echo five > "$LONGBOAT_CHECKPOINT_DIR/part"; echo \'{record}\' >> "$LONGBOAT_REPORT_FILE"; exit 1'
+    script = f"save() {{ {save}; }}; trap save TERM; touch up; while :; do sleep 0.05; done"
+    driver = seat.occupy(script, NAME="pod", DEPOT=address, lease=60)
+    driver.start()
+    driver.hear("started")
+    until((seat.here / "up").exists, "its trap")
+    driver.hang_up()
+    seat.warn()
+    while driver.meet()["running"]:  # drivers that come too early and go
+        driver.hang_up()
+    told = driver.hear("checkpoint")
+    assert (depot_dir / told["record"]["path"]).read_text() == "five\n"
+    beats_until(driver, "left")
+    driver.answer()
     assert seat.left() == 0
 
 

@@ -42,6 +42,8 @@ POLL = (0.02, 0.25)
 MPIRUN_PATIENCE = 2.0
 """Seconds for mpirun to exit by itself after a worker failed. It never does if the worker fails before it has
 connected to the others."""
+ACKNOWLEDGED = 20.0
+"""Seconds that an agent that leaves waits for a driver to hear what it has to say."""
 LATE = 2.0
 """Seconds after the lease when the guard thread kills what still runs: the loop is quicker, unless it hangs."""
 
@@ -81,6 +83,8 @@ class Agent:
         """The lease ran out, and the process was killed for that."""
         self._leaving = False
         """This agent's machine is going away."""
+        self._left_since = 0.0
+        """Since when nothing is left to do but to tell the driver."""
         self._ended_at = 0.0
         """When mpirun ended, while the workers' agents get time to report first."""
         self._followers: List[Tuple[str, int, RankOutput]] = []
@@ -104,7 +108,8 @@ class Agent:
                 if wakeup in ready and signal.SIGTERM in wakeup.signals():
                     debug_log.info("received SIGTERM: this machine is going away")
                     self._leaving = self.config.leaves
-                    self._send("notice", {})
+                    self.protocol.warned()
+                    self._beat()
                 if session in ready:
                     going = self._obey(session.receive())
                 self._collect_staged()
@@ -155,10 +160,16 @@ class Agent:
             debug_log.warning("the lease ran out; ending the process")
             self._cut_off = True
             self._end(0)
-        if now - self._heartbeat >= self.protocol.heartbeat and not self._session.lost:
-            self._heartbeat = now
-            self._send("alive", self.protocol.seen(now, time.time()))
+        if self._leaving and self._session.lost and self.process is not None:
+            self.process.end(self.stage.grace)  # the driver may come back too late to order it
+        if now - self._heartbeat >= self.protocol.heartbeat:
+            self._beat()
         self._session.doubt(now)
+
+    def _beat(self) -> None:
+        if not self._session.lost:
+            self._heartbeat = time.monotonic()
+            self._send("alive", self._state())
 
     def _guard(self) -> None:
         while True:
@@ -171,8 +182,12 @@ class Agent:
         """Whether the agent ends now: its machine is going away and nothing runs any more."""
         if not self._leaving or self._occupied:
             return False
-        self._send("left", {})
-        return True
+        if not self._left_since:
+            self._left_since = time.monotonic()
+            self.protocol.leave(self._left_since)
+            self._beat()
+        waited = time.monotonic() - self._left_since
+        return self.protocol.left or self._session.lost and (not self._session.owes or waited > ACKNOWLEDGED)
 
     @property
     def _occupied(self) -> bool:
@@ -276,7 +291,7 @@ class Agent:
         if self._stack_request is not None and (ended or self._stack_request.ready()):
             self._send_stacks(self._stack_request)
         behind = any(follower.behind for _, _, follower in self._followers)
-        if ended and not behind and self._staging.settled(process.asked) and self._others_heard(process, *ended):
+        if ended and not behind and self._staging.settled(process.killed) and self._others_heard(process, *ended):
             self._wind_up(process, *ended)
 
     def _others_heard(self, process: RankProcess, code: int, signum: int) -> bool:

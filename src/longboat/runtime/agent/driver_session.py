@@ -35,6 +35,11 @@ class DriverSession:
     def lost(self) -> bool:
         return self._link is None
 
+    @property
+    def owes(self) -> bool:
+        """Whether the driver has not acknowledged everything that it must hear."""
+        return bool(self._outbox)
+
     def fileno(self) -> int:
         return -1 if self._link is None else self._link.socket.fileno()
 

@@ -102,7 +102,7 @@ class FileSync:
         self._put("tree", lambda client: self._send_tree(client, path), None)
 
     def forget_checkpoints(self) -> None:
-        """Drop checkpoints that are not being sent yet: the incarnation was stopped on order."""
+        """Drop checkpoints that are not being sent yet: the incarnation was killed for another rank's failure."""
         with self._lock:
             self._jobs = collections.deque(job for job in self._jobs if job[0] != "checkpoint")
 

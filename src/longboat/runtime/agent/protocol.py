@@ -50,10 +50,15 @@ class AgentProtocol:
         self._renewed = now
         self._grace = math.inf
         """The shortest grace period ordered for the running process so far."""
+        self._warned: Optional[Incarnation] = None
+        """The incarnation that ran when the machine said that it is going away."""
+        self._left: Optional[float] = None
+        """Since when this agent only waits for the driver to hear that it leaves."""
 
     def seen(self, now: float, wall: float) -> AgentState:
-        """This agent's state; the driver compares it with what it wants."""
-        return {
+        """This agent's state; the driver compares it with what it wants. What happens only once is in every state, too:
+        the driver that heard it first may be gone."""
+        state: AgentState = {
             "agent": self.name,
             "address": self._address,
             "incarnation": list(self.incarnation),
@@ -62,6 +67,11 @@ class AgentProtocol:
             "at": wall,
             "beat": now,
         }
+        if self.running and self._warned == self.incarnation:
+            state["notice"] = True
+        if self._left is not None:
+            state["left"] = True
+        return state
 
     def order(self, message: Mapping[str, Any], now: float, wall: float) -> AgentOrder:
         """What to do about a message; stale and repeated ones need nothing."""
@@ -76,7 +86,7 @@ class AgentProtocol:
         if kind == "start":
             return (
                 AgentOrder.START
-                if incarnation > self.incarnation and not self.running and not self.lapsed(now)
+                if incarnation > self.incarnation and not (self.running or self._left or self.lapsed(now))
                 else AgentOrder.NOTHING
             )
         if kind == "kill":
@@ -102,6 +112,19 @@ class AgentProtocol:
 
     def ended(self, ending: RankExit) -> None:
         self.running, self.exit = False, ending
+
+    def warned(self) -> None:
+        """The machine is going away."""
+        self._warned = self.incarnation
+
+    def leave(self, now: float) -> None:
+        """Nothing runs here any more, and nothing will."""
+        self._left = now if self._left is None else self._left
+
+    @property
+    def left(self) -> bool:
+        """Whether a driver knows that this agent leaves, and so all that it said before."""
+        return self._left is not None and self._renewed >= self._left
 
     def lapsed(self, now: float) -> bool:
         """Whether the lease has run out: the driver may have given the seat away, so nothing may run here."""

@@ -71,6 +71,11 @@ class RankProcess:
         self.asked = False
         """It was stopped on order, and had not ended by itself before."""
 
+    @property
+    def killed(self) -> bool:
+        """It was stopped on order, without time to end by itself."""
+        return self.asked and not self._sigterm_sent
+
     def ended(self) -> Optional[Tuple[int, int]]:
         """(exit code, signal) once the process and everything it started are gone; unused: -1 and 0."""
         if self._all_gone():

@@ -70,14 +70,15 @@ class Staging:
                 start, problem, self.awaited = None if error else self.awaited, error, None
         return checkpoints, start, problem
 
-    def settled(self, asked: bool) -> bool:
-        """Whether all files of the ended process have been sent. asked: it was stopped on order."""
+    def settled(self, killed: bool) -> bool:
+        """Whether all files of the ended process have been sent. killed: it had no time to end by itself, so only what
+        is being sent already is still waited for."""
         file_sync = self._file_sync
         if file_sync is None:
             return True
         if not self._settling:
             self._settling = True
-            if asked:
+            if killed:
                 file_sync.forget_checkpoints()
             else:
                 for tree in (

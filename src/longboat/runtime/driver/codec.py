@@ -80,11 +80,6 @@ def _encoded(peers: Peers) -> Dict[str, List[Any]]:
     return {role: [[a.host, list(a.ports)] for a in addresses] for role, addresses in peers.items()}
 
 
-def event(kind: str, seat: Seat, message: Any, wall: float) -> g.GangEvent:
-    """The event for a message about a rank's end: it exited, its machine will be preempted, or its agent has left."""
-    if kind == "exited":
-        return exited(seat, incarnation_of(message["incarnation"]), message)
-    if kind == "notice":
-        return g.PreemptionNotice(seat)
-    preempted = Cause(CauseKind.PREEMPTED, "its machine was preempted").at(seat)
-    return g.AgentLost(seat, preempted, wall)  # the agent says itself that nothing runs
+def left(seat: Seat, wall: float) -> g.AgentLost:
+    """The agent says itself that nothing runs any more, because its machine is going away."""
+    return g.AgentLost(seat, Cause(CauseKind.PREEMPTED, "its machine was preempted").at(seat), wall)

@@ -13,7 +13,7 @@ import selectors
 import signal
 import socket
 import time
-from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Set, Tuple, Union
 
 from longboat.runtime import debug_log, run_layout
 from longboat.runtime import messages as m
@@ -99,6 +99,8 @@ class Driver:
         for name, values in before.metrics.values.items():
             self._update_metrics(name, values)
         self._dedup = Deduplicator(before.last_messages)
+        self._agents_left: Set[str] = set()
+        """Agents that have said that they leave."""
         self._inherited = before.generations
         self._generations = dict(before.generations)
         self._rounds = dict(before.rounds)
@@ -398,10 +400,8 @@ class Driver:
         kind = message["is"]
         if kind in ("join", "alive"):
             self._heartbeat(run, seat, message)
-        elif kind in ("exited", "notice", "left"):
-            if kind == "left":
-                self._links.remember(seat, None)
-            self._gang(run, codec.event(kind, seat, message, time.time()))
+        elif kind == "exited":
+            self._gang(run, codec.exited(seat, codec.incarnation_of(message["incarnation"]), message))
         elif kind == "started":
             self._rank_journal.started(run, message)
         elif kind == "report":
@@ -422,8 +422,17 @@ class Driver:
             return
         if message.get("owes"):
             return  # its kept messages come first, then this state again as a heartbeat
+        if message.get("left"):
+            self._links.send(seat, codec.answer(message))
+            if message["agent"] not in self._agents_left:
+                self._agents_left.add(message["agent"])
+                self._links.remember(seat, None)
+                self._gang(run, codec.left(seat, time.time()))
+            return
         self._links.remember(seat, message)
         self._gang(run, codec.heartbeat(seat, message))
+        if message.get("notice"):
+            self._gang(run, g.PreemptionNotice(seat))
         if run.gang.renews(seat):
             self._links.send(seat, codec.answer(message))
 

@@ -283,6 +283,8 @@ class Gang:
             return []
         cause = kill_causes.preempted(event.seat, self.generation)
         if member.alone:
+            if member.kill_cause == cause:
+                return []  # agents repeat it
             member.kill_cause = cause
             return self._kill(event.seat, self.rules.grace)
         return self._end(GenerationOutcome("failed", cause, again=True, grace=self.rules.grace), now)
