@@ -46,6 +46,8 @@ class Fate:
     checkpoint_after: float = -1.0
     deaf: bool = False
     """Ignores SIGTERM."""
+    handlers: float = 0.0
+    """Seconds that exit handlers run after an uncaught exception ended the program."""
 
 
 class SimProcess:
@@ -59,17 +61,31 @@ class SimProcess:
         self.code, self.signal = -1, 0
         self.cause: Cause | None = None
         self.ended_at = 0.0
+        """When it ended, or when its program failed if exit handlers ran after that."""
+        self.failed_at = -1.0
         self.consequence = False
         self._ended = ended
         self._doomed = 0.0
         if fate.seconds >= 0:
-            world.after(fate.seconds, self.die, fate.code, fate.signal, fate.cause)
+            world.after(fate.seconds, self._end_itself)
+
+    def _end_itself(self) -> None:
+        fate = self.fate
+        if fate.handlers and self.alive and not self.asked:
+            self.failed_at = self.world.now
+            self.agent.exception(self)
+            self.world.after(fate.handlers, self.die, fate.code, fate.signal, fate.cause)
+        else:
+            self.die(fate.code, fate.signal, fate.cause)
 
     def die(self, code: int, signal: int, cause: Cause | None) -> None:
         if self.alive:
             self.alive = False
             self.code, self.signal, self.cause = code, signal, cause
             self.ended_at = self.world.now
+            if self.failed_at >= 0:
+                self.code, self.signal, self.cause = self.fate.code, 0, self.fate.cause
+                self.ended_at, self.asked = self.failed_at, False
             self._ended(self)
 
     def end(self, grace: float) -> None:
@@ -226,6 +242,11 @@ class SimAgent:
         if process.alive and self.alive:
             self._say("checkpoint", role=self.seat.role, rank=self.seat.rank, record={"step": 1})
 
+    def exception(self, process: SimProcess) -> None:
+        """Sees that an exception is ending the process, now or a moment later."""
+        cause, at = plain(process.fate.cause), self.world.now
+        self.protocol.failing = {"code": process.fate.code, "signal": 0, "at": at, "asked": False, "cause": cause}
+
     def _process_ended(self, process: SimProcess) -> None:
         self.watcher.ended(process)
         self.pod.process_ended(process)
@@ -241,10 +262,9 @@ class SimAgent:
         if self._cut_off:
             asked, cause = False, Cause(CauseKind.NODE_LOST, "it lost the driver for longer than its lease")
             process.cause, process.asked = cause, False
-        ending = RankExit(
-            code=process.code, signal=process.signal, at=process.ended_at, asked=asked, cause=plain(cause)
+        ending = self.protocol.ended(
+            RankExit(code=process.code, signal=process.signal, at=process.ended_at, asked=asked, cause=plain(cause))
         )
-        self.protocol.ended(ending)
         self._say("exited", **ending)
 
     def die(self) -> None:

@@ -126,9 +126,9 @@ class Scenario:
             world.fault("process crashed")
             error = "again" if world.chance() < 0.1 else f"error {self._errors}"
             code = world.rng.randint(1, 255)
-            return Fate(
-                when, code, 0, Cause(CauseKind.USER_ERROR, "it failed", exit_code=code, error=error), reports, deaf=deaf
-            )
+            cause = Cause(CauseKind.USER_ERROR, "it failed", exit_code=code, error=error)
+            handlers = world.between(0.0, 2 * self.rules.lease) if world.chance() < 0.3 else 0.0
+            return Fate(when, code, 0, cause, reports, deaf=deaf, handlers=handlers)
         if dice < 0.75:
             world.fault("process killed")
             signal = world.rng.choice((6, 9, 11))

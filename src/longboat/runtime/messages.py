@@ -80,6 +80,8 @@ class AgentState(_AgentStateOptional):
     address: Sequence[Any]
     incarnation: Sequence[int]
     running: bool
+    failing: Optional[RankExit]
+    """How the incarnation is about to end: its program raised an exception that nothing caught."""
     exit: Optional[RankExit]
     at: float
     beat: float

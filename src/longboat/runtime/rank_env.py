@@ -7,11 +7,16 @@ The only place that does. `docs/rank-environment.md` is generated from TABLE; a 
 from __future__ import annotations
 
 import json
-from typing import Dict, List, Mapping, Tuple
+import re
+from typing import Dict, List, Mapping, Sequence, Tuple
 
 from longboat.runtime.light_dataclasses import dataclass, field
 from longboat.runtime.plan import Stage
 from longboat.runtime.shapes import SHAPES
+
+_DECIDES = re.compile(r"[;|&\n`()!]|(?<!\$)\{|\b(if|while|until|for|case|trap)\b")
+"""What lets a shell continue after a command failed."""
+_HARMLESS = re.compile(r"&&|>&\d")
 
 THREADS = (
     "OMP_NUM_THREADS",
@@ -49,6 +54,7 @@ TABLE: Tuple[Tuple[str, str, str], ...] = (
     ("LONGBOAT_RESUME_FROM", "always", "the newest complete checkpoint; empty if there is none"),
     ("LONGBOAT_REPORT_FILE", "always", "file that longboat.report() appends to; internal"),
     ("LONGBOAT_STACKS_FILE", "always", "file for stacks on SIGUSR1; internal"),
+    ("LONGBOAT_RANK_PID", "always", "pid of the rank's program, `sh PID` if it is a child of that shell; internal"),
     ("TMPDIR", "local engine", "the run's own directory, removed with the run"),
     ("LONGBOAT_MOUNT_<NAME>", "per mount", "directory of the mount, its name in capitals, - as _"),
     ("LONGBOAT_INPUT_<STAGE>", "per earlier stage", "output directory of a stage that this one comes after"),
@@ -77,6 +83,13 @@ class Address:
 
     host: str
     ports: Tuple[int, int, int]
+
+
+def with_pid(env: Mapping[str, str], command: Sequence[str], pid: int) -> Dict[str, str]:
+    """The environment of a rank's command that is about to be executed as process `pid`: it says which program's
+    uncaught exception fails the rank. A shell counts as its child if it always exits as the child does."""
+    shell = list(command[:2]) == ["sh", "-c"] and not _DECIDES.search(_HARMLESS.sub("", command[2].strip()))
+    return {**env, "LONGBOAT_RANK_PID": f"sh {pid}" if shell else str(pid)}
 
 
 def bracketed(host: str) -> str:

@@ -40,6 +40,33 @@ from tests.unit.gang.driven import (
 # Falling together.
 
 
+def test_an_uncaught_exception_kills_the_others_at_once_and_leaves_its_rank_the_grace_period() -> None:
+    it = running({W0: TOGETHER, W1: TOGETHER}, restarts=0, grace=5.0)
+    failing = Exited(W1, (1, 0), 1, at=50.1, cause=user_error())
+    assert it.seen(W1, (1, 0), True, failing=failing) == [Kill(W0, (1, 0), 0.0)]
+    assert it.seen(W1, (1, 0), True, failing=failing) == []
+    it.exit(W0, -1, KILLED, signal=6, at=50.2)
+    it(failing)
+    assert it.over.cause is not None
+    assert (it.over.cause.rank, it.over.cause.error) == (1, "ValueError: no")
+    assert ends(it.all) == {"worker-0": "killed", "worker-1": "failed"}
+
+
+def test_a_stop_without_grace_kills_a_rank_in_its_exit_handlers() -> None:
+    it = running()
+    failing = Exited(W1, (1, 0), 1, cause=user_error())
+    it.seen(W1, (1, 0), True, failing=failing)
+    assert it(StopRequest(STOPPED)) == [Kill(W0, (1, 0), 0.0)]
+    assert it(StopRequest(STOPPED, now=True)) == [Kill(W0, (1, 0), 0.0), Kill(W1, (1, 0), 0.0)]
+
+
+def test_a_rank_that_restarts_alone_does_so_once_its_exit_handlers_are_done() -> None:
+    it = running({W0: TOGETHER, W1: ALONE})
+    failing = Exited(W1, (1, 0), 1, cause=user_error())
+    assert it.seen(W1, (1, 0), True, failing=failing) == []
+    assert [start.incarnation for start in only(it(failing), Start)] == [(1, 1)]
+
+
 def test_one_fall_kills_the_others_at_once_and_only_then_the_next_generation_starts() -> None:
     it = running({W0: TOGETHER, W1: TOGETHER, W2: TOGETHER})
     actions = it.exit(W1, 1)

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from longboat.runtime.plan import Role, Stage, Variable
-from longboat.runtime.rank_env import TABLE, THREADS, Address, Places, World, counted, environment, variable
+from longboat.runtime.rank_env import TABLE, THREADS, Address, Places, World, counted, environment, variable, with_pid
 
 PLACES = Places("demo-babab", "/data", "/out", "/ckpt", "/reports", "/stacks", "/rank_path", "/venv/bin")
 
@@ -140,6 +140,27 @@ def test_paths_begin_with_ours_and_keep_the_callers() -> None:
     assert bare["PYTHONPATH"] == "/rank_path"
 
 
+@pytest.mark.parametrize(
+    ("command", "pid"),
+    [
+        ("python train.py", "sh 7"),
+        ("cd src && X=1 python train.py --name ${NAME} $X\n", "sh 7"),
+        ("python train.py 2>&1", "sh 7"),
+        ("python train.py || true", "7"),
+        ("python train.py; python report.py", "7"),
+        ("python train.py &\nwait", "7"),
+        ("python train.py | tee log", "7"),
+        ("if python train.py", "7"),
+        ("! python train.py", "7"),
+        ("{ python train.py", "7"),
+        ("python $(which train)", "7"),
+    ],
+)
+def test_a_shell_counts_as_its_child_unless_it_may_continue_after_a_failure(command: str, pid: str) -> None:
+    assert with_pid({"A": "1"}, ("sh", "-c", command), 7) == {"A": "1", "LONGBOAT_RANK_PID": pid}
+    assert with_pid({}, (*command.split(),), 7) == {"LONGBOAT_RANK_PID": "7"}
+
+
 def test_mounts_and_earlier_stages_have_variables() -> None:
     from longboat.runtime.light_dataclasses import replace
 
@@ -171,7 +192,7 @@ def test_the_table_names_nothing_that_is_never_set() -> None:
     }
     for row in TABLE:
         for name in row[0].split(", "):
-            if name == "TMPDIR":  # the engine's own
+            if name in ("TMPDIR", "LONGBOAT_RANK_PID"):  # the engine's own; of the process that executes the command
                 continue
             assert any(re.fullmatch(_pattern(name), each) for each in set_), name
 

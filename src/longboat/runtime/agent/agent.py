@@ -30,7 +30,8 @@ from longboat.runtime.agent.staging import Staging
 from longboat.runtime.agent.wakeup import Wakeup
 from longboat.runtime.buckets.bucket_mounts import wrapped
 from longboat.runtime.causes import Cause, CauseKind
-from longboat.runtime.journal import plain
+from longboat.runtime.journal import cause_of, plain
+from longboat.runtime.light_dataclasses import replace
 from longboat.runtime.rank_env import Address, World, environment
 from longboat.runtime.shapes import SHAPES
 
@@ -85,6 +86,8 @@ class Agent:
         """This agent's machine is going away."""
         self._left_since = 0.0
         """Since when nothing is left to do but to tell the driver."""
+        self._dying: Dict[int, float] = {}
+        """Processes that an uncaught exception is ending, and when each is killed."""
         self._ended_at = 0.0
         """When mpirun ended, while the workers' agents get time to report first."""
         self._followers: List[Tuple[str, int, RankOutput]] = []
@@ -217,6 +220,8 @@ class Agent:
 
     def _end(self, grace: float) -> None:
         if self.process is not None:
+            self._relay_progress()
+            self._check_exceptions(self.process)  # one that came before the order is a failure
             self.process.end(grace)
         elif self._staging.awaited is not None:
             self._staging.forget()
@@ -287,12 +292,34 @@ class Agent:
             if self._mpi.failed:
                 process.expire(MPIRUN_PATIENCE)
         busy = self._relay_progress()
+        self._check_exceptions(process)
         self._poll = POLL[0] if busy or process.asked else min(self._poll * 1.5, POLL[1])
         if self._stack_request is not None and (ended or self._stack_request.ready()):
             self._send_stacks(self._stack_request)
         behind = any(follower.behind for _, _, follower in self._followers)
         if ended and not behind and self._staging.settled(process.killed) and self._others_heard(process, *ended):
             self._wind_up(process, *ended)
+
+    def _check_exceptions(self, process: RankProcess) -> None:
+        """Report an uncaught exception of the rank's program before its process has ended. Exit handlers of any program
+        may wait for peers forever, so it is killed after the grace period."""
+        now = time.monotonic()
+        for role, rank, follower in self._followers:
+            for exception in follower.exceptions:
+                debug_log.info("%s-%d: process %d raised an uncaught exception", role, rank, exception.pid)
+                self._dying[exception.pid] = now + self.stage.grace
+                if exception.fails_rank and self.protocol.failing is None and not process.asked:
+                    lines = exit_causes.tail(follower.log, follower.log_offset)
+                    cause = exit_causes.of_exit(1, 0, lines, self._oom_kills(), False, self.config.run_dir)
+                    assert cause is not None
+                    self.protocol.failing = _ending(1, 0, replace(cause, role=role, rank=rank), exception.at)
+                    self._heartbeat = 0.0
+            follower.exceptions.clear()
+        due = [pid for pid, at in self._dying.items() if now >= at]
+        if due:
+            below = set(syscalls.descendants(os.getpid()))
+            syscalls.signal_all([pid for pid in due if pid in below], signal.SIGKILL)
+            self._dying = {pid: at for pid, at in self._dying.items() if now < at}
 
     def _others_heard(self, process: RankProcess, code: int, signum: int) -> bool:
         """Whether the workers had time to report: mpirun fails because one of them did, so they come first."""
@@ -311,12 +338,15 @@ class Agent:
                     self._send(event.kind, {**self._of("worker", event.rank), **event.keys})
             self._relay_progress()
         lines = exit_causes.tail(self._log, process.log_offset)
-        kills = exit_causes.oom_kills()
-        oom = kills - self._oom if kills >= 0 else -1
-        cause = exit_causes.of_exit(code, signum, lines, oom, process.asked, self.config.run_dir)
+        cause = exit_causes.of_exit(code, signum, lines, self._oom_kills(), process.asked, self.config.run_dir)
         if cause is not None and self._mpi is not None:
             cause = self._mpi.first_cause() or cause
         self._exited(code, signum, cause)
+
+    def _oom_kills(self) -> int:
+        """Out-of-memory kills in the rank's cgroup since it started; -1 if they are not counted."""
+        kills = exit_causes.oom_kills()
+        return kills - self._oom if kills >= 0 else -1
 
     def _relay_progress(self) -> bool:
         sent = False
@@ -348,17 +378,18 @@ class Agent:
             follower.close()
             stack_dump.tidy(self._stacks_of(role, rank))
         stack_dump.tidy(self._stacks_of(self.config.seat.role, self.config.seat.rank))
-        self.process, self._followers, self._mpi, self._ended_at = None, [], None, 0.0
+        self.process, self._followers, self._mpi, self._ended_at, self._dying = None, [], None, 0.0, {}
         if self._cut_off:
             asked, cause = False, Cause(CauseKind.NODE_LOST, "it lost the driver for longer than its lease")
+        if self.protocol.failing is not None:
+            cause = cause_of(self.protocol.failing)
         if cause is not None:
             self.termination_message = (
                 f"{self.config.seat.name}, generation {self.protocol.incarnation[0]}: {cause.message}"
             )
         kind = "no cause" if cause is None else cause.kind.value
         debug_log.info("incarnation %s ended: code %d, signal %d, %s", self.protocol.incarnation, code, signum, kind)
-        ending = m.RankExit(code=code, signal=signum, at=time.time(), asked=asked, cause=plain(cause))
-        self.protocol.ended(ending)
+        ending = self.protocol.ended(_ending(code, signum, cause, time.time(), asked))
         if not self._leaving or code == 0:  # else the agent ends, and must not get a new incarnation
             self._send("exited", ending)
 
@@ -380,6 +411,10 @@ class Agent:
             self.process.end(0)
             while self.process.ended() is None:
                 time.sleep(0.005)
+
+
+def _ending(code: int, signum: int, cause: Optional[Cause], at: float, asked: bool = False) -> m.RankExit:
+    return {"code": code, "signal": signum, "at": at, "asked": asked, "cause": plain(cause)}
 
 
 def _log_bug(config: AgentConfig) -> None:

@@ -30,6 +30,7 @@ from longboat.runtime import wire
 from longboat.runtime.agent import syscalls
 from longboat.runtime.agent.file_transfer import FileStream
 from longboat.runtime.agent.rank_process import open_log
+from longboat.runtime.rank_env import with_pid
 
 SETTINGS, EXIT, RUN_RANK, REMOTE_SHELL = "settings.json", "exit", "run-rank", "remote-shell"
 KEPT = ("PMI_", "PMIX_", "PMI", "OMPI_", "PRTE_", "HYDI_", "HYDRA_", "MPI_", "MPIR_", "MPICH_", "FI_", "UCX_", "OPAL_")
@@ -157,7 +158,7 @@ def run_rank(directory: str, command: List[str]) -> int:
             os.dup2(log, 1)
             os.dup2(log, 2)
             os.chdir(settings["cwd"])
-            os.execvpe(command[0], command, env)
+            os.execvpe(command[0], command, with_pid(env, command, os.getpid()))
         except OSError as error:
             os.write(2, f"{command[0]}: {error.strerror}\n".encode())
         finally:

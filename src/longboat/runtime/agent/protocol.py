@@ -44,6 +44,8 @@ class AgentProtocol:
         self.running = False
         self.exit: Optional[RankExit] = None
         """How the current incarnation ended; None while it runs."""
+        self.failing: Optional[RankExit] = None
+        """How the current incarnation is about to end: its program raised an exception that nothing caught."""
         self.heartbeat = min(HEARTBEAT, lease / 4) if lease else HEARTBEAT
         self._address = address
         self._lease = lease
@@ -64,6 +66,7 @@ class AgentProtocol:
             "incarnation": list(self.incarnation),
             "running": self.running,
             "exit": self.exit,
+            "failing": self.failing,
             "at": wall,
             "beat": now,
         }
@@ -109,9 +112,12 @@ class AgentProtocol:
 
     def begun(self, incarnation: Incarnation) -> None:
         self.incarnation, self.running, self.exit, self._grace = incarnation, True, None, math.inf
+        self.failing = None
 
-    def ended(self, ending: RankExit) -> None:
-        self.running, self.exit = False, ending
+    def ended(self, ending: RankExit) -> RankExit:
+        """Record how the incarnation ended; returns what counts: an exception comes before its exit."""
+        self.running, self.exit = False, self.failing or ending
+        return self.exit
 
     def warned(self) -> None:
         """The machine is going away."""

@@ -1,4 +1,4 @@
-"""Follows a rank's log and report file to find its progress and checkpoints.
+"""Follows a rank's log and report file to find its progress, its checkpoints and an uncaught exception.
 
 Progress comes from `longboat.report(...)` (the rank's report file) or from a printed line
 
@@ -15,7 +15,7 @@ import math
 import os
 import re
 import time
-from typing import Any, Dict, List, Tuple, Union
+from typing import Any, Dict, List, NamedTuple, Tuple, Union
 
 Point = Dict[str, Union[int, float, str]]
 
@@ -99,6 +99,15 @@ class FileTail:
             self._fd = -1
 
 
+class UncaughtException(NamedTuple):
+    """An exception that nothing in a Python program caught; its traceback is in the log."""
+
+    pid: int
+    at: float
+    fails_rank: bool
+    """It is the rank's own program, not one whose exit code another program judges."""
+
+
 class RankOutput:
     """Progress of one rank, from its log and its report file."""
 
@@ -107,6 +116,9 @@ class RankOutput:
         self._reports = FileTail(reports, reports_offset)
         self._line_start = b"\n"
         self._half_report = b""
+        self.log, self.log_offset = log, log_offset
+        self.exceptions: List[UncaughtException] = []
+        """Exceptions that are ending programs of the rank; the reader empties it."""
 
     def news(self) -> Tuple[List[Point], List[Dict[str, Any]]]:
         """Points and checkpoint records since the last call; in order within each source."""
@@ -119,6 +131,7 @@ class RankOutput:
                 if "checkpoint" in record:
                     checkpoints += _checkpoint(record["checkpoint"])
                     continue
+                self.exceptions += _exception(record.get("exception"))
                 point = cleaned(record)
                 if point:
                     points.append(point)
@@ -162,6 +175,14 @@ def _checkpoint(record: Any) -> List[Dict[str, Any]]:
     numbers = ("step",) if isinstance(record, dict) and record.get("error") else ("step", "part", "of", "bytes")
     valid = isinstance(record, dict) and all(isinstance(record.get(name), int) for name in numbers)
     return [record] if valid and (len(numbers) == 1 or isinstance(record.get("path"), str)) else []
+
+
+def _exception(record: Any) -> List[UncaughtException]:
+    """The record if it is valid: users can write this file."""
+    try:
+        return [UncaughtException(int(record["pid"]), float(record["t"]), bool(record["fails_rank"]))]
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return []
 
 
 def _object(line: bytes) -> Dict[str, Any]:

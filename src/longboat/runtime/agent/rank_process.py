@@ -15,6 +15,7 @@ from enum import Enum
 from typing import Dict, List, Optional, Sequence, Tuple
 
 from longboat.runtime.agent import syscalls
+from longboat.runtime.rank_env import with_pid
 
 
 class ProgramNotFound(Exception):
@@ -186,7 +187,8 @@ def _become(
     doing[0] = StartStep.ENTER_DIRECTORY
     os.chdir(cwd)
     doing[0] = StartStep.EXECUTE
-    arguments, variables = [_encoded(text) for text in command], {_encoded(n): _encoded(v) for n, v in env.items()}
+    arguments = [_encoded(text) for text in command]
+    variables = {_encoded(n): _encoded(v) for n, v in with_pid(env, command, os.getpid()).items()}
     if "/" in command[0]:
         os.execve(command[0], arguments, variables)
     seen = errno.ENOENT

@@ -16,7 +16,7 @@ from typing import Any, List, Mapping, NamedTuple, NoReturn
 from longboat.runtime.buckets import directory_sync
 from longboat.runtime.buckets.bucket_http import PASSING, BucketError
 from longboat.runtime.buckets.bucket_mounts import CANNOT, READ_ONLY, REFUSED
-from longboat.runtime.rank_env import variable
+from longboat.runtime.rank_env import variable, with_pid
 
 
 class BucketMount(NamedTuple):
@@ -87,7 +87,7 @@ def _run(command: List[str]) -> int:
         try:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, stops)
-            os.execvp(command[0], command)
+            os.execvpe(command[0], command, with_pid(os.environ, command, os.getpid()))
         except OSError as error:
             os.write(2, f"{command[0]}: {error.strerror}\n".encode())
         finally:

@@ -21,7 +21,7 @@ BYE = wire.encode({"is": "bye"})
 def heartbeat(seat: Seat, message: m.AgentState) -> g.Heartbeat:
     host, ports = message["address"]
     incarnation = incarnation_of(message["incarnation"])
-    ended = message["exit"]
+    ended, failing = message["exit"], message["failing"]
     return g.Heartbeat(
         seat,
         message["agent"],
@@ -30,6 +30,7 @@ def heartbeat(seat: Seat, message: m.AgentState) -> g.Heartbeat:
         bool(message["running"]),
         exited(seat, incarnation, ended) if ended is not None else None,
         message["at"],
+        exited(seat, incarnation, failing) if failing is not None else None,
     )
 
 

@@ -72,6 +72,8 @@ class Heartbeat:
     """How that incarnation ended; None while it runs."""
     at: float = 0.0
     """Time of sending, on the agent's clock."""
+    failing: Optional[Exited] = None
+    """How that incarnation is about to end: an exception was not caught, and exit handlers still run."""
 
 
 @dataclass(frozen=True)

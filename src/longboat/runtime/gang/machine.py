@@ -180,6 +180,8 @@ class Gang:
             return self._exited(event.exit, now)
         if self.phase is Phase.ENDING:
             return self._kill(event.seat)
+        if event.incarnation == current and event.failing is not None and self.phase is Phase.RUNNING:
+            return self._failing(event.failing, member, now)
         if event.running and event.incarnation < current:
             return [g.Kill(event.seat, event.incarnation, 0.0)]
         if event.incarnation < current and self.phase is Phase.RUNNING:
@@ -301,6 +303,11 @@ class Gang:
         member.heard = now
         return self._rank_ended(event.seat, member, event, now)
 
+    def _failing(self, event: g.Exited, member: Member, now: float) -> List[g.Action]:
+        """An exception is ending a rank: end the others at once. Its own exit handlers get the grace period."""
+        member.failing = True
+        return [] if member.alone else self._fail(outcomes.located(event), now)
+
     def _agent_lost(self, event: g.AgentLost, now: float, launching: bool = False) -> List[g.Action]:
         member = self.members.get(event.seat)
         if member is None:
@@ -350,6 +357,8 @@ class Gang:
 
     def _stop(self, event: g.StopRequest, now: float) -> List[g.Action]:
         grace = 0.0 if event.now else self.rules.grace
+        if event.now:
+            self.members.stop_waiting()
         if self.phase is Phase.ENDING and self._ending is not None:
             self._ending = self._ending.stopped(event.cause, grace)
             return self._kill_running()
@@ -371,8 +380,11 @@ class Gang:
         return [kill for seat in self.members.seats_in(MemberState.RUNNING) for kill in self._kill(seat)]
 
     def _kill(self, seat: Seat, grace: Optional[float] = None) -> List[g.Action]:
-        wanted = self._ending.grace if self._ending is not None else 0.0
-        return [g.Kill(seat, self._incarnation(seat), wanted if grace is None else grace)]
+        if grace is None:
+            if self.members[seat].failing:
+                return []
+            grace = self._ending.grace if self._ending is not None else 0.0
+        return [g.Kill(seat, self._incarnation(seat), grace)]
 
     def _conclude(self, now: float) -> List[g.Action]:
         """Once no rank runs: record how the generation ended, then form the next or stop."""

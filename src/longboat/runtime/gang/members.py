@@ -45,6 +45,8 @@ class Member:
     exit: Optional[Exited] = None
     kill_cause: Optional[Cause] = None
     """Why the gang killed it: its exit counts as a failure with this cause."""
+    failing: bool = False
+    """An uncaught exception is ending its process; its agent kills it after the grace period."""
     knows: bool = True
     """Its agent knows the generation that a restarted driver found."""
     recorded: bool = False
@@ -52,7 +54,7 @@ class Member:
 
     def begin(self, now: float) -> None:
         """Start a new incarnation."""
-        self.exit, self.kill_cause, self.recorded = None, None, False
+        self.exit, self.kill_cause, self.recorded, self.failing = None, None, False, False
         self.progress_at = now if self.progress_at >= 0 else -1.0
 
     @property
@@ -89,6 +91,11 @@ class Roster(Dict[Seat, Member]):
         """Remove a lost agent. launching: its replacement is on its way."""
         self.move(member, MemberState.ABSENT)
         member.agent, member.fenced, member.launching = "", False, launching
+
+    def stop_waiting(self) -> None:
+        """Give failing members no more time for their exit handlers."""
+        for member in self.values():
+            member.failing = False
 
     def presume_running(self, now: float) -> None:
         """Count all members as running: a restarted driver has not heard of any that ended."""

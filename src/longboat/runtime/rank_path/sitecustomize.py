@@ -1,8 +1,8 @@
 """Runs first in every Python that a rank starts, because PYTHONPATH begins with its directory.
 
 It makes `import longboat` work if it is not installed, lets a bare `jax.distributed.initialize()` find its peers,
-detects an MPI that came up as N jobs of size 1, and writes stacks on SIGUSR1. No failure in here may fail the user's
-program, and a sitecustomize that this one hides is run after it.
+detects an MPI that came up as N jobs of size 1, writes stacks on SIGUSR1, and reports uncaught exceptions.
+No failure in here may fail the user's program, and a sitecustomize that this one hides is run after it.
 
 Old interpreters run this file too: plain syntax, standard library, and no imports that a bare start does not have.
 """
@@ -129,6 +129,39 @@ def write_stacks_on_signal():
             faulthandler.enable(all_threads=False)  # a crash in C logs the Python stack
 
 
+def report_uncaught_exceptions():
+    """Report an exception that ends this program before Python runs its exit handlers.
+
+    Handlers that wait for the peers (JAX's shutdown barrier, MPI_Finalize) would hide it for minutes. It fails the rank
+    if this is the rank's own program; otherwise the parent judges the exit code.
+    """
+    import _thread
+    import time
+
+    main_thread = _thread.get_ident()
+
+    def report():
+        sys.stderr.flush()
+        mine = os.environ.get("LONGBOAT_RANK_PID") in (str(os.getpid()), "sh %d" % os.getppid())
+        line = '{"exception":{"pid":%d,"t":%.6f,"fails_rank":%d}}\n' % (os.getpid(), time.time(), mine)
+        fd = os.open(os.environ["LONGBOAT_REPORT_FILE"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        os.write(fd, line.encode())
+        os.close(fd)
+
+    def excepthook(kind, value, traceback):
+        sys.__excepthook__(kind, value, traceback)
+        try:
+            sys._getframe(1)  # noqa: SLF001 - a caller: the program continues
+        except ValueError:
+            if _thread.get_ident() == main_thread:
+                try:
+                    report()
+                except Exception:
+                    pass
+
+    sys.excepthook = excepthook
+
+
 def run_hidden_sitecustomize():
     """Run the sitecustomize that the interpreter would have run without our directory."""
     mine = sys.modules.pop("sitecustomize", None)
@@ -152,6 +185,7 @@ def start():
     if hooks:
         sys.meta_path.insert(0, Hooks(hooks))
     sys.meta_path.append(Fallback)
+    report_uncaught_exceptions()
     write_stacks_on_signal()
 
 
