@@ -259,7 +259,7 @@ class SimAgent:
             return
         self.process = None
         asked, cause = process.asked, process.cause
-        if self._cut_off:
+        if self._cut_off and process.failed_at < 0:
             asked, cause = False, Cause(CauseKind.NODE_LOST, "it lost the driver for longer than its lease")
             process.cause, process.asked = cause, False
         ending = self.protocol.ended(

@@ -51,6 +51,8 @@ class SimDriver:
         self._inbox: deque[Callable[[], None]] = deque()
         self._todo: deque[g.Action] = deque()
         self._busy = False
+        self._paused = 0.0
+        """Seconds in which it did not run: its clock stood still, as `RunningClock` does."""
         self._links: dict[Seat, Connection] = {}
         self._timer = -1.0
         self._starts: dict[tuple[g.Incarnation, int], bytes] = {}
@@ -66,16 +68,21 @@ class SimDriver:
         if left is None:
             self._close()
             return
-        self.gang = Gang(self.rules, generation, self.world.now, left.open, left.restarts_left)
+        self.gang = Gang(self.rules, generation, self.now, left.open, left.restarts_left)
         self.watcher.driver_began(self.gang)
         if left.decided:
             self._todo.append(g.GangEnded(left.decided, left.cause))
         else:
-            self._todo.extend(self.gang.begin(self.world.now))
+            self._todo.extend(self.gang.begin(self.now))
             if any(event["ev"] == "stopping" for event in self.journal):
-                self._todo.extend(self.gang.handle(g.StopRequest(STOPPED), self.world.now))
+                self._todo.extend(self.gang.handle(g.StopRequest(STOPPED), self.now))
         self._work()
         self.watcher.begun()
+
+    @property
+    def now(self) -> float:
+        """The time of its own clock."""
+        return self.world.now - self._paused
 
     # What comes in.
 
@@ -169,7 +176,7 @@ class SimDriver:
         world = self.world
         if world.tracing and not isinstance(event, (g.Progress, g.Tick)):
             world.say(f"gang <- {_short(event)}")
-        self._todo.extend(self.gang.handle(event, world.now))
+        self._todo.extend(self.gang.handle(event, self.now))
         self._work()
 
     # What the gang wants done.
@@ -193,8 +200,23 @@ class SimDriver:
     def _written(self, action: g.Action) -> None:
         if not self.alive:
             return
-        self._busy = False
         self._do(action)
+        self._go_on()
+
+    def pause(self, seconds: float) -> None:
+        """As SIGSTOP and SIGCONT: what comes in meanwhile is read after it."""
+        if self.alive and not self._busy and not self.finished:
+            self._busy = True
+            self.world.after(seconds, self._continue, seconds)
+
+    def _continue(self, seconds: float) -> None:
+        if self.alive:
+            self._paused += seconds
+            self.watcher.driver_paused(seconds)
+            self._go_on()
+
+    def _go_on(self) -> None:
+        self._busy = False
         self._work()
         while self._inbox and not self._busy and self.alive:
             self._inbox.popleft()()
@@ -242,19 +264,19 @@ class SimDriver:
     def _set_timer(self) -> None:
         due = self.gang.deadline()
         if due is not None and (self._timer < 0 or due < self._timer - 1e-9):
-            self._timer = max(due, self.world.now + 1e-3)
-            self.world.after(self._timer - self.world.now, self._tick, self._timer)
+            self._timer = max(due, self.now + 1e-3)
+            self.world.after(self._timer - self.now, self._tick, self._timer)
 
     def _tick(self, timer: float) -> None:
         if not self.alive or self.finished or timer != self._timer:
             return
         if self._busy:
-            self._timer = self.world.now + 0.05
+            self._timer = self.now + 0.05
             self.world.after(0.05, self._tick, self._timer)
             return
         self._timer = -1.0
         due = self.gang.deadline()
-        if due is not None and self.world.now >= due:
+        if due is not None and self.now >= due:
             self._handle(g.Tick())
         else:
             self._set_timer()

@@ -118,6 +118,10 @@ class Watcher:
     def heard(self, seat: Seat) -> None:
         self._heard[seat] = self.world.now
 
+    def driver_paused(self, seconds: float) -> None:
+        """The silence of a pause is not the agents'."""
+        self._heard = {seat: at + seconds for seat, at in self._heard.items()}
+
     def checkpoint(self) -> None:
         self._spent = 0
         if self._gang.phase is Phase.ENDING:

@@ -179,6 +179,8 @@ class Scenario:
             if world.chance() < self.crashes and self.driver.alive and not self.driver.finished:
                 self.driver.crash_in = rng.choice((0, 0, 1, 2, 3, 8))
                 self.driver._work()
+        elif kind == "driver pause":
+            self._pause_driver()
         elif kind == "stop":
             if self.stopped_at < 0 and world.chance() < 0.3 and self.driver.alive:
                 world.fault("stop asked")
@@ -286,6 +288,19 @@ class Scenario:
             self.world, self.engine, self.rules, self.journal, self.watcher, self.slow_disk, self._driver_crashed
         )
 
+    def _pause_driver(self) -> None:
+        length = self.rules.lease * self.world.between(0.1, 3.0)
+        if self.driver.alive:
+            self.world.fault("driver paused")
+            self._driver_away(length)
+            self.driver.pause(length)
+
+    def _driver_away(self, seconds: float) -> None:
+        """Leases of agents may run out meanwhile."""
+        if seconds > self.rules.lease / 2:
+            for seat in self.seats:
+                self.watcher.mark("agent", seat)
+
     def _driver_crashed(self, driver: SimDriver) -> None:
         world = self.world
         world.fault("driver crashed")
@@ -293,9 +308,7 @@ class Scenario:
         driver.die()
         lease = self.rules.lease
         away = world.rng.choice((0.2, 2.0, lease, 3 * lease)) * world.between(0.5, 1.5)
-        if away > lease / 2:
-            for seat in self.seats:
-                self.watcher.mark("agent", seat)
+        self._driver_away(away)
         world.after(away, self._new_driver)
 
     # From the beginning to the end.
@@ -354,12 +367,12 @@ _FAULTS: dict[str, Callable[[Scenario, Pod], None]] = {
     "preempt": Scenario._preempt,
     "kill": Scenario._kill_process,
 }
-_KINDS = (*_FAULTS, "driver", "stop", "disk full")
+_KINDS = (*_FAULTS, "driver", "stop", "disk full", "driver pause")
 THEMES: dict[str, tuple[int, ...]] = {
-    "all": (3, 2, 3, 1, 4, 3, 2, 5, 4, 1, 1),
-    "cuts": (1, 1, 8, 8, 2, 2, 0, 1, 1, 1, 0),
-    "driver": (2, 2, 1, 0, 1, 0, 6, 4, 12, 2, 0),
-    "edges": (0, 0, 4, 4, 0, 0, 0, 0, 1, 0, 0),
+    "all": (3, 2, 3, 1, 4, 3, 2, 5, 4, 1, 1, 2),
+    "cuts": (1, 1, 8, 8, 2, 2, 0, 1, 1, 1, 0, 0),
+    "driver": (2, 2, 1, 0, 1, 0, 6, 4, 12, 2, 0, 4),
+    "edges": (0, 0, 4, 4, 0, 0, 0, 0, 1, 0, 0, 0),
 }
 """How often each kind comes, in the order of the kinds. At the edges all cuts last about as long as a lease."""
 

@@ -67,8 +67,9 @@ class RunViewer:
 
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-            signal.signal(signum, signal.SIG_DFL)
+        for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP):
+            if signal.getsignal(signum) is not signal.SIG_IGN:  # after nohup, SIGHUP stays ignored
+                signal.signal(signum, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         close_inherited()  # the driver's end of every pipe must be the driver's alone
         display = self._display()

@@ -7,7 +7,6 @@ import selectors
 import socket
 import struct
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,8 @@ class Door:
         listener.bind(self.path)
         listener.listen()
         self.selector = selectors.DefaultSelector()
-        self.links = AgentLinks(listener, TOKEN, self.selector)
+        self.now = 100.0
+        self.links = AgentLinks(listener, TOKEN, self.selector, lambda: self.now)
 
     def turn(self) -> list[wire.Message]:
         """Everything that is ready now is handled; what was heard."""
@@ -167,13 +167,12 @@ def test_the_newer_agent_of_a_seat_replaces_the_older_one(door: Door) -> None:
     assert new.hear() == {"is": "for the new one"}
 
 
-def test_who_does_not_prove_himself_in_time_is_put_out(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_does_not_prove_himself_in_time_is_put_out(door: Door) -> None:
     silent, agent = Caller(door), Caller(door)
     agent.join()
     door.turn()
     agent.hear()
-    later = time.monotonic() + HANDSHAKE + 1
-    monkeypatch.setattr(time, "monotonic", lambda: later)
+    door.now += HANDSHAKE + 1
     door.links.sweep()
     assert silent.hear() is None
     assert door.links.send(SEAT, wire.encode({"is": "x"}))

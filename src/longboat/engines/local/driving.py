@@ -24,7 +24,7 @@ from longboat.runtime.causes import Cause, CauseKind
 from longboat.runtime.driver.archive import archive_results
 from longboat.runtime.driver.driver import Driver, DriverOptions
 from longboat.runtime.driver.history import RunHistory, look_back, run_anew
-from longboat.runtime.driver.stop_signals import ENDING, stopped_by
+from longboat.runtime.driver.stop_signals import catch, stopped_by
 from longboat.runtime.errors import FAILED, INTERRUPTED, LongboatError
 from longboat.runtime.journal import FULL, JournalFull, JournalWriter, stream
 from longboat.runtime.plan import Plan, Stage
@@ -119,8 +119,7 @@ def drive(
     """Runs the plan in this process to its end and returns the exit code. A run directory that already has a journal is
     resumed. `settle` is called once this process holds the run's lock and is its only writer, `say` before slow steps,
     and `begun` once the first agents are launched."""
-    for signum in ENDING:
-        signal.signal(signum, _interrupt)  # until the driver listens
+    catch(_interrupt)  # until the driver listens
     held = driver_lock.take(run_dir)
     debug_log.begin(debug_log.level_of(environ), "driver", os.path.join(run_dir, run_layout.DRIVER_LOG))
     settle()
@@ -192,6 +191,8 @@ def _start(
     read_only = [m.path for m in plan.storage if m.read_only and m.path]
     protected = [path for path in read_only if not (run_dir + "/").startswith(path.rstrip("/") + "/")]
     launcher = LocalLauncher(configs.config, configs.scratch, protected)
+    if signal.getsignal(signal.SIGTSTP) is signal.SIG_DFL:
+        signal.signal(signal.SIGTSTP, lambda *_: launcher.pause())
     options = DriverOptions(left_out=orders.left_out, keep=orders.keep)
     driver = Driver(plan, run_dir, journal, configs.token, before, options)
     journal.write(

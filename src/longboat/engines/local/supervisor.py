@@ -90,6 +90,20 @@ class LocalLauncher:
         messages = [json.loads(line) for line in lines]
         return [self._gone(each) for each in messages if each["number"] == self._launches[Seat(*each["gone"])]]
 
+    def pause(self) -> None:
+        """Stop the agents and ranks, then this process, as Ctrl-Z does; continue them when it continues. Supervisor and
+        fork server keep running: they end the ranks if this process is killed meanwhile."""
+        paused: list[int] = []
+        while pids := [pid for pid in self._agents_and_ranks() if pid not in paused]:
+            syscalls.signal_all(pids, signal.SIGSTOP)
+            paused += pids
+        os.kill(os.getpid(), signal.SIGSTOP)
+        syscalls.signal_all(paused, signal.SIGCONT)
+
+    def _agents_and_ranks(self) -> list[int]:
+        tree = syscalls.process_tree()
+        return [pid for fork_server in tree.get(self._supervisor, ()) for pid in syscalls.below(tree, fork_server)]
+
     def close(self) -> None:
         with contextlib.suppress(BrokenPipeError):  # the supervisor was killed
             os.write(self._life, FAREWELL)

@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 import selectors
 import socket
-import time
-from typing import Dict, List, Optional
+from typing import Callable, Dict, List, Optional
 
 from longboat.runtime import debug_log, wire
 from longboat.runtime.messages import AgentState
@@ -22,12 +21,12 @@ HANDSHAKE = 10.0
 class AgentLink:
     """One connection to an agent."""
 
-    def __init__(self, sock: socket.socket, handshake: wire.ServerHandshake) -> None:
+    def __init__(self, sock: socket.socket, handshake: wire.ServerHandshake, opened: float) -> None:
         self.socket = sock
         self.handshake = handshake
         self.seat: Optional[Seat] = None
         self.state: Optional[AgentState] = None
-        self.opened = time.monotonic()
+        self.opened = opened
         self.decoder = wire.Decoder(wire.STRANGER_LIMIT)
         self.unsent = bytearray()
 
@@ -35,7 +34,10 @@ class AgentLink:
 class AgentLinks:
     """All connections, by seat."""
 
-    def __init__(self, listener: socket.socket, token: bytes, selector: selectors.BaseSelector) -> None:
+    def __init__(
+        self, listener: socket.socket, token: bytes, selector: selectors.BaseSelector, clock: Callable[[], float]
+    ) -> None:
+        self._clock = clock
         self._listener = listener
         self._token = token
         self._selector = selector
@@ -58,7 +60,7 @@ class AgentLinks:
             sock.setblocking(False)
             if sock.family != socket.AF_UNIX:
                 wire.lively(sock)
-            link = AgentLink(sock, wire.ServerHandshake(self._token, wire.DRIVER))
+            link = AgentLink(sock, wire.ServerHandshake(self._token, wire.DRIVER), self._clock())
             debug_log.debug("accepted connection %d", sock.fileno())
             self._open[sock.fileno()] = link
             self._selector.register(sock, selectors.EVENT_READ, link)
@@ -124,7 +126,7 @@ class AgentLinks:
 
     def sweep(self) -> None:
         """Close connections that never authenticated; accept new ones again."""
-        late = time.monotonic() - HANDSHAKE
+        late = self._clock() - HANDSHAKE
         for link in [x for x in self._open.values() if x.seat is None and x.opened < late]:
             debug_log.warning("no handshake on connection %d after %g s", link.socket.fileno(), HANDSHAKE)
             self._close(link)

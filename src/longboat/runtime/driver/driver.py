@@ -27,6 +27,7 @@ from longboat.runtime.driver.dedup import Deduplicator
 from longboat.runtime.driver.history import RunHistory, UnfinishedStage
 from longboat.runtime.driver.launcher import AgentGone, Launcher, StageNote, Unrecoverable
 from longboat.runtime.driver.rank_journal import RankJournal
+from longboat.runtime.driver.running_clock import RunningClock
 from longboat.runtime.driver.services import Services, ServiceStages
 from longboat.runtime.driver.stage_run import StageRun, rules_of
 from longboat.runtime.driver.stop_signals import StopSignals, stopped_by
@@ -74,6 +75,9 @@ class Driver:
         before: RunHistory,
         options: DriverOptions,
     ) -> None:
+        self._clock = RunningClock()
+        self._paused = 0.0
+        """Seconds of the pauses that the journal knows of."""
         self._pods = options.pods
         self.plan = plan
         self.run_dir = run_dir
@@ -124,7 +128,7 @@ class Driver:
     def run(self, listener: socket.socket, launcher: Launcher, begun: Callable[[], None] = lambda: None) -> int:
         """Run the plan to its end; returns the exit code. `begun` is called once the first agents are launched."""
         self._launcher = launcher
-        self._links = AgentLinks(listener, self._token, self._selector)
+        self._links = AgentLinks(listener, self._token, self._selector, self._clock)
         self._selector.register(launcher.fileno(), selectors.EVENT_READ, launcher)
         if self._services is not None:
             self._selector.register(self._services.services.fileno(), selectors.EVENT_READ, self._services)
@@ -166,7 +170,10 @@ class Driver:
                     self._links.flush(key.data)
                 if events & selectors.EVENT_READ:
                     self._read(key.data)
-        now = time.monotonic()
+        now = self._clock()
+        if self._clock.paused > self._paused:
+            seconds, self._paused = self._clock.paused - self._paused, self._clock.paused
+            self.journal.write("note", level="warning", text=f"the driver was paused for {seconds:.0f} s")
         for run in list(self._running.values()):
             due = run.gang.deadline()
             if due is not None and now >= due:
@@ -183,7 +190,7 @@ class Driver:
                 self._gone(news)
 
     def _patience(self) -> float:
-        now = time.monotonic()
+        now = self._clock()
         dues = [due for due in (run.gang.deadline() for run in self._running.values()) if due is not None]
         return max(0.0, min([*dues, self._next_look]) - now)
 
@@ -282,7 +289,7 @@ class Driver:
         self._running[run.stage.name] = run
         self._rounds[run.stage.name] = run.round, run.merging
         connected = self._connected_agents(run)
-        actions = run.gang.begin(time.monotonic())
+        actions = run.gang.begin(self._clock())
         self._carry_out(run, [a for a in actions if not (isinstance(a, g.Launch) and a.seat in connected)])
         for seat, state in connected.items():
             self._gang(run, codec.heartbeat(seat, {**state, "running": False}))
@@ -298,12 +305,12 @@ class Driver:
 
     def _new_gang(self, stage: Stage, merging: bool, recover: bool = False, budget: Optional[int] = None) -> Gang:
         rules = rules_of(stage, merging, self._pods)
-        return Gang(rules, self._generations.get(stage.name, 0), time.monotonic(), recover, budget)
+        return Gang(rules, self._generations.get(stage.name, 0), self._clock(), recover, budget)
 
     # Actions of the gang.
 
     def _gang(self, run: StageRun, event: g.GangEvent) -> None:
-        self._carry_out(run, run.gang.handle(event, time.monotonic()))
+        self._carry_out(run, run.gang.handle(event, self._clock()))
 
     def _carry_out(self, run: StageRun, actions: Sequence[g.Action]) -> None:
         for action in actions:

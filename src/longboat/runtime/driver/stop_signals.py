@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import List
+from types import FrameType
+from typing import Callable, List, Optional
 
 from longboat.runtime import run_layout
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+STOP_COMMAND = (signal.SIGTERM, signal.SIGQUIT)
+"""What `longboat stop` sends."""
+
+
+def catch(handler: Callable[[int, Optional[FrameType]], None]) -> None:
+    """Handle the signals that stop a run. A terminal's signal that was ignored at the start stays ignored: `nohup`,
+    `trap '' HUP`, background jobs of a script."""
+    for signum in ENDING:
+        if signum in STOP_COMMAND or signal.getsignal(signum) is not signal.SIG_IGN:
+            signal.signal(signum, handler)
 
 
 class StopSignals:
@@ -20,8 +31,7 @@ class StopSignals:
         for fd in (self._wake, write):
             os.set_blocking(fd, False)
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-        for signum in ENDING:
-            signal.signal(signum, lambda *_: None)
+        catch(lambda *_: None)
         if leave_on_term:
             signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
 
