@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from longboat.engines.local import containment
+from longboat.runtime.agent import syscalls
 from tests.local.place import Place, until
 
 LOOK = """
@@ -176,6 +177,49 @@ def test_without_namespaces_a_killed_supervisor_leaves_nothing(longboat: Place) 
     os.kill(supervisor, signal.SIGKILL)
     assert command.said().code == 1
     longboat.nothing_is_left()
+
+
+def runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_without_namespaces_a_resumed_run_ends_what_the_earlier_driver_left(longboat: Place) -> None:
+    without_namespaces(longboat)
+    command = longboat.start(
+        "run: |\n  python train.py\n  exit $?\nshape: allreduce\nranks: 2\n",
+        train="""
+        import os, time
+        print("up", os.environ["LONGBOAT_GENERATION"], flush=True)
+        while not os.path.exists("enough"):
+            time.sleep(0.01)
+        """,
+    )
+    longboat.printed("up 1", 0)
+    longboat.printed("up 1", 1)
+    until(lambda: len(longboat.events("rank.started")) == 2)
+    shells = [event["pid"] for event in longboat.events("rank.started")]
+    trainers = [pid for shell in shells for pid in syscalls.descendants(shell)]
+    assert len(trainers) == 2
+    for pid in (command.pid, *(pid for pid in syscalls.descendants(command.pid) if pid not in trainers)):
+        os.kill(pid, signal.SIGSTOP)  # so that none of them can end another
+    for pid in (*syscalls.descendants(command.pid), command.pid):
+        if pid not in trainers:
+            os.kill(pid, signal.SIGKILL)
+    command.process.wait()
+    assert all(runs(pid) for pid in trainers), "they must survive, or this test shows nothing"
+    longboat.python = [sys.executable]  # a second user namespace could not look into the first one's processes
+    resumed = longboat.begin("run", "--resume", longboat.id)
+    longboat.printed("up 2", 0)
+    assert not any(runs(pid) for pid in trainers)
+    longboat.file("enough", "")
+    said = resumed.said()
+    assert said.code == 0, said.err
+    assert any("ended 2 processes that an earlier driver left" in e["text"] for e in longboat.events("note"))
+    for name in longboat.scratch():  # of the killed driver: its supervisor, which removes it, was killed as well
+        shutil.rmtree(longboat.tmp / name)
 
 
 def test_a_temporary_directory_with_a_very_long_name_is_no_hindrance(longboat: Place) -> None:

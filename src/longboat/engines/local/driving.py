@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from longboat import __version__, host, runtime
 from longboat.engines import secret_values
-from longboat.engines.local import driver_orders, scratch_dir
+from longboat.engines.local import driver_orders, leftover_processes, scratch_dir
 from longboat.engines.local.supervisor import LocalLauncher, SupervisorLost
 from longboat.runtime import debug_log, driver_lock, run_layout
 from longboat.runtime.agent.agent_config import AgentConfig
@@ -190,6 +190,7 @@ def _start(
     listener.listen(1024)
     read_only = [m.path for m in plan.storage if m.read_only and m.path]
     protected = [path for path in read_only if not (run_dir + "/").startswith(path.rstrip("/") + "/")]
+    leftovers = leftover_processes.end(run_dir) if before.last else []
     launcher = LocalLauncher(configs.config, configs.scratch, protected)
     if signal.getsignal(signal.SIGTSTP) is signal.SIG_DFL:
         signal.signal(signal.SIGTSTP, lambda *_: launcher.pause())
@@ -206,6 +207,9 @@ def _start(
         version=__version__,
         resumed=bool(before.last) or None,
     )
+    if leftovers:
+        text = f"ended {len(leftovers)} processes that an earlier driver left: {', '.join(map(str, leftovers))}"
+        journal.write("note", text=text, level="warning")
     if read_only and (read_only != protected or not launcher.containment.complete):
         text = f"nothing keeps ranks from writing to {', '.join(read_only)} on this machine"
         journal.write("note", text=text, level="warning")
