@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from longboat.runtime import journal, run_layout
+from longboat.runtime.agent import syscalls
 from tests.local.place import MARK, Command, Place, until
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
@@ -214,7 +215,18 @@ def _all(training: Training, chance: random.Random) -> None:
         _hit(training, agent, signal.SIGKILL)
 
 
+def _pause(training: Training, _: random.Random) -> None:
+    """As `docker pause`: driver, agents and ranks stand still for longer than the lease of an agent."""
+    pids = [training.command.pid, *syscalls.descendants(training.command.pid)]
+    syscalls.signal_all(pids, signal.SIGSTOP)
+    time.sleep(20.0)
+    syscalls.signal_all(pids, signal.SIGCONT)
+
+
 SUPERVISOR = "supervisor SIGKILL"
+PAUSE = "the whole run paused"
+SLOW = ("agent SIGSTOP", PAUSE)
+"""Those that take longer than a lease."""
 
 VICTIMS: dict[str, Callable[[Training, random.Random], None]] = {
     "rank SIGKILL": lambda t, c: _rank(t, c, signal.SIGKILL, False),
@@ -226,6 +238,7 @@ VICTIMS: dict[str, Callable[[Training, random.Random], None]] = {
     "all agents at once": _all,
     "an agent during recovery": _twice,
     "agent SIGSTOP": lambda t, c: _rank(t, c, signal.SIGSTOP, True),
+    PAUSE: _pause,
     SUPERVISOR: lambda t, _: _hit(t, t.command.pid, signal.SIGKILL),
 }
 
@@ -235,8 +248,8 @@ OFTEN = {"rank SIGKILL": 8, "agent SIGKILL": 5, "rank 0's agent SIGKILL": 4, "a 
 
 def draw(kills: int, chance: random.Random) -> list[str]:
     """A shuffled list of victims: every kind, those that take long to be noticed only a few times."""
-    slow = ["agent SIGSTOP"] * max(1, kills // 60)
-    kinds = [name for name in VICTIMS if name != "agent SIGSTOP"]
+    slow = list(SLOW) * max(1, kills // 60)
+    kinds = [name for name in VICTIMS if name not in SLOW]
     weights = [OFTEN.get(name, 2) for name in kinds]
     found = slow + kinds[: max(0, kills - len(slow))]
     found += chance.choices(kinds, weights, k=kills - len(found))
@@ -320,6 +333,8 @@ class Hunt:
             return training.generation > generation and bool(training.ranks())
 
         def healed() -> bool:
+            if victim == PAUSE:
+                return any(e["ev"] == "rank.report" and e["t"] > at + 20.0 for e in training.events[began:])
             if victim != "rank SIGSTOP" or not any(e["ev"] == "rank.stacks" for e in training.events[began:]):
                 return False
             t = max(e["t"] for e in training.events[began:] if e["ev"] == "rank.stacks")
@@ -329,6 +344,8 @@ class Hunt:
             return Kill(victim, False, problem=f"no new generation within {time.monotonic() - clock:.0f} s")
         if training.generation == generation:
             return Kill(victim, True, healed=True)
+        if victim == PAUSE:
+            return Kill(victim, False, problem="the pause ended the generation")
         started = next(e for e in training.events if e["ev"] == "gen.started" and e["gen"] > generation)
         first = next(e for e in training.events if e["ev"] == "rank.started" and e["gen"] == started["gen"])
         return Kill(victim, True, started["t"] - at, first["t"] - at)

@@ -7,11 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.killing import VICTIMS, Hunt, Job, compare_log
+from tests.chaos.killing import SLOW, VICTIMS, Hunt, Job, compare_log
 from tests.local.place import Place
-
-SLOW = "agent SIGSTOP"
-"""Noticed only when its lease runs out."""
 
 
 @pytest.fixture
@@ -24,7 +21,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 def test_a_training_survives_every_kind_of_kill_and_ends_with_the_weights_of_an_undisturbed_one(place: Place) -> None:
     hunt = Hunt(place, seed=5)
-    victims = [name for name in VICTIMS if name != SLOW]
+    victims = [name for name in VICTIMS if name not in SLOW]
     struck = hunt.run(Job(ranks=3), victims)
     assert hunt.tally.good, "\n".join([hunt.tally.table(), *hunt.tally.problems])
     assert struck == len(victims)
@@ -33,7 +30,7 @@ def test_a_training_survives_every_kind_of_kill_and_ends_with_the_weights_of_an_
 @pytest.mark.slow
 def test_a_stopped_agent_is_fenced_when_its_lease_runs_out(place: Place) -> None:
     hunt = Hunt(place, seed=6)
-    assert hunt.run(Job(ranks=2), [SLOW]) == 1
+    assert hunt.run(Job(ranks=2), ["agent SIGSTOP"]) == 1
     assert hunt.tally.good, hunt.tally.problems
     assert hunt.tally.kills[0].to_generation > 10
 
