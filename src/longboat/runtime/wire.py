@@ -121,6 +121,7 @@ def _proof(token: bytes, *proven: Any) -> str:
 
 
 def _check(message: Message, kind: str, token: bytes, *proven: Any) -> None:
-    given = message.get("proof")
-    if message["is"] != kind or not isinstance(given, str) or not hmac.compare_digest(given, _proof(token, *proven)):
+    # As bytes: compare_digest raises TypeError for text that is not ASCII.
+    given = str(message.get("proof")).encode("utf-8", "backslashreplace")
+    if message["is"] != kind or not hmac.compare_digest(given, _proof(token, *proven).encode()):
         raise WireError("the peer does not belong to this run: wrong proof")

@@ -123,6 +123,7 @@ def test_an_agent_with_the_token_and_a_name_that_is_not_a_seat_is_refused(door: 
         wire.encode({"is": "join"}),
         wire.encode({"is": "join", "name": "a/b-1", "nonce": 1}),
         wire.encode({"is": "join", "name": "a/b-c", "nonce": "x", "proof": "y"}),
+        wire.encode({"is": "join", "name": "a/b-1", "nonce": "x", "proof": "\u00e9"}),
         wire.encode({"is": "join", "name": [{}, [], 1], "nonce": "x", "proof": "y"}),
         wire.encode({"is": "join", "name": float("inf"), "nonce": "x", "proof": 5}),
         wire.encode({"is": "exited", "code": 0}),

@@ -60,6 +60,8 @@ def test_a_handshake_succeeds_for_the_same_token_service_and_name_alone() -> Non
         client.join(wire.ServerHandshake(token, service).hello()),
         {**join, "name": "train/worker-1"},
         {**join, "proof": None},
+        {**join, "proof": "\u00e9"},
+        {**join, "proof": "\ud800"},
         {**join, "proof": welcome["proof"]},
         {**join, "nonce": [[]]},
         {**join, "is": "alive"},
