@@ -26,8 +26,8 @@ ValueError: no data
 """.splitlines()
 
 
-def of_exit(code: int, signum: int = 0, lines: Sequence[str] = (), oom: int = 0) -> Cause:
-    cause = exit_causes.of_exit(code, signum, lines, oom, False, "/")
+def of_exit(code: int, signum: int = 0, lines: Sequence[str] = (), oom: int = 0, buckets: bool = False) -> Cause:
+    cause = exit_causes.of_exit(code, signum, lines, oom, False, "/", buckets)
     assert cause is not None
     return cause
 
@@ -58,9 +58,16 @@ def test_without_a_traceback_the_exit_code_speaks() -> None:
 
 @pytest.mark.parametrize(("code", "kind"), [(REFUSED, CauseKind.MISSING_INPUT), (CANNOT, CauseKind.USER_ERROR)])
 def test_storage_that_could_not_be_had_is_told_in_its_own_words(code: int, kind: CauseKind) -> None:
-    cause = of_exit(code, lines=["error: storage data could not be fetched: no credentials for S3 found"])
+    lines = ["error: storage data could not be fetched: no credentials for S3 found"]
+    cause = of_exit(code, lines=lines, buckets=True)
     assert (cause.kind, cause.message) == (kind, "storage data could not be fetched: no credentials for S3 found")
-    assert of_exit(code, lines=[]).message == f"exited with code {code}"
+    assert of_exit(code, lines=[], buckets=True).message == f"exited with code {code}"
+
+
+@pytest.mark.parametrize("code", [REFUSED, CANNOT])
+def test_without_buckets_the_wrapper_s_exit_codes_are_the_program_s_own(code: int) -> None:
+    cause = of_exit(code, lines=["my own error"])
+    assert (cause.kind, cause.message) == (CauseKind.USER_ERROR, f"exited with code {code}")
 
 
 @pytest.mark.parametrize("oom", [-1, 0])

@@ -28,7 +28,7 @@ from longboat.runtime.agent.rank_process import CannotStart, ProgramNotFound, Ra
 from longboat.runtime.agent.stack_request import StackRequest
 from longboat.runtime.agent.staging import Staging
 from longboat.runtime.agent.wakeup import Wakeup
-from longboat.runtime.buckets.bucket_mounts import wrapped
+from longboat.runtime.buckets.bucket_mounts import bucket_mounts, wrapped
 from longboat.runtime.causes import Cause, CauseKind
 from longboat.runtime.journal import cause_of, plain
 from longboat.runtime.light_dataclasses import replace
@@ -338,7 +338,8 @@ class Agent:
                     self._send(event.kind, {**self._of("worker", event.rank), **event.keys})
             self._relay_progress()
         lines = exit_causes.tail(self._log, process.log_offset)
-        cause = exit_causes.of_exit(code, signum, lines, self._oom_kills(), process.asked, self.config.run_dir)
+        buckets = bool(bucket_mounts(self.config.plan))
+        cause = exit_causes.of_exit(code, signum, lines, self._oom_kills(), process.asked, self.config.run_dir, buckets)
         if cause is not None and self._mpi is not None:
             cause = self._mpi.first_cause() or cause
         self._exited(code, signum, cause)

@@ -107,8 +107,16 @@ def kept(lines: Sequence[str]) -> Tuple[str, ...]:
     return tuple(lines[-TAIL_LINES:])
 
 
-def of_exit(code: int, signum: int, lines: Sequence[str], oom_kills: int, asked: bool, run_dir: str) -> Optional[Cause]:
-    """The cause of an exit; None if it exited with 0."""
+def of_exit(
+    code: int,
+    signum: int,
+    lines: Sequence[str],
+    oom_kills: int,
+    asked: bool,
+    run_dir: str,
+    buckets: bool = False,
+) -> Optional[Cause]:
+    """The cause of an exit; None if it exited with 0. buckets: the command ran in the bucket wrapper."""
     if code == 0:
         return None
     killed_by = signum or (code - 128 if code - 128 in _FATAL else 0)
@@ -118,7 +126,7 @@ def of_exit(code: int, signum: int, lines: Sequence[str], oom_kills: int, asked:
         _of_signal(signum or reported, oom_kills, asked)
         if signum or reported
         else _of_shell(code, lines)
-        or _of_storage(code, lines)
+        or (_of_storage(code, lines) if buckets else None)
         or _of_texts(code, lines, error, oom_kills, run_dir)
         or ExitFinding(CauseKind.USER_ERROR, error or f"exited with code {code}", _user_facts(error))
     )

@@ -10,7 +10,7 @@ from longboat.runtime.plan import Mount, Plan
 SCHEMES = ("s3", "gs")
 READ_ONLY = ":ro"
 CANNOT, REFUSED = 221, 222
-"""Exit codes if a bucket could not be read or written, and if a retry would not help. Programs do not use them."""
+"""Exit codes if a bucket could not be read or written, and if a retry would not help. Few programs use them."""
 
 
 def wrapped(plan: Plan, command: Tuple[str, ...]) -> Tuple[str, ...]:
