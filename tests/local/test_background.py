@@ -95,7 +95,7 @@ def test_exec_runs_beside_a_rank_in_its_environment_and_box_and_gives_its_exit_c
     longboat.file("go", "")
     assert longboat("wait").code == 0
     late = longboat("exec", longboat.id, "--", "true")
-    assert (late.code, late.err.splitlines()[0]) == (2, f"error: no rank of {longboat.id} is running: it is succeeded")
+    assert (late.code, late.err.splitlines()[0]) == (2, f"error: no rank of {longboat.id} is running: it succeeded")
 
 
 def test_two_runs_of_the_same_job_do_not_meet(longboat: Place) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from longboat.cli import run_summary
 from longboat.runs import cause_texts, explanation, formatting
 from longboat.runs.run_state import RunState, StageState, Verdict
-from longboat.runtime.causes import signal_name
+from longboat.runtime.causes import Cause, signal_name
 from longboat.runtime.journal import Event, cause_of
 
 
@@ -76,14 +76,19 @@ def _rank_ended(event: Event) -> str:
 def _stage_ended(event: Event) -> str:
     cause = cause_of(event)
     attempts = f" after {event['attempts']} attempts" if event.get("attempts", 1) > 1 else ""
-    return f"{event['stage']} {event['state']}{attempts}" + (f": {explanation.brief(cause)}" if cause else "")
+    return f"{event['stage']} {event['state']}{attempts}" + (f": {_of_stage(cause)}" if cause else "")
 
 
 def _gen_ended(event: Event) -> str:
     cause = cause_of(event)
     if cause is None or cause.rank >= 0:
         return ""
-    return f"{event['stage']} generation {event['gen']} {event['state']}: {explanation.brief(cause)}"
+    return f"{event['stage']} generation {event['gen']} {event['state']}: {explanation.cause_text(cause)}"
+
+
+def _of_stage(cause: Cause) -> str:
+    """A stage's cause; the line names the stage already, so only a rank is added."""
+    return explanation.brief(cause) if cause.rank >= 0 else explanation.cause_text(cause)
 
 
 def _verdict(event: Event) -> str:
@@ -98,9 +103,8 @@ def _stage_ready(event: Event) -> str:
 
 
 def _stopping(event: Event) -> str:
-    return f"stopping, asked by {event.get('by', 'somebody')}" + (
-        f", within {event['grace']:g}s" if event.get("grace") else ""
-    )
+    by = f" ({event['by']})" if event.get("by") else ""
+    return ("stopping now" if event.get("now") else "stopping") + by
 
 
 def _note(event: Event) -> str:

@@ -17,6 +17,7 @@ import time
 from longboat.cli import engine_options
 from longboat.cli.console import Console
 from longboat.engines.interface import CanExec, RunHandle, able
+from longboat.runs import explanation
 from longboat.runs.run_state import RankState, RunState
 from longboat.runtime.errors import LongboatError
 
@@ -53,7 +54,9 @@ def _running(run: RunHandle, args: argparse.Namespace) -> RankState:
         if _fits(rank, args):
             return rank
     if not ranks:
-        raise LongboatError(f"no rank of {run.id} is running: it is {state.state}", f"longboat status {run.id}")
+        raise LongboatError(
+            f"no rank of {run.id} is running: {explanation.state_text(state.state)}", f"longboat status {run.id}"
+        )
     names = ", ".join(f"{rank.stage}/{rank.name}" for rank in ranks[:8])
     raise LongboatError("no such rank is running", f"running: {names}")
 

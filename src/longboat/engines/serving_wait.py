@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from longboat.engines.interface import EndpointRequest, RunHandle
-from longboat.runs import formatting
+from longboat.runs import explanation, formatting
 from longboat.runs.run_state import RunState, StageState
 from longboat.runtime.errors import LongboatError
 
@@ -33,7 +33,7 @@ def serving_stage(state: RunState, name: str) -> StageState | None:
 def _check(state: RunState, request: EndpointRequest, due: float) -> None:
     if state.over:
         raise LongboatError(
-            f"{state.id} does not serve: it is {state.state.replace('_', ' ')}", f"longboat why {state.id}"
+            f"{state.id} does not serve: {explanation.state_text(state.state)}", f"longboat why {state.id}"
         )
     if not any(stage.kind == "serve" for stage in state.stages):
         raise LongboatError(f"{state.id} has no `serve:` stage", f"longboat status {state.id}")

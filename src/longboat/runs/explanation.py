@@ -97,6 +97,14 @@ def _nothing_wrong(run: RunState, now: float) -> str:
     return f"{run.id} is {run.state}; its journal names no cause"
 
 
+_STATE_TEXTS = {
+    "succeeded": "it succeeded",
+    "failed": "it failed",
+    "stopped": "it was stopped",
+    "gate_missed": "it missed its gate",
+}
+
+
 def headline(run: RunState) -> str:
     """The run's outcome in one line: `demo-babab failed: train/worker-1: the program failed: ValueError: ...`."""
     cause = run.cause
@@ -107,6 +115,11 @@ def headline(run: RunState) -> str:
     if run.state == "gate_missed":
         return f"{run.id} missed its gate {cause.stage}: {cause.message}"
     return f"{run.id} {'is lost' if run.state == 'lost' else run.state}: {brief(cause)}"
+
+
+def state_text(state: str) -> str:
+    """A run's state as the end of a sentence: `it succeeded`, `it is running`."""
+    return _STATE_TEXTS.get(state, f"it is {state}")
 
 
 def brief(cause: Cause) -> str:
