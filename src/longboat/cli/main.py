@@ -142,9 +142,20 @@ def program() -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
-    except OSError as error:
-        if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+    except PermissionError as error:
+        if error.filename is None:
             return _bug(error, console)
+        console.say(
+            f"error: no access to {error.filename}: {error.strerror}\n\n"
+            "hint: run the command as the user that owns it, or change its permissions"
+        )
+        return WRONG_USE
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS):
+            return _bug(error, console)
+        if error.filename is not None:
+            console.say(f"error: cannot write {error.filename}: {error.strerror}")
+            return FAILED
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         console.say(f"error: cannot write the output: {error.strerror}")
         return FAILED

@@ -1,11 +1,12 @@
 """Debug log of the driver, the agents and the model server, for bug reports; off unless LONGBOAT_LOG names a level.
 
-It uses `logging`, and imports it only when it is on: that import takes longer than the start of a rank. Lines name
-seats, orders and kinds of causes, never the value of a variable or what a rank printed.
+It uses `logging`, and imports it only when it is on: that import takes longer than the start of a rank. The driver's
+log has the events of the journal, with the last lines of a rank that failed; the job's secrets are hidden in both.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING, Any, Mapping, Optional
 
@@ -29,16 +30,19 @@ def level_of(environ: Mapping[str, str]) -> str:
 
 
 def begin(level: str, name: str, path: str = "") -> None:
-    """Write lines of this level and above as `name` to a file, or to stderr; nothing without a level."""
+    """Write lines of this level and above as `name` to a file; to stderr without a path, or if the file cannot be
+    opened. Nothing without a level."""
     global _logger
     if not level:
         return
     import logging
     import time
 
+    handler: logging.Handler = logging.StreamHandler()
     if path:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-    handler = logging.FileHandler(path, encoding="utf-8") if path else logging.StreamHandler()
+        with contextlib.suppress(OSError):
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            handler = logging.FileHandler(path, encoding="utf-8")
     formatter = logging.Formatter(f"%(asctime)s.%(msecs)03dZ %(levelname)s {name}[%(process)d] %(message)s")
     formatter.converter, formatter.default_time_format = time.gmtime, "%Y-%m-%dT%H:%M:%S"
     formatter.default_msec_format = ""
