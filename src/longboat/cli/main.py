@@ -14,6 +14,7 @@ import io
 import os
 import sys
 from types import ModuleType
+from typing import NoReturn
 
 from longboat import __version__
 from longboat.cli.console import Console
@@ -64,10 +65,17 @@ GROUPS: dict[str, dict[str, str]] = {
 COMMANDS = {name: about for group in GROUPS.values() for name, about in group.items()}
 
 
+class _Parser(argparse.ArgumentParser):
+    """Reports mistakes like every other part of Longboat: what is wrong, then what to do."""
+
+    def error(self, message: str) -> NoReturn:
+        raise LongboatError(message, f"`{self.prog} --help` shows its options")
+
+
 def parser_of(name: str) -> tuple[argparse.ArgumentParser, ModuleType]:
     """The parser and the module of a command."""
     module = importlib.import_module(f"longboat.cli.{name}_command")
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog=f"longboat {name}",
         description=module.__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -1,4 +1,4 @@
-"""Errors of the operating system as messages, not as bugs of Longboat."""
+"""Errors as messages: of the command line, and of the operating system."""
 
 from __future__ import annotations
 
@@ -31,3 +31,20 @@ def test_a_file_without_access_or_space_is_named(
     monkeypatch.setattr(sys, "argv", ["longboat", "status"])
     assert main.program() == code
     assert capsys.readouterr().err.startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["set", "job.yaml"], "the following arguments are required: NAME, VALUE"),
+        (["exec", "run", "--rank", "one"], "argument --rank: invalid int value: 'one'"),
+        (["status", "--nosuch"], "unrecognized arguments: --nosuch"),
+    ],
+)
+def test_a_mistake_in_the_command_line_has_a_message_and_a_hint(
+    words: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["longboat", *words])
+    assert main.program() == WRONG_USE
+    hint = f"hint: `longboat {words[0]} --help` shows its options"
+    assert capsys.readouterr().err == f"error: {message}\n\n{hint}\n"
