@@ -155,6 +155,18 @@ def test_predictions_do_not_wait_for_an_explanation_and_the_model_is_in_use_unti
     assert (sum(model.calls), sum(explainer.calls)) == (1, 3)
 
 
+def test_the_latency_bound_of_predictions_refuses_no_explanation() -> None:
+    model = Doubling()
+    model.explainer = Doubling()
+    model.explainer.seconds = 1.0  # as for every explainer: not measured
+
+    async def scene(batcher: Batcher) -> list[Any]:
+        assert batcher.explainer is not None
+        return await asyncio.gather(*(batcher.explainer.ask(rows(number), 1) for number in (1, 2, 3, 4)))
+
+    assert numbers(play(model, BatchLimits(bound=0.1), scene)) == [[2], [4], [6], [8]]
+
+
 def test_a_full_queue_refuses_at_once() -> None:
     gate = threading.Event()
 

@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from longboat.runtime import debug_log
-from longboat.runtime.light_dataclasses import dataclass, field
+from longboat.runtime.light_dataclasses import dataclass, field, replace
 from longboat.serve.model_loading import Runner, failure
 from longboat.serve.request_errors import RefusalReason, RequestRefused
 
@@ -113,8 +113,10 @@ class Batcher:
         """Rows in the queue."""
         self._sizes = [0] * SIZES
         self._rows = 0
-        self.explainer = None if runner.explainer is None else Batcher(runner.explainer, limits, loop)
-        """Batches explanations: with a queue and a thread of its own, so that predictions do not wait for them."""
+        explainer = runner.explainer
+        self.explainer = None if explainer is None else Batcher(explainer, replace(limits, bound=0.0), loop)
+        """Batches explanations: with a queue and a thread of its own, so that predictions do not wait for them, and
+        without the latency bound, which is meant for predictions."""
         self.names = {tensor.name for tensor in runner.bundle.inputs}
         self._loop = loop
         self._queue: deque[BatchItem] = deque()
