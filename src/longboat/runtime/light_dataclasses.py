@@ -26,7 +26,7 @@ else:
         pass
 
     class field:  # noqa: N801
-        """What a class says of one of its values."""
+        """Default and options of one value of a class."""
 
         def __init__(
             self,
@@ -52,7 +52,7 @@ else:
             if "ClassVar" not in str(annotation):
                 fields_by_name[name] = _field(cls, name)
         cls.__fields_by_name__ = fields_by_name
-        compared = [name for name, one in fields_by_name.items() if one.compare]
+        compared = [name for name, entry in fields_by_name.items() if entry.compare]
         cls.__compared_of__ = itemgetter(*compared) if compared else len
         cls.__match_args__ = tuple(fields_by_name)
         init = _init_and_more if hasattr(cls, "__post_init__") else _init
@@ -69,33 +69,35 @@ else:
     def _field(cls: type, name: str) -> field:
         default = cls.__dict__.get(name, _REQUIRED)
         if not isinstance(default, field):
-            one = field(default=default)
+            entry = field(default=default)
         else:
-            one = default
-            if one.default is _REQUIRED:
+            entry = default
+            if entry.default is _REQUIRED:
                 delattr(cls, name)
             else:
-                setattr(cls, name, one.default)
-        one.name = name
-        return one
+                setattr(cls, name, entry.default)
+        entry.name = name
+        return entry
 
     def _init(self, *args: Any, **kwargs: Any) -> None:
         expected, values = self.__fields_by_name__, self.__dict__
         values.update(zip(expected, args))
         for name, value in kwargs.items():
-            if name in values or name not in expected:
-                raise TypeError(f"{type(self).__qualname__}() does not take {name!r}, or not twice")
+            if name not in expected:
+                raise TypeError(f"{type(self).__qualname__}() has no field {name!r}")
+            if name in values:
+                raise TypeError(f"{type(self).__qualname__}() got two values for {name!r}")
             values[name] = value
         if len(args) > len(expected):
             raise TypeError(f"{type(self).__qualname__}() takes {len(expected)} values, not {len(args)}")
         if len(values) < len(expected):
-            for name, one in expected.items():
+            for name, entry in expected.items():
                 if name in values:
                     continue
-                if one.default is not _REQUIRED:
-                    values[name] = one.default
-                elif one.default_factory is not None:
-                    values[name] = one.default_factory()
+                if entry.default is not _REQUIRED:
+                    values[name] = entry.default
+                elif entry.default_factory is not None:
+                    values[name] = entry.default_factory()
                 else:
                     raise TypeError(f"{type(self).__qualname__}() needs a value for {name!r}")
 
@@ -104,7 +106,7 @@ else:
         self.__post_init__()
 
     def _repr(self) -> str:
-        shown = (f"{name}={getattr(self, name)!r}" for name, one in self.__fields_by_name__.items() if one.repr)
+        shown = (f"{name}={getattr(self, name)!r}" for name, entry in self.__fields_by_name__.items() if entry.repr)
         return f"{type(self).__qualname__}({', '.join(shown)})"
 
     def _eq(self, other: object) -> bool:
@@ -142,7 +144,7 @@ else:
         return tuple(_plain(getattr(instance, name), astuple) for name in instance.__fields_by_name__)
 
     def _plain(value: Any, convert: Callable[[Any], Any]) -> Any:
-        """With the instances in it converted too."""
+        """The value with all instances in it converted."""
         if is_dataclass(value):
             return convert(value)
         if isinstance(value, (list, tuple)):
