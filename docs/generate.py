@@ -107,7 +107,8 @@ logs to `agents/STAGE/ROLE-RANK.log`:
 
 In a cluster, agents log to stderr: save `kubectl logs -f POD`, because a pod's log is lost with the pod.
 `longboat serve` logs to stderr: loaded and unloaded versions, batches, and refused requests with their `X-Request-Id`.
-`LONGBOAT_LOG` can be `debug`, `info`, `warning` or `error`; without it nothing is logged. The job's secrets are hidden.
+`LONGBOAT_LOG` can be `debug`, `info`, `warning` or `error`; without it nothing is logged. `driver.log` quotes the last
+lines of a failed rank. The job's secrets are hidden there if they have at least 4 characters.
 """
 
 INJECTED = """

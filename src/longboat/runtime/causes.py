@@ -96,13 +96,15 @@ class Cause:
         return Seat(self.stage, self.role, self.rank)
 
     def at(self, seat: Seat) -> Cause:
-        """The same cause, of this rank."""
+        """This cause with the stage, role and rank of a seat."""
         return replace(self, stage=seat.stage, role=seat.role, rank=seat.rank)
 
     @property
     def where(self) -> str:
         """`stage/role-rank`, or as much of it as is known."""
-        return self.seat.name if self.rank >= 0 else self.stage
+        if self.rank < 0:
+            return self.stage
+        return self.seat.name if self.stage else self.seat.rank_name
 
 
 def signal_name(number: int) -> str:

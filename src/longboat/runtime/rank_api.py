@@ -61,7 +61,7 @@ def number(value: Any, name: str) -> Union[int, float, str]:
 
 
 def stopping() -> bool:
-    """True once this rank was told to stop: save what matters, then exit.
+    """True once Longboat has asked this rank to stop: save what matters, then exit.
 
     The first call takes over SIGTERM, which ends the process at once until then.
     """

@@ -9,6 +9,7 @@ from longboat.runs.cause_texts import WORDS
 from longboat.runs.explanation import explain
 from longboat.runs.journal_fold import load
 from longboat.runtime.causes import Cause, CauseKind
+from longboat.runtime.seat import Seat
 
 New = Callable[..., Any]
 
@@ -68,3 +69,10 @@ def test_a_run_that_goes_on_succeeded_or_is_lost_is_told_as_such(new_run: New) -
     assert explain(load(run.dir), run.now).headline.startswith(f"{run.id} is lost: the driver stopped unexpectedly")
     run.succeed(0, 1)
     assert "nothing to explain" in explain(load(run.dir), run.now).headline
+
+
+def test_a_cause_without_a_stage_is_placed_by_role_and_rank() -> None:
+    cause = Cause(CauseKind.REFUSED, "no quota").at(Seat("", "driver", 0))
+    assert cause.where == "driver-0"
+    assert cause.at(Seat("train", "worker", 1)).where == "train/worker-1"
+    assert Cause(CauseKind.REFUSED, "no quota", stage="train").where == "train"
