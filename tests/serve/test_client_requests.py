@@ -435,6 +435,21 @@ def test_ctrl_c_tells_the_figures_so_far(server: Serving, tmp_path: Path) -> Non
     assert told["seconds"] < 60
 
 
+def test_bench_ends_quietly_if_the_reader_of_its_lines_goes_away(server: Serving, tmp_path: Path) -> None:
+    data = noise(tmp_path / "rows.csv", 4)
+    words = ["bench", address(server, "rest", "mnist"), "-d", str(data), "-n", "100"]
+    bench = subprocess.Popen(
+        [sys.executable, "-m", "longboat", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert bench.stdout is not None
+    assert bench.stderr is not None
+    assert bench.stdout.readline().startswith("iteration")
+    bench.stdout.close()
+    with bench.stderr:
+        assert "itself failed" not in bench.stderr.read()
+    assert bench.wait(PATIENCE) == 0
+
+
 def test_a_load_test_that_never_reaches_a_server_is_an_error(tmp_path: Path) -> None:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))

@@ -189,9 +189,12 @@ class _Gang:
             self.left = source.left if isinstance(source, schedule.AtRate) else 0
 
     async def _phase(self, source: schedule.Schedule, measured: bool) -> None:
-        async with asyncio.TaskGroup() as group:
-            for line in self.lines:
-                group.create_task(self._worker(line, source, measured))
+        try:
+            async with asyncio.TaskGroup() as group:
+                for line in self.lines:
+                    group.create_task(self._worker(line, source, measured))
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None  # a closed pipe, for example: callers expect it, and no group
 
     async def _worker(self, line: model_requests.Channel, source: schedule.Schedule, measured: bool) -> None:
         count = len(self.requests)
