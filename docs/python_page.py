@@ -58,7 +58,8 @@ def page() -> str:
     parts += [_value(each) for each in (RunState, StageState, RankState, Verdict, Explanation, LogLine, BuiltImage)]
     parts += [INSIDE, _call("longboat.report", longboat.report), _call("longboat.stopping", longboat.stopping)]
     parts += [
-        _call(f"longboat.checkpoint.{name}", getattr(longboat.checkpoint, name)) for name in ("save", "load", "wait")
+        _call(f"longboat.checkpoint.{name}", getattr(longboat.checkpoint, name))
+        for name in ("save", "load", "shards", "wait")
     ]
     parts.append(_call("longboat.bundle.save", longboat.bundle.save))
     return "".join(parts)

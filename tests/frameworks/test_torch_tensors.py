@@ -16,7 +16,8 @@ import sys, torch
 from longboat import tensors
 value = torch.arange(12.0).reshape(3, 4)
 arrays = {{"f": value, "turned": value.T, "half": value.to(torch.bfloat16), "n": torch.tensor(7), "b": value > 3,
-           "empty": torch.zeros(0, 2), "grad": value.clone().requires_grad_() * 2}}
+           "empty": torch.zeros(0, 2), "grad": value.clone().requires_grad_() * 2,
+           "complex": torch.complex(value, 2 * value).conj()}}
 views = {{name: tensors.view(value, name) for name, value in arrays.items()}}
 described = {{name: (dtype, shape) for name, (dtype, shape, _) in views.items()}}
 header, _ = tensors.header(described, {{}})
@@ -46,4 +47,5 @@ def test_tensors_of_pytorch_are_taken_where_they_lie_also_without_numpy(tmp_path
     assert found["turned"].tolist() == wanted.T.tolist()
     assert found["half"].astype(np.float32).tolist() == wanted.tolist()
     assert found["grad"].tolist() == (2 * wanted).tolist()
+    assert found["complex"].tolist() == (wanted - 2j * wanted).tolist()
     assert (found["n"], found["b"].sum(), found["empty"].shape) == (7, 8, (0, 2))

@@ -125,6 +125,7 @@ _TEXTS: Mapping[str, Callable[[Event], str]] = {
     "run.serving": lambda _event: "all is done; serving until it is stopped",
     "stopping": _stopping,
     "note": _note,
+    "checkpoint.damaged": lambda event: f"warning: {formatting.damaged_checkpoint(event)}",
 }
 
 

@@ -9,6 +9,7 @@ import re
 from typing import TYPE_CHECKING
 
 from longboat.runtime.errors import LongboatError
+from longboat.runtime.journal import Event
 
 if TYPE_CHECKING:
     import datetime
@@ -89,6 +90,14 @@ def figure(value: float) -> str:
 
 def plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def damaged_checkpoint(event: Event) -> str:
+    """A `checkpoint.damaged` event as a sentence."""
+    step = event.get("resume_step")
+    start = "starting from the beginning" if step is None else f"resuming from the checkpoint of step {step}"
+    where = f"{event['stage']}/{event['owner']}" if event.get("owner") else event["stage"]
+    return f"{where}: {event['path']} is damaged: {event['reason']}; {start}"
 
 
 def _local(time: float) -> datetime.datetime:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from longboat.runs import store
+from longboat.runs import formatting, store
 from longboat.runs.run_state import UNDER_WAY, RankFailure, RankState, RunNote, RunState, StageState, Verdict
 from longboat.runtime import journal, plan, run_layout
 from longboat.runtime.agent import stack_dump
@@ -338,6 +338,9 @@ class Folder:
     def _note(self, event: Event) -> None:
         self._notes.append(RunNote(float(event["t"]), str(event["text"]), str(event.get("level", "info"))))
 
+    def _checkpoint_damaged(self, event: Event) -> None:
+        self._notes.append(RunNote(float(event["t"]), formatting.damaged_checkpoint(event), "warning"))
+
     def _run_ended(self, event: Event) -> None:
         state = str(event["state"])
         code = int(event.get("code", OK if state == "succeeded" else FAILED))
@@ -364,5 +367,6 @@ class Folder:
         "verdict": _verdict,
         "stopping": _stopping,
         "note": _note,
+        "checkpoint.damaged": _checkpoint_damaged,
         "run.ended": _run_ended,
     }

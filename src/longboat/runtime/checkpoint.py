@@ -7,7 +7,8 @@
 
 `save` copies the arrays and returns; a thread writes the copy to a temporary name, flushes it to disk and renames it.
 Only then is it reported to the driver, and only when every part is reported can a run resume from the checkpoint. A
-full disk costs the checkpoint, not the training. The program waits for unfinished saves before it exits.
+full disk costs the checkpoint, not the training. The program waits for unfinished saves before it exits. The thread
+also computes each file's checksum, which `load` compares.
 
 Ranks that each hold a piece of the model pass `shard=(number, count)`; otherwise one rank of the gang saves, usually
 rank 0. Files are safetensors: every framework can read them, and there is no pickle.
@@ -68,7 +69,8 @@ def save(
         return
     path = os.path.join(directory, f"step-{step:09d}", run_layout.part(number, count))
     try:
-        text = {"longboat": json.dumps({"step": step, "meta": dict(meta or {})})}
+        about = {"step": step, "round": int(os.environ.get("LONGBOAT_ROUND", "1")), "meta": dict(meta or {})}
+        text = {tensors.CHECKSUM: tensors.UNSET, "longboat": json.dumps(about)}
     except (TypeError, ValueError) as error:
         raise TypeError(f"meta: {error}; pass arrays as arrays, and convert numbers with int() or float()") from None
     _writer.put(arrays, text, path, {"step": step, "part": number, "of": count, "keep": keep})
@@ -77,15 +79,36 @@ def save(
 
 
 def load(path: Optional[str] = None, shard: Tuple[int, int] = (0, 1)) -> Optional[Checkpoint]:
-    """The state to continue from, or None. `path`: a checkpoint's directory instead of the run's own."""
-    directory = path if path is not None else os.environ.get("LONGBOAT_RESUME_FROM", "")
+    """The state to continue from, or None. `path`: a checkpoint's directory instead of the run's own.
+
+    Raises ValueError if the file is damaged, or if the checkpoint has another number of shards."""
+    directory = _directory(path)
     if not directory:
         return None
     number, count = shard
     file = os.path.join(directory, run_layout.part(number, count))
+    saved = shards(directory)
+    if saved not in (0, count) and not os.path.exists(file):
+        raise ValueError(
+            f"{directory} has {saved} shards, and shard=({number}, {count}) was requested; load each of them with "
+            f"shard=(0, {saved}) to ({saved - 1}, {saved}) and split the arrays yourself, or resume with {saved} ranks"
+        )
     arrays, text = tensors.read(file)
-    header = json.loads(text.get("longboat", "{}"))
-    return Checkpoint(int(header.get("step", -1)), arrays, header.get("meta", {}))
+    if tensors.CHECKSUM not in text:
+        raise ValueError(f"{file} is damaged: its checksum is missing")
+    header = json.loads(text["longboat"])
+    return Checkpoint(int(header["step"]), arrays, header["meta"])
+
+
+def shards(path: Optional[str] = None) -> int:
+    """The number of shards of the checkpoint that `load` would read; 0 if there is none."""
+    directory = _directory(path)
+    counts = (run_layout.part_numbers(name)[1] for name in os.listdir(directory)) if directory else ()
+    return max(counts, default=0)
+
+
+def _directory(path: Optional[str]) -> str:
+    return path if path is not None else os.environ.get("LONGBOAT_RESUME_FROM", "")
 
 
 def wait() -> None:
@@ -165,8 +188,7 @@ def _write(header: bytes, data: memoryview, path: str, record: Dict[str, Any]) -
         os.makedirs(directory, exist_ok=True)
         _check_space(directory, len(header) + len(data))
         with atomic_file.replacing(path, durable=True) as unfinished, open(unfinished, "wb", buffering=0) as file:
-            _write_all(file.fileno(), memoryview(header))
-            _write_all(file.fileno(), data)
+            checksum = tensors.write(file.fileno(), header, data)
         atomic_file.flush(os.path.dirname(directory))
     except Exception as error:
         with contextlib.suppress(OSError):
@@ -174,7 +196,7 @@ def _write(header: bytes, data: memoryview, path: str, record: Dict[str, Any]) -
         _report({"step": record["step"], "error": getattr(error, "strerror", None) or f"{error}"})
         return
     seconds = round(time.monotonic() - started, 3)
-    _report({**record, "path": path, "bytes": len(header) + len(data), "seconds": seconds})
+    _report({**record, "path": path, "bytes": len(header) + len(data), "crc32": checksum, "seconds": seconds})
 
 
 def _check_space(directory: str, size: int) -> None:
@@ -182,11 +204,6 @@ def _check_space(directory: str, size: int) -> None:
     free = run_layout.free_bytes(directory)
     if free is not None and free < size + LEFT_FREE:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def _write_all(fd: int, data: memoryview) -> None:
-    while len(data):
-        data = data[os.write(fd, data[: 1 << 26]) :]
 
 
 def _report(record: Dict[str, Any]) -> None:

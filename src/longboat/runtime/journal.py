@@ -13,6 +13,7 @@ about a rank have `stage`, `role`, `rank`, `gen`.
 | rank.report | + restart, word, points: [{t, step, total, <metric>: number ...}] | what the rank reported, in order |
 | rank.stacks | + states, text | what a hung rank was doing |
 | checkpoint | stage, gen, step, path, owner, bytes, seconds | all parts are on disk: a restart resumes from it |
+| checkpoint.damaged | stage, gen, step, path, owner, reason, resume_step | it (without step: their list) is damaged |
 | rank.ended | + restart, state, code, signal, cause, because | it ended: succeeded, failed, killed, stopped, lost |
 | gen.ended | stage, gen, state, cause, consequences | every process of the generation has ended |
 | stage.ready | stage, url, page, grpc, model, example, prediction ... | a server responds; the next stage may start |
@@ -23,11 +24,11 @@ about a rank have `stage`, `role`, `rank`, `gen`.
 | note | text, level | a note for readers; level: info, warning |
 | run.ended | state, code, cause | state: succeeded, failed, stopped, gate_missed; code: the exit code |
 
-`resume_step` is the step that a generation resumes after; reports of earlier generations about later steps are
-superseded. `because` names the rank (`role-rank`) whose failure stopped this one: it is a consequence, not a cause.
-`cause` is a causes.Cause as an object. `word` numbers an agent's messages in an incarnation: a message that is sent
-again, because it may have been lost with a driver, is written once. Readers skip unknown events and keys, and a
-half-written last line. Another `run.started` may follow any event: the run was resumed.
+`resume_step` is the step that a generation resumes after, none if it starts from the beginning; reports of earlier
+generations about later steps are superseded. `because` names the rank (`role-rank`) whose failure stopped this one: it
+is a consequence, not a cause. `cause` is a causes.Cause as an object. `word` numbers an agent's messages in an
+incarnation: a message that is sent again, because it may have been lost with a driver, is written once. Readers skip
+unknown events and keys, and a half-written last line. Another `run.started` may follow any event: the run was resumed.
 
 A full disk does not make the journal unreadable: a reserve file next to it is freed for the last events, a part of it
 only for `run.ended` (running ranks may take the rest first), and a line that does not fit is removed again.

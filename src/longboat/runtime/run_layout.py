@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Optional
+from typing import Optional, Tuple
 
 PLAN = "plan.json"
 JOURNAL = "events.jsonl"
@@ -70,8 +70,20 @@ def part(number: int, count: int) -> str:
     return f"part-{number:05d}-of-{count:05d}.safetensors"
 
 
+def part_numbers(name: str) -> Tuple[int, int]:
+    """Number and count of a checkpoint part; (0, 0) if the name is not that of a finished part."""
+    words = name.partition(".")[0].split("-")
+    numbers = [int(word) for word in words if word.isdigit()]
+    return (numbers[0], numbers[1]) if len(numbers) == 2 and part(numbers[0], numbers[1]) == name else (0, 0)
+
+
 def checkpoints_of(run_dir: str, stage: str) -> str:
     return os.path.join(run_dir, "checkpoints", stage)
+
+
+def manifest(stage: str) -> str:
+    """The list of a stage's complete checkpoints, relative to the run directory."""
+    return os.path.join("checkpoints", stage, "manifest.json")
 
 
 def superseded(run_dir: str, stage: str, attempt: int) -> str:

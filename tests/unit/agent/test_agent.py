@@ -395,7 +395,8 @@ def test_a_checkpoint_is_told_once_it_is_there_and_an_end_by_order_leaves_the_ou
     seat: Seat, there: tuple[Path, str]
 ) -> None:
     depot_dir, address = there
-    record = '{"checkpoint": {"step": 1, "part": 0, "of": 1, "bytes": 5, "path": "\'$LONGBOAT_CHECKPOINT_DIR\'/part"}}'
+    record = '{"checkpoint": {"step": 1, "part": 0, "of": 1, "bytes": 5, "crc32": "", "path": "\'$PLACE\'/part"}}'
+    record = record.replace("$PLACE", "$LONGBOAT_CHECKPOINT_DIR")
     save = f'touch "$LONGBOAT_OUTPUT_DIR/half"; echo five > "$LONGBOAT_CHECKPOINT_DIR/part"; echo \'{record}\''
     driver = seat.occupy(f'{save} >> "$LONGBOAT_REPORT_FILE"; exec sleep 600', DEPOT=address)
     driver.start()

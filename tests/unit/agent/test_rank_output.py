@@ -116,8 +116,10 @@ def test_a_report_that_somebody_else_wrote_cannot_spoil_the_journal(files: tuple
 
 def test_checkpoint_records_come_apart_from_points(files: tuple[Path, Path]) -> None:
     it = follower(files)
-    whole, failed = {"step": 1, "path": "x", "part": 0, "of": 1, "bytes": 5}, {"step": 2, "error": "full"}
-    broken: list[object] = [{}, [], 5, {"step": 1}, {**whole, "bytes": "many"}, {"error": "full"}, {**whole, "path": 1}]
+    whole = {"step": 1, "path": "x", "part": 0, "of": 1, "bytes": 5, "crc32": "0badcafe"}
+    failed = {"step": 2, "error": "full"}
+    broken: list[object] = [{}, [], 5, {"step": 1}, {"error": "full"}]
+    broken += [{**whole, "bytes": "many"}, {**whole, "path": 1}, {**whole, "crc32": 5}]
     append(files[1], b'{"step":1}\n')
     for record in (whole, failed, *broken):
         append(files[1], json.dumps({"checkpoint": record}).encode() + b"\n")

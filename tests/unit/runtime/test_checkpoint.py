@@ -15,6 +15,7 @@ import pytest
 
 from longboat.runtime import checkpoint, run_layout, tensors
 from longboat.runtime.driver.checkpoints import Checkpoints
+from longboat.runtime.errors import LongboatError
 from longboat.runtime.plan import Role, Stage
 
 
@@ -195,11 +196,47 @@ def test_loading_a_torn_file_says_which(rank: Path) -> None:
     checkpoint.save({"w": np.ones(100)}, step=1, wait=True)
     path = told(rank)[0]["path"]
     os.truncate(path, 200)
-    with pytest.raises(ValueError, match=r"part-00000-of-00001\.safetensors is not a complete"):
+    with pytest.raises(ValueError, match=r"part-00000-of-00001\.safetensors is not a valid"):
         checkpoint.load(os.path.dirname(path))
 
 
+def test_a_flipped_bit_is_found_on_loading(rank: Path) -> None:
+    checkpoint.save({"w": np.ones(100)}, step=1, wait=True)
+    path = told(rank)[0]["path"]
+    flip(Path(path))
+    with pytest.raises(ValueError, match=r"its checksum is \w{8}, expected " + told(rank)[0]["crc32"]):
+        checkpoint.load(os.path.dirname(path))
+
+
+def test_a_file_without_a_checksum_is_not_loaded(rank: Path) -> None:
+    checkpoint.save({"w": np.ones(100)}, step=1, wait=True)
+    path = Path(told(rank)[0]["path"])
+    path.write_bytes(path.read_bytes().replace(b"crc32", b"crc31"))
+    with pytest.raises(ValueError, match="its checksum is missing"):
+        checkpoint.load(str(path.parent))
+
+
+def test_another_number_of_shards_is_an_error_that_says_how_to_load_them(rank: Path) -> None:
+    assert checkpoint.shards() == 0
+    for number in range(3):
+        checkpoint.save({"w": np.full(2, number)}, step=1, shard=(number, 3), wait=True)
+    directory = os.path.dirname(told(rank)[0]["path"])
+    for shard in ((0, 1), (1, 2), (3, 4)):
+        with pytest.raises(ValueError, match=r"has 3 shards, and shard=\(\d, \d\) was .* resume with 3 ranks"):
+            checkpoint.load(directory, shard=shard)
+    count = checkpoint.shards(directory)
+    states = [checkpoint.load(directory, shard=(number, count)) for number in range(count)]
+    assert [state.arrays["w"][0] for state in states if state] == [0, 1, 2]
+
+
 # The driver's book.
+
+
+def flip(path: Path) -> None:
+    """Flip one bit of the data."""
+    data = bytearray(path.read_bytes())
+    data[-5] ^= 16
+    path.write_bytes(data)
 
 
 class Book:
@@ -207,6 +244,7 @@ class Book:
 
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch, shape: str = "allreduce") -> None:
         self.directory, self._monkeypatch = directory, monkeypatch
+        self.incarnations = 0
         self.stage = Stage("main", "gang", shape=shape, roles=(Role("worker", 2),))
         self.open()
 
@@ -219,15 +257,22 @@ class Book:
         self._monkeypatch.setenv("LONGBOAT_CHECKPOINT_DIR", place)
         self._monkeypatch.setenv("LONGBOAT_REPORT_FILE", str(reports))
         self._monkeypatch.setattr("longboat.runtime.rank_api._file", (-1, -1))
+        self._monkeypatch.setenv("LONGBOAT_ROUND", str(round_))
         checkpoint.save({"w": np.full(50, step)}, step, wait=True, **keys)
         record = json.loads(reports.read_text().splitlines()[-1])["checkpoint"]
+        record["path"] = os.path.relpath(record["path"], self.directory)
         return self.book.part("worker", rank, generation, round_, record)
 
+    def resume_point(self, rank: int = 0, round_: int = 1) -> tuple[str, int]:
+        """As for another incarnation each time."""
+        self.incarnations += 1
+        return self.book.resume("worker", rank, round_, (1, self.incarnations))
+
     def resumes(self, rank: int = 0, round_: int = 1) -> int:
-        path, step = self.book.resume("worker", rank, round_)
+        path, step = self.resume_point(rank, round_)
         assert bool(path) == (step >= 0)
         if path:
-            found = checkpoint.load(path)
+            found = checkpoint.load(os.path.join(self.directory, path))
             assert found is not None
             assert found.step == step
         return step
@@ -266,7 +311,7 @@ def test_only_the_newest_are_kept(book: Book) -> None:
     assert book.resumes() == 50
 
 
-@pytest.mark.parametrize("damage", ["truncated", "longer", "missing", "zeros", "scribbled"])
+@pytest.mark.parametrize("damage", ["truncated", "longer", "missing", "zeros", "scribbled", "a bit"])
 def test_a_torn_file_is_never_chosen_and_its_step_can_be_kept_again(book: Book, damage: str) -> None:
     book.save(10)
     book.save(20)
@@ -280,11 +325,45 @@ def test_a_torn_file_is_never_chosen_and_its_step_can_be_kept_again(book: Book, 
             "longer": data + b"x",
             "zeros": bytes(len(data)),
             "scribbled": b"{" * 64 + data[64:],
+            "a bit": data[:-9] + bytes([data[-9] ^ 4]) + data[-8:],
         }
         path.write_bytes(torn[damage])
     assert book.resumes() == 10
+    (damaged,) = book.book.damaged
+    assert (damaged.step, damaged.path) == (20, "checkpoints/main/generation-1/step-000000020")
+    assert damaged.reason.startswith("part-00000-of-00001.safetensors: ")
     assert book.save(20, generation=2).step == 20
     assert book.resumes() == 20
+
+
+def test_a_damaged_checkpoint_stays_on_disk_until_newer_ones_push_it_out(book: Book) -> None:
+    for step in (10, 20):
+        book.save(step)
+    flip(book.file(20))
+    assert book.resumes() == 10
+    book.book.sweep(2)
+    for step, on_disk in ((25, ["1/10", "1/20", "2/25"]), (30, ["2/25", "2/30"])):
+        book.save(step, generation=2)
+        assert book.on_disk() == [f"generation-{path}" for path in on_disk]
+
+
+def test_a_checkpoint_that_can_be_read_again_is_used_by_the_next_driver(book: Book) -> None:
+    book.save(10)
+    book.save(20)
+    away = book.file(20).rename(book.directory / "away")
+    assert book.resumes() == 10
+    away.rename(book.directory / "checkpoints/main/generation-1/step-000000020/part-00000-of-00001.safetensors")
+    book.open()
+    assert book.resumes() == 20
+
+
+def test_a_checkpoint_is_verified_once_for_all_ranks_and_again_for_the_next_incarnation(book: Book) -> None:
+    book.save(10)
+    book.save(20)
+    assert book.book.resume("worker", 0, 1, (2, 0))[1] == 20
+    flip(book.file(20))
+    assert book.book.resume("worker", 1, 1, (2, 0))[1] == 20
+    assert book.book.resume("worker", 1, 1, (2, 1))[1] == 10
 
 
 def test_all_torn_is_to_begin_anew(book: Book) -> None:
@@ -310,24 +389,78 @@ def test_a_manifest_that_was_never_renamed_into_place_changes_nothing(book: Book
     (manifest.parent / ".manifest.json.77.part").write_text('{"complete": [')
     book.open()
     assert book.resumes() == 10
-    manifest.write_text("not JSON")
-    book.open()
-    assert book.resumes() == -1
+
+
+@pytest.mark.parametrize("damage", ["another byte", "cut", "empty", "a digit", "another shape"])
+@pytest.mark.parametrize("shape", ["allreduce", "average"])
+def test_a_damaged_manifest_is_kept_and_rebuilt_from_the_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str, shape: str
+) -> None:
+    book = Book(tmp_path, monkeypatch, shape)
+    round_ = 2 if shape == "average" else 1
+    book.save(10, round_=round_)
+    book.save(20, round_=round_)
+    manifest = tmp_path / "checkpoints/main/manifest.json"
+    intact = manifest.read_bytes()
+    damaged = {
+        "another byte": intact + b"x",
+        "cut": intact[:-5],
+        "empty": b"",
+        "a digit": intact.replace(b'"step": 20', b'"step": 22'),
+        "another shape": b"[]",
+    }[damage]
+    assert damaged != intact
+    manifest.write_bytes(damaged)
+    reported = [["checkpoints/main/manifest.json"], []]  # the second driver finds no manifest
+    for paths in reported:
+        book.open(inherited=1)
+        book.book.sweep(2)
+        assert book.resumes(round_=round_) == 20
+        assert [file.path for file in book.book.damaged] == paths
+        assert manifest.with_name("manifest.json.damaged").read_bytes() == damaged
+    book.save(30, generation=2, round_=round_)
+    assert manifest.exists()
+    assert len(book.on_disk()) == 2
+
+
+def test_without_a_manifest_a_damaged_checkpoint_is_found_and_kept_and_an_incomplete_one_removed(book: Book) -> None:
+    for step in (10, 20):
+        book.save(step)
+    book.save(30, shard=(0, 2))
+    book.file(20).write_bytes(b"rubbish")
+    (book.directory / "checkpoints/main/manifest.json").unlink()
+    book.open(inherited=1)
+    book.book.sweep(2)
+    assert book.resumes() == 10
+    assert [file.step for file in book.book.damaged] == [20]
+    assert book.on_disk() == ["generation-1/10", "generation-1/20"]
+
+
+def test_a_manifest_that_cannot_be_read_is_an_error_with_its_name_and_deletes_nothing(book: Book) -> None:
+    book.save(10)
+    manifest = book.directory / "checkpoints/main/manifest.json"
+    manifest.unlink()
+    manifest.mkdir()  # as root, every file can be read
+    with pytest.raises(LongboatError, match=f"cannot read the list of checkpoints {manifest}: Is a directory") as error:
+        book.open()
+    assert error.value.code == 2
+    assert str(manifest) in error.value.hint
+    assert book.on_disk() == ["generation-1/10"]
 
 
 def test_a_sharded_checkpoint_is_complete_with_its_last_part(book: Book) -> None:
     assert book.save(10, rank=0, shard=(0, 3)) is None
     assert book.save(10, rank=2, shard=(2, 3)) is None
     assert book.save(10, rank=2, shard=(2, 3)) is None
-    assert book.book.resume("worker", 0, 1) == ("", -1)
+    assert book.resume_point() == ("", -1)
     found = book.save(10, rank=1, shard=(1, 3))
-    assert [name for name, _ in found.parts] == [f"part-{n:05d}-of-00003.safetensors" for n in range(3)]
-    path, step = book.book.resume("worker", 0, 1)
+    assert [part.name for part in found.parts] == [f"part-{n:05d}-of-00003.safetensors" for n in range(3)]
+    path, step = book.resume_point()
     assert step == 10
     for number in range(3):
-        assert checkpoint.load(path, shard=(number, 3)) is not None
-    os.unlink(os.path.join(path, "part-00001-of-00003.safetensors"))
-    assert book.book.resume("worker", 0, 1) == ("", -1)
+        assert checkpoint.load(os.path.join(book.directory, path), shard=(number, 3)) is not None
+    os.unlink(os.path.join(book.directory, path, "part-00001-of-00003.safetensors"))
+    assert book.resume_point() == ("", -1)
 
 
 @pytest.mark.parametrize("last", [0, 1, 2])
@@ -339,8 +472,8 @@ def test_another_driver_completes_a_checkpoint_whose_parts_were_told_to_the_one_
         (Path(run_layout.checkpoints(str(book.directory), "main", 1)) / "step-000000010" / aside).touch()
     book.open(inherited=1)
     found = book.save(10, rank=last, shard=(last, 3))
-    assert [name for name, _ in found.parts] == [run_layout.part(number, 3) for number in range(3)]
-    assert book.book.resume("worker", 0, 1)[1] == 10
+    assert [part.name for part in found.parts] == [run_layout.part(number, 3) for number in range(3)]
+    assert book.resume_point()[1] == 10
 
 
 def test_a_part_that_lies_there_and_was_not_told_is_not_taken_for_one_of_a_new_generation(book: Book) -> None:
@@ -378,8 +511,12 @@ def test_what_dead_generations_left_is_swept_away(book: Book) -> None:
     Path(run_layout.checkpoints(str(book.directory), "main", 2)).mkdir()
     present = Path(run_layout.checkpoints(str(book.directory), "main", 3)) / "step-000000030"
     present.mkdir(parents=True)
+    foreign = unheard.parent / "my-own-format"
+    foreign.mkdir()
+    (foreign / "state").touch()
     book.book.sweep(3)
     assert not unheard.exists()
+    assert (foreign / "state").exists()
     assert not present.parent.parent.joinpath("generation-2").exists()
     assert present.exists()
     assert book.resumes() == 10

@@ -40,6 +40,7 @@ from longboat.runs.store import Store, alive
 from longboat.runtime import atomic_file, driver_lock, journal, run_layout
 from longboat.runtime import plan as plans
 from longboat.runtime.agent import syscalls
+from longboat.runtime.driver.checkpoints import read_manifest
 from longboat.runtime.errors import LongboatError
 from longboat.runtime.light_dataclasses import dataclass
 from longboat.runtime.plan import Plan
@@ -256,8 +257,13 @@ class LocalEngine:
         resumption = self.resumption(run, request)
         resume_policy.check_something_runs(run.id, resumption)
         driving.check(resumption.plan, self._context.environ)
+        again = resume_policy.run_again(resumption)
+        for stage in resume_policy.stages(resumption, stage_reuse.RUNS):
+            if stage not in again:
+                with contextlib.suppress(ValueError):  # the driver makes a new one
+                    read_manifest(str(run.directory / run_layout.manifest(stage)))
         orders = DriverOrders(
-            resume_policy.run_again(resumption),
+            again,
             resume_policy.stages(resumption, stage_reuse.LEFT_OUT),
             request.choice.keep,
         )

@@ -172,9 +172,11 @@ class RankOutput:
 
 def _checkpoint(record: Any) -> List[Dict[str, Any]]:
     """The record if it is valid: users can write this file, and the driver must be able to read it."""
-    numbers = ("step",) if isinstance(record, dict) and record.get("error") else ("step", "part", "of", "bytes")
-    valid = isinstance(record, dict) and all(isinstance(record.get(name), int) for name in numbers)
-    return [record] if valid and (len(numbers) == 1 or isinstance(record.get("path"), str)) else []
+    if not isinstance(record, dict):
+        return []
+    types = {"step": int, "part": int, "of": int, "bytes": int, "path": str, "crc32": str}
+    needed = ["step"] if record.get("error") else list(types)
+    return [record] if all(isinstance(record.get(name), types[name]) for name in needed) else []
 
 
 def _exception(record: Any) -> List[UncaughtException]:

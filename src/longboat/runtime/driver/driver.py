@@ -105,8 +105,12 @@ class Driver:
         self._dedup = Deduplicator(before.last_messages)
         self._agents_left: Set[str] = set()
         """Agents that have said that they leave."""
-        self._inherited = before.generations
         self._generations = dict(before.generations)
+        self._checkpoints = {
+            stage.name: Checkpoints(run_dir, stage, before.generations.get(stage.name, 0))
+            for stage in plan.stages
+            if stage.roles
+        }
         self._rounds = dict(before.rounds)
         """Round of each stage: another attempt continues there, unless the last one succeeded."""
         self._running: Dict[str, StageRun] = {}
@@ -121,7 +125,6 @@ class Driver:
         self._stopping = options.stop_asked
         self._interrupts = 0
         self._starts: Dict[Tuple[str, g.Incarnation, str], bytes] = {}
-        self._checkpoints: Dict[str, Checkpoints] = {}
         self._rank_journal = RankJournal(journal, run_dir)
         self._next_look = 0.0
 
@@ -199,7 +202,7 @@ class Driver:
         for run in self._running.values():
             if run.swept < run.gang.generation:
                 run.swept = run.gang.generation
-                self._checkpoints_of(run.stage).sweep(run.swept)
+                self._checkpoints[run.stage.name].sweep(run.swept)
         free = run_layout.free_bytes(self.run_dir)
         if self.journal.full or free is not None and free < run_layout.LEAST_FREE:
             for run in list(self._running.values()):
@@ -339,21 +342,22 @@ class Driver:
             self._generations[name] = keys["gen"]
             self._starts.clear()
             run.first_failure = ""
-            resume, step = self._checkpoints_of(run.stage).resume("", 0, run.round)
-            keys.update(attempt=run.attempt, resume_step=step if resume else None)
+            shared = not self._checkpoints[name].per_rank
+            step = self._resume_point(run, Seat(name, "", 0), (keys["gen"], 0))[1] if shared else None
+            keys.update(attempt=run.attempt, resume_step=step)
             run.stacks.clear()
             keys.update(round=run.round if run.stage.rounds > 1 else None, merging=run.merging or None)
         if record.ev == "gen.ended":
             self._rank_journal.end_observed(run, keys["gen"], keys["state"])
             owners = (seat.rank_name for seat in run.gang.members)
-            self._checkpoints_of(run.stage).tidy(keys["gen"], owners)
+            self._checkpoints[name].tidy(keys["gen"], owners)
         cause = keys.get("cause")
         if isinstance(cause, Cause):
             keys["cause"] = self._rank_journal.explained(run, cause)
         self.journal.write(record.ev, stage=name, **keys)
 
     def _start_message(self, run: StageRun, action: g.Start) -> bytes:
-        resume, _ = self._checkpoints_of(run.stage).resume(action.seat.role, action.seat.rank, run.round)
+        resume, _ = self._resume_point(run, action.seat, action.incarnation)
         key = (run.stage.name, action.incarnation, resume)
         if key not in self._starts:
             merge_role, launcher = MERGE_ROLE if run.merging else "", bool(SHAPES[run.stage.shape].launcher)
@@ -361,11 +365,16 @@ class Driver:
             self._starts[key] = codec.start(action, *arguments)
         return self._starts[key]
 
-    def _checkpoints_of(self, stage: Stage) -> Checkpoints:
-        if stage.name not in self._checkpoints:
-            inherited = self._inherited.get(stage.name, 0)
-            self._checkpoints[stage.name] = Checkpoints(self.run_dir, stage, inherited)
-        return self._checkpoints[stage.name]
+    def _resume_point(self, run: StageRun, seat: Seat, incarnation: g.Incarnation) -> Tuple[str, Optional[int]]:
+        """Directory and step of the checkpoint to resume from; ("", None): from the beginning. Journals what it finds
+        damaged."""
+        checkpoints = self._checkpoints[run.stage.name]
+        path, step = checkpoints.resume(seat.role, seat.rank, run.round, incarnation)
+        damaged, checkpoints.damaged = checkpoints.damaged, []
+        for file in damaged:
+            owner = checkpoints.owner(seat.role, seat.rank)
+            self._rank_journal.damaged_checkpoint(run, file, incarnation[0], owner, step if path else None)
+        return path, step if path else None
 
     def _gang_over(self, run: StageRun, over: g.GangEnded) -> None:
         del self._running[run.stage.name]
@@ -452,7 +461,7 @@ class Driver:
         checkpoint, problem = None, record.get("error")
         try:
             if not problem:
-                checkpoint = self._checkpoints_of(run.stage).part(role, rank, generation, run.round, record)
+                checkpoint = self._checkpoints[run.stage.name].part(role, rank, generation, run.round, record)
         except OSError as error:
             problem = error.strerror
         if problem:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, Dict, List, Mapping
+from typing import Any, Dict, List, Mapping, Optional
 
 from longboat.runtime import atomic_file, run_layout
 from longboat.runtime import messages as m
 from longboat.runtime import pipeline as p
 from longboat.runtime.causes import Cause, CauseKind
-from longboat.runtime.driver.checkpoints import CompleteCheckpoint
+from longboat.runtime.driver.checkpoints import CompleteCheckpoint, DamagedFile
 from longboat.runtime.driver.stage_run import StageRun
 from longboat.runtime.journal import JournalWriter, cause_of
 from longboat.runtime.light_dataclasses import replace
@@ -75,8 +75,22 @@ class RankJournal:
             step=checkpoint.step,
             path=checkpoint.path,
             owner=checkpoint.owner or None,
-            bytes=sum(size for _, size in checkpoint.parts),
+            bytes=checkpoint.bytes,
             seconds=seconds,
+        )
+
+    def damaged_checkpoint(
+        self, run: StageRun, file: DamagedFile, generation: int, owner: str, resume_step: Optional[int]
+    ) -> None:
+        self._journal.write(
+            "checkpoint.damaged",
+            stage=run.stage.name,
+            gen=generation,
+            step=file.step,
+            path=file.path,
+            owner=owner or None,
+            reason=file.reason,
+            resume_step=resume_step,
         )
 
     def observed_end(self, run: StageRun, message: Mapping[str, Any], stopping: bool) -> None:

@@ -109,6 +109,10 @@ def _drive(api: Api, run: str, environ: Mapping[str, str], before: RunHistory, s
     except ApiError as error:
         cause = pod_status.refused(error, Seat("", "", -1))
         writer.write("run.ended", state="failed", code=FAILED, cause=cause, order=order.get("order"))
+    except LongboatError as error:
+        cause = Cause(CauseKind.MISSING_INPUT, error.message, evidence=(error.hint,))
+        code = error.code
+        writer.write("run.ended", state="failed", code=code, cause=cause, order=order.get("order"))
     except Exception:
         # With the order, which may not have reached `run.started`: else readers would wait for it.
         writer.write("run.ended", state="failed", code=FAILED, cause=_internal_error(run_dir), order=order.get("order"))
