@@ -70,7 +70,7 @@ FAILURES = """\
 # When a run fails
 
 `longboat why RUN` shows what failed first and where, the evidence, the failures that followed from it, earlier
-failures, and the next command to type. `--json` prints the same as JSON. Three rules hold:
+failures, and the next command to type. `--json` prints the same as JSON. Four rules hold:
 
 - The first failure is the cause; later failures of other ranks are its consequences. A lost connection never hides the
   rank whose exit broke it.
@@ -78,6 +78,8 @@ failures, and the next command to type. `--json` prints the same as JSON. Three 
   only if the kernel counted such a kill.
 - Results of passed stages are kept. `longboat run --resume RUN` continues from the last complete checkpoint with the
   run's plan; `longboat run FILE --resume RUN` uses the changed job file and repeats the stages that the change affects.
+- No checkpoint is skipped or deleted in silence. If the last one is damaged, the one before it is used, and the run's
+  output, `why` and the journal say so.
 
 The run's journal, `events.jsonl`, has all details, such as the stacks of a rank that hung.
 

@@ -43,6 +43,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "logs": "print or follow what the ranks wrote",
         "board": "open TensorBoard on a run",
         "why": "explain why a run ended, and what to do next",
+        "checkpoints": "list the checkpoints of a run, and verify them",
         "ls": "list the files of a run",
         "cat": "print a file of a run",
         "cp": "copy files out of a run, or into it",
