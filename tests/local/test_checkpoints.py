@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -148,3 +149,18 @@ def test_a_run_without_checkpoints_says_so(longboat: Place) -> None:
     shown = longboat("checkpoints", "--verify")
     assert (shown.code, shown.out, "has no complete checkpoint" in shown.err) == (0, "", True)
     assert listed(longboat) == []
+
+
+def test_no_part_of_a_dead_generation_survives_success(longboat: Place) -> None:
+    """The first generation dies with an incomplete checkpoint, and the second ends at once with another."""
+    train = """
+        import os, signal
+        import numpy as np, longboat
+        first = os.environ["LONGBOAT_GENERATION"] == "1"
+        longboat.checkpoint.save({"w": np.ones(3)}, step=1, shard=(0, 2), wait=True)
+        if first:
+            os.kill(os.getpid(), signal.SIGKILL)
+        longboat.checkpoint.save({"w": np.ones(3)}, step=2, wait=True)
+    """
+    assert longboat.run("run: python train.py", train=textwrap.dedent(train)).code == 0
+    assert [path.parent.name for path in longboat.dir.glob("checkpoints/**/part-*")] == ["step-000000002"]

@@ -30,6 +30,8 @@ is a consequence, not a cause. `cause` is a causes.Cause as an object. `word` nu
 incarnation: a message that is sent again, because it may have been lost with a driver, is written once. Readers skip
 unknown events and keys, and a half-written last line. Another `run.started` may follow any event: the run was resumed.
 
+Events in FLUSHED are on disk when `write` returns: after a power failure, the run continues from them.
+
 A full disk does not make the journal unreadable: a reserve file next to it is freed for the last events, a part of it
 only for `run.ended` (running ranks may take the rest first), and a line that does not fit is removed again.
 
@@ -58,6 +60,9 @@ LAST_BYTES = 64 * 1024
 """Part of the reserve that is kept for the event that ends the run."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """Errors that mean a full disk."""
+
+FLUSHED = frozenset({"gen.started", "checkpoint", "checkpoint.damaged", "verdict", "run.ended"})
+"""Events after which the journal is flushed to disk."""
 
 Event = Dict[str, Any]
 
@@ -118,6 +123,8 @@ class JournalWriter:
         text = json.dumps(event, ensure_ascii=False, separators=(",", ":"))
         self._append(text.encode("utf-8", "backslashreplace") + b"\n", last=ev == "run.ended")
         self._count += 1
+        if ev in FLUSHED:
+            self._flush()
         if ev != "rank.report":
             debug_log.info("journal: %s", text)
         return event
@@ -152,6 +159,14 @@ class JournalWriter:
                 self.full = True
                 if not self._free_reserve(last):
                     raise JournalFull(error.errno, "no space left for the journal") from None
+
+    def _flush(self) -> None:
+        try:
+            os.fdatasync(self._fd)
+        except OSError as error:
+            if error.errno not in (*FULL, errno.EINVAL):  # EINVAL: a file system that cannot flush
+                raise
+            self.full = self.full or error.errno in FULL
 
     def _free_reserve(self, last: bool) -> bool:
         """Free the reserve, or the part that is not for the last event; False if there is nothing to free."""

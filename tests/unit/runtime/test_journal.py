@@ -240,3 +240,27 @@ def test_an_event_may_not_smuggle_in_values_that_json_does_not_have(tmp_path: Pa
     it.write("note", text="fine")
     it.close()
     assert [event["n"] for event in journal.read(str(tmp_path))] == [1]
+
+
+def test_events_that_a_resumed_run_needs_are_flushed_to_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed: list[str] = []
+    monkeypatch.setattr(os, "fdatasync", lambda _: flushed.append(journal.last(str(tmp_path))["ev"]))
+    it = writer(tmp_path)
+    for ev in ("run.started", "gen.started", "rank.report", "checkpoint", "checkpoint.damaged", "verdict", "run.ended"):
+        it.write(ev)
+    it.close()
+    assert flushed == ["gen.started", "checkpoint", "checkpoint.damaged", "verdict", "run.ended"]
+
+
+@pytest.mark.parametrize(("number", "full"), [(errno.ENOSPC, True), (errno.EINVAL, False)])
+def test_a_flush_that_fails_is_a_full_disk_or_a_file_system_that_cannot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, full: bool
+) -> None:
+    def fail(_: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fdatasync", fail)
+    it = writer(tmp_path)
+    it.write("checkpoint")
+    assert it.full is full
+    it.close()

@@ -378,6 +378,8 @@ class Driver:
 
     def _gang_over(self, run: StageRun, over: g.GangEnded) -> None:
         del self._running[run.stage.name]
+        if over.state == "succeeded":
+            self._checkpoints[run.stage.name].sweep(run.gang.generation + 1)
         self._next_step(run, over)
         following = self._running.get(run.stage.name)
         for seat in run.gang.members:
