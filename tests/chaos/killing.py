@@ -1,4 +1,4 @@
-"""Kills real processes of real runs at random times, and sees whether training goes on.
+"""Kills real processes of real runs at random times, damages checkpoints, and sees whether training goes on.
 
 A `Hunt` runs `tests/programs/numpy_sgd.py` through the command line and hits one victim after the
 other. What it must find at the end of every run: the weights of the undisturbed run to the bit,
@@ -223,6 +223,33 @@ def _pause(training: Training, _: random.Random) -> None:
     syscalls.signal_all(pids, signal.SIGCONT)
 
 
+def _flip_bit(training: Training, chance: random.Random) -> None:
+    """Flip a bit of the newest checkpoint, if it is still there."""
+    newest = training.last("checkpoint")
+    for path in (training.directory / newest["path"]).glob("part-*.safetensors") if newest else ():
+        with path.open("r+b") as file:
+            at = chance.randrange(path.stat().st_size)
+            file.seek(at)
+            (byte,) = file.read(1)
+            file.seek(at)
+            file.write(bytes([byte ^ 1 << chance.randrange(8)]))
+
+
+def _rank_and_bit(training: Training, chance: random.Random) -> None:
+    _flip_bit(training, chance)
+    _rank(training, chance, signal.SIGKILL, False)
+
+
+def _damage(training: Training, chance: random.Random) -> None:
+    """Damage the list of checkpoints, the newest one, or nothing, while no driver runs."""
+    manifest = training.directory / run_layout.manifest("main")
+    what = chance.choice(("manifest", "checkpoint", "nothing"))
+    if what == "manifest" and manifest.exists():
+        manifest.write_bytes(manifest.read_bytes()[: chance.randrange(100)])
+    elif what == "checkpoint":
+        _flip_bit(training, chance)
+
+
 SUPERVISOR = "supervisor SIGKILL"
 PAUSE = "the whole run paused"
 SLOW = ("agent SIGSTOP", PAUSE)
@@ -237,6 +264,7 @@ VICTIMS: dict[str, Callable[[Training, random.Random], None]] = {
     "a rank and an agent at once": _both,
     "all agents at once": _all,
     "an agent during recovery": _twice,
+    "a rank and a bit at once": _rank_and_bit,
     "agent SIGSTOP": lambda t, c: _rank(t, c, signal.SIGSTOP, True),
     PAUSE: _pause,
     SUPERVISOR: lambda t, _: _hit(t, t.command.pid, signal.SIGKILL),
@@ -360,6 +388,7 @@ class Hunt:
         status = json.loads(self.place("status", "--json", training.id).out)
         if status["state"] != "lost" or (status.get("cause") or {}).get("kind") != "driver_lost":
             return f"the run is {status['state']}, cause {status.get('cause')}"
+        _damage(training, self._chance)
         training.command = self.place.begin("run", "--resume", training.id)
         return ""
 
