@@ -88,6 +88,6 @@ def _damage(files: RunFiles, checkpoint: CompleteCheckpoint) -> str:
             damage = tensors.damage(item.source, part.bytes, part.crc32) if part and item.source else ""
             if damage:
                 return f"{item.path}: {damage}"
-    except LongboatError as error:
-        return error.message
+    except (LongboatError, OSError) as error:
+        return str(error)
     return f"{', '.join(unseen)}: missing" if unseen else ""
