@@ -7,10 +7,10 @@ This file ships with `longboat.runtime`: standard library only, Python 3.9.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any, List
-
+TYPE_CHECKING = False  # importing typing takes time in which Ctrl-C would show a traceback
 if TYPE_CHECKING:
+    from typing import Any, List
+
     from longboat.api import Run as Run
     from longboat.api import load as load
     from longboat.runtime import bundle as bundle
@@ -36,6 +36,8 @@ __all__ = ["__version__", *_MODULES, *_NAMES]
 
 
 def __getattr__(name: str) -> Any:
+    import importlib
+
     if name in _MODULES:
         return importlib.import_module(f"longboat.runtime.{name}")
     if name in _NAMES:

@@ -6,8 +6,7 @@ import contextlib
 import os
 from typing import ContextManager, Iterator, Optional, Union
 
-UNFINISHED = ".part"
-"""Ending of files that are being written; listings leave them out."""
+_ENDING = ".part"
 
 
 @contextlib.contextmanager
@@ -18,7 +17,7 @@ def replacing(
 
     durable: the file survives a power cut once it is visible. guard: held while the file is renamed."""
     folder, name = os.path.split(path)
-    unfinished = os.path.join(folder, f".{name[:50]}.{os.urandom(4).hex()}{UNFINISHED}")
+    unfinished = os.path.join(folder, f".{name[:50]}.{os.urandom(4).hex()}{_ENDING}")
     try:
         yield unfinished
         if durable:
@@ -30,6 +29,11 @@ def replacing(
     finally:
         with contextlib.suppress(OSError):
             os.unlink(unfinished)
+
+
+def is_unfinished(name: str) -> bool:
+    """Whether a file of this name is being written by `replacing`, or was when the writer was killed."""
+    return name.startswith(".") and name.endswith(_ENDING) and len(name.split(".")[-2]) == 8
 
 
 def write(path: Union[str, os.PathLike[str]], data: Union[str, bytes], durable: bool = False) -> None:

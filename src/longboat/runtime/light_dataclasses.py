@@ -42,6 +42,18 @@ else:
             self.repr = repr
             self.compare = compare
 
+    class _StandardFields:
+        """What the standard library's own functions ask a dataclass for: users may pass them our values."""
+
+        def __get__(self, _: object, cls: type) -> Any:
+            import dataclasses
+
+            names = [
+                (name, Any, dataclasses.field(repr=each.repr, compare=each.compare))
+                for name, each in cls.__fields_by_name__.items()
+            ]
+            return dataclasses.make_dataclass(cls.__name__, names).__dataclass_fields__
+
     def dataclass(cls=None, *, frozen: bool = False, order: bool = False):
         if cls is None:
             return lambda cls: dataclass(cls, frozen=frozen, order=order)
@@ -54,6 +66,7 @@ else:
         cls.__fields_by_name__ = fields_by_name
         compared = [name for name, entry in fields_by_name.items() if entry.compare]
         cls.__compared_of__ = itemgetter(*compared) if compared else len
+        cls.__dataclass_fields__ = _StandardFields()
         cls.__match_args__ = tuple(fields_by_name)
         init = _init_and_more if hasattr(cls, "__post_init__") else _init
         methods = {"__init__": init, "__repr__": _repr, "__eq__": _eq, "__hash__": _hash if frozen else None}

@@ -93,9 +93,10 @@ def test_a_new_life_begins_with_what_others_left(address: str, tmp_path: Path) -
     until(lambda: carrier.done() == ["begun"])
     assert (here / "output/prepare/data").read_text() == "prepared"
     (here / "output/prepare/more").write_text("added")
+    (here / "output/prepare/model.part").write_text("no temporary file of ours")
     carrier.send_tree(str(here / "output/prepare"))
     until(lambda: carrier.settled)
-    assert sorted(path.name for path in (there / "output/prepare").iterdir()) == ["data", "more"]
+    assert sorted(path.name for path in (there / "output/prepare").iterdir()) == ["data", "model.part", "more"]
 
 
 def test_what_cannot_be_sent_is_kept_until_the_depot_is_back(tmp_path: Path) -> None:

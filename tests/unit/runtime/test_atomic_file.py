@@ -17,8 +17,9 @@ def test_a_file_is_replaced_when_it_is_complete(tmp_path: Path, durable: bool) -
     with atomic_file.replacing(path, durable) as unfinished:
         Path(unfinished).write_text("new")
         assert path.read_text() == "old"
-        assert unfinished.endswith(atomic_file.UNFINISHED)
+        assert atomic_file.is_unfinished(Path(unfinished).name)
     assert path.read_text() == "new"
+    assert not atomic_file.is_unfinished("model.part"), "that is a user's"
     atomic_file.write(path, "é", durable)
     assert path.read_bytes() == b"\xc3\xa9"
     assert list(tmp_path.iterdir()) == [path]

@@ -108,6 +108,15 @@ def test_copies_with_changes_and_as_plain_values() -> None:
         assert module.astuple(one)[4] == [(2, "b"), Pair((3, "b"), {"k": (4, "b")})]
 
 
+def test_the_standard_librarys_functions_take_them() -> None:
+    base, derived, _, _ = classes(light)
+    one = derived(1, e=[base(2)])
+    assert standard.asdict(one) == light.asdict(one)
+    assert standard.replace(one, a=5) == derived(5, e=[base(2)])
+    assert [each.name for each in standard.fields(base)] == ["a", "b"]
+    assert standard.is_dataclass(one)
+
+
 def test_they_can_be_sent_to_another_process() -> None:
     from longboat.runtime.causes import Cause, CauseKind
 

@@ -288,7 +288,7 @@ class FileSync:
                 if os.path.islink(os.path.join(folder, name)):
                     _skipped(os.path.join(folder, name), "a link to a directory")
             for name in sorted(names):
-                if not name.endswith(atomic_file.UNFINISHED):
+                if not atomic_file.is_unfinished(name):
                     self._send_changed(client, os.path.join(folder, name))
 
     def _send_changed(self, client: FileClient, path: str) -> None:

@@ -156,26 +156,22 @@ class _Connection(socketserver.BaseRequestHandler):
         stream.send("ok")
 
     def _file(self, stream: FileStream, message: wire.Message) -> None:
-        path, count = self._path(message), int(message["n"])
-        try:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-        except OSError as error:
-            if error.errno not in NEVER:
-                raise
-            with open(os.devnull, "wb") as null:
-                stream.receive_file(null, count)
-            stream.send("never", why=error.strerror)
-            return
+        path, count, received = self._path(message), int(message["n"]), False
         guard = self.server.fence.writing(self.name, self.incarnation, shared=True)
         try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
             with atomic_file.replacing(path, durable=True, guard=guard) as part, open(part, "wb") as file:
                 stream.receive_file(file, count)
+                received = True
         except OSError as error:
-            if error.errno in NEVER:
-                stream.send("never", why=error.strerror)
-                return
-            stream.send("no", why=f"{path}: {error.strerror}")
-            raise
+            if error.errno not in NEVER:
+                stream.send("no", why=f"{path}: {error.strerror}")
+                raise
+            if not received:
+                with open(os.devnull, "wb") as null:
+                    stream.receive_file(null, count)
+            stream.send("never", why=error.strerror)
+            return
         stream.send("ok", at=os.stat(path).st_mtime_ns)
 
     def _get(self, stream: FileStream, message: wire.Message) -> None:
@@ -198,7 +194,7 @@ class _Connection(socketserver.BaseRequestHandler):
                     stats = os.stat(path)
                 except FileNotFoundError:
                     continue
-                if not name.endswith(atomic_file.UNFINISHED):
+                if not atomic_file.is_unfinished(name):
                     page.append([os.path.relpath(path, self.server.run_dir), stats.st_size, stats.st_mtime_ns])
                 if len(page) == PAGE:
                     stream.send("list", files=page, more=True)
