@@ -60,10 +60,10 @@ def _rank_started(event: Event) -> str:
 
 
 def _rank_ended(event: Event) -> str:
+    if event.get("because"):
+        return f"{_rank(event)} stopped because {event['because']} failed"
     cause = cause_of(event)
     text = f"{_rank(event)} {event['state']}"
-    if event.get("because"):
-        return f"{text} because {event['because']} failed"
     if event["state"] == "succeeded":
         return text
     if isinstance(event.get("code"), int) and event["code"] >= 0:
