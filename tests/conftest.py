@@ -14,8 +14,9 @@ from xdist.scheduler import LoadScopeScheduling
 from tests.commands import Longboat
 from tests.packages import build_wheel
 
-# A shell's background jobs ignore Ctrl-C and so would all that the tests start; some are to be ended by it.
+# A shell's background jobs ignore Ctrl-C, and under nohup SIGHUP, and so would all that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # The tests start about a thousand Python processes. Without bytecode each of them compiles its imports again, which
 # takes most of its time: so it is written, even where the environment turns that off.

@@ -316,7 +316,7 @@ MUTANTS: dict[str, tuple[Callable[[], list[Patch]], str]] = {
         (blame_the_last, ""),
         (pay_nothing, ""),
         (launch_twice, ""),
-        (finish_twice, ""),
+        (finish_twice, "driver"),
         (count_the_asked, "driver"),
         (two_worlds, ""),
         (trust_what_was_sent, "driver"),

@@ -336,9 +336,10 @@ def test_without_a_driver_a_rank_whose_machine_goes_away_gets_time_to_save_and_a
     seat: Seat, there: tuple[Path, str]
 ) -> None:
     depot_dir, address = there
-    record = '{"checkpoint": {"step": 1, "part": 0, "of": 1, "bytes": 5, "path": "\'$LONGBOAT_CHECKPOINT_DIR\'/part"}}'
-    save = f'echo five > "$LONGBOAT_CHECKPOINT_DIR/part"; echo \'{record}\' >> "$LONGBOAT_REPORT_FILE"; exit 1'
-    script = f"save() {{ {save}; }}; trap save TERM; touch up; while :; do sleep 0.05; done"
+    record = '{"checkpoint": {"step": 1, "part": 0, "of": 1, "bytes": 5, "crc32": "0", "path": "\'$PLACE\'/part"}}'
+    save = f'echo five > "$PLACE/part"; echo \'{record}\' >> "$LONGBOAT_REPORT_FILE"; exit 1'
+    wait = "trap save TERM; touch up; while :; do sleep 0.05; done"
+    script = f"PLACE=$LONGBOAT_CHECKPOINT_DIR; save() {{ {save}; }}; {wait}"
     driver = seat.occupy(script, NAME="pod", DEPOT=address, lease=60)
     driver.start()
     driver.hear("started")
