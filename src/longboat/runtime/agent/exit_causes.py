@@ -167,7 +167,7 @@ def _error(code: int, signum: int, lines: Sequence[str]) -> Tuple[str, str, Tupl
 
 def _of_shell(code: int, lines: Sequence[str]) -> Optional[ExitFinding]:
     if code == 127 and _shell_says(lines, "not found"):
-        return ExitFinding(CauseKind.NOT_FOUND, lines[-1], ("exit code 127: the shell did not find the command",))
+        return ExitFinding(CauseKind.NOT_FOUND, f"the command was not found: {lines[-1]}", ("exit code 127",))
     if code == 126 and _shell_says(lines, "ermission denied"):
         return ExitFinding(CauseKind.NOT_EXECUTABLE, lines[-1], ("exit code 126: the shell cannot execute it",))
     return None

@@ -108,7 +108,7 @@ def waiting(pod: Manifest, seat: Seat) -> Optional[Cause]:
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             message = str(condition.get("message") or condition.get("reason")).partition(" preemption:")[0]
             if "persistentvolumeclaim" in message.lower():
-                return _cause(CauseKind.VOLUME, message, seat, pod, [message])
+                return _cause(CauseKind.VOLUME, f"a volume is not bound: {message}", seat, pod, [message])
             requested = ", ".join(f"{value} {name}" for name, value in _requested(pod).items())
             text = message + (f" (each {seat.role} requests {requested})" if requested else "")
             return _cause(CauseKind.UNSCHEDULABLE, text, seat, pod)
