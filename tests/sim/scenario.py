@@ -271,8 +271,11 @@ class Scenario:
         self.watcher.mark("notice", pod.seat)
         self.watcher.mark("agent", pod.seat)
         pod.agent.notice()
-        cause = Cause(CauseKind.PREEMPTED, "its machine was preempted").at(pod.seat)
-        self.world.after(self.world.between(0.5, 15.0), self.engine.agent_died, pod, cause)
+        self.world.after(self.world.between(0.5, 15.0), self._preempted, pod)
+
+    def _preempted(self, pod: Pod) -> None:
+        self.watcher.mark("notice", pod.seat)  # a paused driver hears of it later
+        self.engine.agent_died(pod, Cause(CauseKind.PREEMPTED, "its machine was preempted").at(pod.seat))
 
     def _kill_process(self, pod: Pod) -> None:
         process = pod.agent.process if pod.agent is not None else None
