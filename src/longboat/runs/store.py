@@ -140,10 +140,11 @@ class Store:
             leftovers = [name for name in os.listdir(self.root) if name.startswith(REMOVING)]
         except OSError:
             return
-        for name in leftovers:
-            import shutil
+        if leftovers:
+            import shutil  # not at the top: every launch comes here
 
-            shutil.rmtree(self.root / name, onerror=_force)
+            for name in leftovers:
+                shutil.rmtree(self.root / name, onerror=_force)
 
 
 def born(run: Path) -> float:
