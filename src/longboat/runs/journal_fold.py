@@ -43,6 +43,14 @@ def load(run: Path) -> RunState:
     return folder.state(living)
 
 
+def load_or_unreadable(run: Path) -> RunState:
+    """For lists: one run that cannot be read does not hide the others."""
+    try:
+        return load(run)
+    except OSError:
+        return RunState(run.name, state="unreadable")
+
+
 def alive_or_newborn(run: Path) -> bool:
     """Whether the driver is alive, or may still be starting: the run is new and has no journal."""
     if store.alive(run):

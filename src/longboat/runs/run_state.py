@@ -123,7 +123,7 @@ class RunState:
     id: str
     name: str = ""
     state: str = "starting"
-    """starting, running, serving, stopping, succeeded, failed, stopped, gate_missed, lost."""
+    """starting, running, serving, stopping, succeeded, failed, stopped, gate_missed, lost; unreadable in lists."""
     started: float = 0.0
     ended: float = 0.0
     last: float = 0.0

@@ -39,6 +39,18 @@ def test_status_lists_all_runs_newest_first_even_one_that_died_at_birth(new_run:
     assert "ValueError: boom" in rows[1]
 
 
+def test_status_lists_a_run_that_cannot_be_read_among_the_others(new_run: New, console: Console) -> None:
+    good, bad = new_run(began=2000.0), new_run(began=1000.0)
+    good.start(0, 1)
+    good.succeed(0, 1)
+    (bad.dir / "events.jsonl").unlink()
+    (bad.dir / "events.jsonl").mkdir()
+    os.utime(bad.dir, (5, 5))
+    assert main(["status"], console) == 0
+    _, *rows = out(console).splitlines()
+    assert [row.split()[:2] for row in rows] == [[good.id, "succeeded"], [bad.id, "unreadable"]]
+
+
 def test_status_of_a_run_shows_each_rank_with_exit_and_cause(new_run: New, console: Console) -> None:
     run = new_run()
     failed(run)

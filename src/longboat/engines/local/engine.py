@@ -277,10 +277,10 @@ class LocalEngine:
         return LocalRun(directory, self._context)
 
     def runs(self, most: int = 0) -> RunList:
-        from longboat.runs.journal_fold import load
+        from longboat.runs.journal_fold import load_or_unreadable
 
         ids = self._store.ids()
-        states = [load(self._store.root / name) for name in (ids[:most] if most else ids)]
+        states = [load_or_unreadable(self._store.root / name) for name in (ids[:most] if most else ids)]
         return RunList(f"in {self._store.root}", states, len(ids))
 
     def warnings(self, plan: Plan) -> Sequence[str]:
