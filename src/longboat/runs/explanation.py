@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from longboat.runs import formatting
 from longboat.runs.cause_texts import CRASHED, CRASHES, LOGS, RESUME, STATUS, UNREPORTED, WORDS
 from longboat.runs.run_state import RankFailure, RankState, RunState, StageState, Verdict
+from longboat.runtime import journal
 from longboat.runtime.causes import Cause, CauseKind, signal_name
 from longboat.runtime.light_dataclasses import dataclass
 
@@ -97,14 +98,6 @@ def _nothing_wrong(run: RunState, now: float) -> str:
     return f"{run.id} is {run.state}; its journal names no cause"
 
 
-_STATE_TEXTS = {
-    "succeeded": "it succeeded",
-    "failed": "it failed",
-    "stopped": "it was stopped",
-    "gate_missed": "it missed its gate",
-}
-
-
 def headline(run: RunState) -> str:
     """The run's outcome in one line: `demo-babab failed: train/worker-1: the program failed: ValueError: ...`."""
     cause = run.cause
@@ -119,7 +112,7 @@ def headline(run: RunState) -> str:
 
 def state_text(state: str) -> str:
     """A run's state as the end of a sentence: `it succeeded`, `it is running`."""
-    return _STATE_TEXTS.get(state, f"it is {state}")
+    return f"it {journal.state_text(state)}"
 
 
 def brief(cause: Cause) -> str:

@@ -202,6 +202,12 @@ class JournalWriter:
             pass
 
 
+def state_text(state: str) -> str:
+    """What a run did that has this state, for sentences: it `succeeded`, `was stopped`, `is running`."""
+    ended = {"succeeded": "succeeded", "failed": "failed", "stopped": "was stopped", "gate_missed": "missed its gate"}
+    return ended.get(state, f"is {state}")
+
+
 def plain(value: Any) -> Any:
     """A value for JSON: a Cause without its empty fields, an enum as its value."""
     if isinstance(value, Cause):

@@ -295,14 +295,6 @@ def _templates(root: Manifest) -> Dict[Tuple[str, str], Manifest]:
     return templates
 
 
-_STATE_TEXTS = {
-    "gate_missed": "missed its gate",
-    "succeeded": "succeeded",
-    "failed": "failed",
-    "stopped": "was stopped",
-}
-
-
 def publish_state(api: Api, root: Manifest, state: str) -> None:
     """Publish the run's state on the root ConfigMap, for `longboat ps`, and as an Event, for kubectl."""
     meta = root["metadata"]
@@ -317,7 +309,7 @@ def publish_state(api: Api, root: Manifest, state: str) -> None:
         "metadata": {"generateName": f"{meta['name']}.", "labels": dict(meta["labels"])},
         "involvedObject": {"kind": "ConfigMap", "apiVersion": "v1", **about},
         "reason": state.title().replace("_", ""),
-        "message": f"the run {meta['name']} {_STATE_TEXTS.get(state, f'is {state}')}",
+        "message": f"the run {meta['name']} {journal.state_text(state)}",
         "type": "Warning" if state in ("failed", "gate_missed") else "Normal",
         "source": {"component": "longboat"},
         "firstTimestamp": now,
